@@ -1,0 +1,276 @@
+"""Composition: a URL becomes a store, the system becomes clock, randomness and threads, and all of it an app.
+
+The only module that names a concrete store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import getpass
+import importlib.metadata
+import logging
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime, timedelta, timezone
+from types import ModuleType
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from outlast.client import Birth, Client
+from outlast.errors import StoreUnavailableError
+from outlast.journal.entry import Taken
+from outlast.store.protocol import Store
+from outlast.worker.lease import LEASE
+from outlast.worker.worker import Worker, WorkerOptions
+from outlast.workflows.definition import Workflow
+from outlast.workflows.registry import Registry
+
+T = TypeVar("T")
+
+logger = logging.getLogger("outlast")
+
+DATABASE_URL_VARIABLE = "OUTLAST_DATABASE_URL"
+DEFAULT_URL = "sqlite:///outlast.db"
+_STEP_THREADS = 64
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now(self) -> datetime:
+        """Return the wall time in UTC."""
+        return datetime.now(timezone.utc)
+
+    def monotonic(self) -> float:
+        """Return seconds since boot, suspends included."""
+        if sys.platform == "linux":
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.monotonic()
+
+
+class SystemRandom:
+    """The operating system's randomness."""
+
+    def bits(self, count: int) -> bytes:
+        """Return `count` random bytes."""
+        return secrets.token_bytes(count)
+
+
+class SystemThreads:
+    """Real threads. Those for step bodies are daemons: one that hangs must not keep the process from ending."""
+
+    def __init__(self, limit: int = _STEP_THREADS) -> None:
+        self._room = asyncio.Semaphore(limit)
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Run `function` in a thread of its own, at most `limit` at a time."""
+        async with self._room:
+            outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+            def body() -> None:
+                try:
+                    outcome.set_result(function())
+                except BaseException as error:  # noqa: BLE001 - carried to whoever waits
+                    outcome.set_exception(error)
+
+            threading.Thread(target=body, name="outlast-step", daemon=True).start()
+            return await asyncio.wrap_future(outcome)
+
+    def every(self, seconds: float, tick: Callable[[], Any], *, name: str) -> Callable[[], None]:
+        """Call `tick` each `seconds` in a thread of its own."""
+        stop = threading.Event()
+
+        def body() -> None:
+            while not stop.wait(seconds):
+                tick()
+
+        threading.Thread(target=body, name=name, daemon=True).start()
+        return stop.set
+
+
+def local_principal() -> str:
+    """Return the local user as a principal."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def library_version() -> str:
+    """Return Outlast's version."""
+    return importlib.metadata.version("outlast")
+
+
+async def open_store(url: str | None = None) -> Store:
+    """Open the store that `url` names.
+
+    Args:
+        url: `sqlite:///relative.db`, `sqlite:////absolute.db`; by default `OUTLAST_DATABASE_URL`, then `sqlite:///outlast.db`.
+
+    Raises:
+        StoreUnavailableError: It cannot be opened, or there is no such kind of store.
+    """
+    url = url or os.environ.get(DATABASE_URL_VARIABLE) or DEFAULT_URL
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
+        from outlast.store.sqlite.store import open_sqlite
+
+        return await open_sqlite(unquote(parts.path[1:]), clock=SystemClock())
+    if parts.scheme == "memory":
+        from outlast.store.memory import MemoryStore
+
+        return MemoryStore(SystemClock())
+    raise StoreUnavailableError(
+        f"{url.partition('@')[2] or url!r} does not name a store",
+        hint="use sqlite:///file.db (relative), sqlite:////var/lib/file.db (absolute) or memory://",
+    )
+
+
+class Connection(Client):
+    """A client that opens its store when it is entered."""
+
+    def __init__(self, url: str | None, *, tenant: str, principal: str | None) -> None:
+        self._url = url
+        self._given_tenant = tenant
+        self._given_principal = local_principal() if principal is None else principal
+
+    async def __aenter__(self) -> Connection:
+        """Open the store."""
+        store = await open_store(self._url)
+        super().__init__(
+            store,
+            random=SystemRandom(),
+            tenant=self._given_tenant,
+            principal=self._given_principal,
+        )
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close the store."""
+        await self.store.close()
+
+
+class App(Client):
+    """Client and worker in one process, on one store.
+
+    Args:
+        options: The worker's.
+    """
+
+    def __init__(
+        self,
+        url: str | None,
+        *,
+        workflows: Iterable[Workflow[..., Any] | ModuleType] | None,
+        tenant: str,
+        principal: str | None,
+        options: WorkerOptions,
+    ) -> None:
+        self._url = url
+        self._workflows = workflows
+        self._given_tenant = tenant
+        self._given_principal = local_principal() if principal is None else principal
+        self._options = options
+        self.worker: Worker
+
+    async def __aenter__(self) -> App:
+        """Open the store, register the code, start the worker."""
+        registry = Registry.of_everything(self._workflows)
+        store = await open_store(self._url)
+        try:
+            await self._start_worker(store, registry)
+        except BaseException:
+            await store.close()
+            raise
+        logger.info("outlast %s on %s", library_version(), store.describe())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Give every run back, then close the store."""
+        try:
+            await self.worker.stop()
+        finally:
+            await self.store.close()
+
+    async def _start_worker(self, store: Store, registry: Registry) -> None:
+        self.worker = Worker(
+            store,
+            registry,
+            clock=SystemClock(),
+            random=SystemRandom(),
+            threads=SystemThreads(),
+            options=self._options,
+            closed=self.closed,
+        )
+        await self.worker.start()
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        birth = Birth(
+            submit=self._submit,
+            owner=self.worker.born_here,
+            adopt=self.worker.adopt,
+            taken=Taken(python=python, library=library_version()),
+        )
+        super().__init__(
+            store,
+            random=SystemRandom(),
+            tenant=self._given_tenant,
+            principal=self._given_principal,
+            birth=birth,
+        )
+
+    async def _submit(self, change: Any) -> Any:
+        verdict = await self.worker.submit(change)
+        self.worker.look()
+        return verdict
+
+
+def open(  # noqa: A001 - the public name, used as outlast.open
+    url: str | None = None,
+    *,
+    workflows: Iterable[Workflow[..., Any] | ModuleType] | None = None,
+    tenant: str = "default",
+    principal: str | None = None,
+    lease: timedelta = LEASE,
+    idle: timedelta = timedelta(seconds=1),
+) -> App:
+    """Return client and worker in one; use it as `async with outlast.open(url) as app`.
+
+    Args:
+        url: Of the store: `sqlite:///agent.db`. By default `OUTLAST_DATABASE_URL`, then `sqlite:///outlast.db`.
+        workflows: Narrows what the worker runs; everything decorated in the modules imported so far by default.
+        tenant: Whose runs the client sees.
+        principal: Who acts; the local user by default.
+        lease: How long the worker may be silent before others take its runs.
+        idle: How long a run that only waits stays in memory.
+    """
+    options = WorkerOptions(
+        lease=lease,
+        idle=idle,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        library=library_version(),
+    )
+    return App(url, workflows=workflows, tenant=tenant, principal=principal, options=options)
+
+
+def connect(
+    url: str | None = None, *, tenant: str = "default", principal: str | None = None
+) -> Connection:
+    """Return a client without a worker; use it as `async with outlast.connect(url) as client`.
+
+    Args:
+        url: Of the store, as for `open`.
+        tenant: Whose runs it sees.
+        principal: Who acts; the local user by default.
+    """
+    return Connection(url, tenant=tenant, principal=principal)
+
+
+__all__ = ["App", "Awaitable", "Connection", "SystemClock", "connect", "open", "open_store"]

@@ -1,0 +1,42 @@
+"""What a person is asked: the subject as it is shown, the actions that a yes covers, and the hash over both.
+
+What is shown is what is hashed, and what is hashed is what the decision must carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from outlast.journal.canonical import canonical, sha256_of
+from outlast.journal.entry import Cover
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """The request as JSON, and its hash."""
+
+    body: Raw
+    sha256: str
+
+
+def subject_of(shown: bytes, covers: Sequence[tuple[Cover, Mapping[str, str]]]) -> Subject:
+    """Return what is stored, shown and hashed.
+
+    Args:
+        shown: JSON of the author's subject.
+        covers: Each cover, with the canonical JSON of its arguments (or pattern fields) by parameter name.
+    """
+    actions: list[dict[str, Any]] = [
+        {
+            "effect": cover.effect,
+            "kind": "call" if cover.action_sha256 else "pattern",
+            "action_sha256": cover.action_sha256,
+            "arguments": {name: msgspec.json.decode(value) for name, value in fields.items()},
+        }
+        for cover, fields in covers
+    ]
+    body = {"subject": msgspec.json.decode(shown), "covers": actions}
+    return Subject(body=Raw(canonical(body)), sha256=sha256_of(body))

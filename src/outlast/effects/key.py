@@ -1,0 +1,85 @@
+"""Idempotency keys and action hashes: what makes two calls the same call, to a receiver and to an approver.
+
+A key is computed once, when the effect is intended; after that it is read from the journal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from outlast.errors import DefinitionError
+
+DEFAULT_TENANT = "default"
+_SEPARATOR = "\x1f"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_KEY_LENGTH = 32
+_ID_LIMIT = 512
+
+
+def namespace(tenant: str, run_id: str, generation: int) -> str:
+    """Return the `workflow_id` of a run's keys.
+
+    The run id; `~n` after it for the n-th use of the id; a tenant other than the default before it, with a control character
+    between that neither may hold, so that no two runs share one.
+    """
+    used = run_id if generation == 1 else f"{run_id}~{generation}"
+    return used if tenant == DEFAULT_TENANT else f"{tenant}{_SEPARATOR}{used}"
+
+
+def idempotency_key(workflow_id: str, step: str, payload_sha256: str, *, number: int = 1) -> str:
+    """Return the key that a receiver sees: 32 hex digits.
+
+    Args:
+        workflow_id: The run's namespace.
+        step: The effect's name.
+        payload_sha256: Hash of the arguments that count, 64 hex digits.
+        number: Which equal call this is; from the second on it is part of the name (`#2`).
+
+    Source: DESIGN section 4, `sha256(workflow_id:step:payload_sha256)`, first 32 digits.
+    """
+    numbered = step if number == 1 else f"{step}#{number}"
+    preimage = f"{workflow_id}:{numbered}:{payload_sha256}"
+    return hashlib.sha256(preimage.encode()).hexdigest()[:_KEY_LENGTH]
+
+
+def check_name(name: str, *, what: str) -> str:
+    """Return `name`, or refuse one that would make keys ambiguous."""
+    if not name or ":" in name or "#" in name or _CONTROL.search(name):
+        raise DefinitionError(
+            f"{name!r} cannot be the name of a {what}",
+            hint="a name is not empty and holds no ':', no '#' and no control character",
+        )
+    return name
+
+
+def check_run_id(run_id: str) -> str:
+    """Return `run_id`, or refuse one that would make keys ambiguous."""
+    if not run_id or "~" in run_id or _CONTROL.search(run_id) or len(run_id) > _ID_LIMIT:
+        raise DefinitionError(
+            f"{run_id[:80]!r} cannot be a run id",
+            hint=f"an id is not empty, at most {_ID_LIMIT} characters, and holds no '~' and no control character; "
+            "derive it from the event that started the work, as 'invoice-4711'",
+        )
+    return _encodable(run_id, "run id")
+
+
+def check_tenant(tenant: str) -> str:
+    """Return `tenant`, or refuse one that would make keys ambiguous."""
+    if not tenant or _CONTROL.search(tenant) or len(tenant) > _ID_LIMIT:
+        raise DefinitionError(
+            f"{tenant[:80]!r} cannot be a tenant",
+            hint=f"a tenant is not empty, at most {_ID_LIMIT} characters, and holds no control character",
+        )
+    return _encodable(tenant, "tenant")
+
+
+def _encodable(text: str, what: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DefinitionError(
+            f"the {what} holds a lone surrogate at position {error.start}",
+            hint="ids are stored as UTF-8; use text that can be encoded",
+        ) from None
+    return text

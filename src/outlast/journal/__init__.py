@@ -1,0 +1,1 @@
+"""What is remembered: entries and the encoding of values; imports only `outlast.clock` and `outlast.errors`."""

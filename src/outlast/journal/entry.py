@@ -1,0 +1,368 @@
+"""What a journal can hold: a closed union of frozen entries, and the row that each becomes.
+
+An entry is a fact that was committed; replay is a fold over entries. Values inside entries are JSON text of their own
+(`Raw`), encoded and decoded by the types that the *code* names, so this module never knows a user's type.
+
+A row keeps kind, operation and name beside the sealed-able body: those three are plain, the body is a payload.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, NewType, TypeAlias, get_args
+
+import msgspec
+from msgspec import Raw, Struct
+
+from outlast.errors import DecodeError
+from outlast.journal.failure import Failure
+
+OperationId = NewType("OperationId", str)
+"""`{task path}:{number}`, as `r:3` or `r.2:1`; empty where an entry belongs to no operation."""
+
+NO_OPERATION = OperationId("")
+
+
+class Cover(Struct, frozen=True):
+    """One action that an approval covers.
+
+    Args:
+        effect: The effect's name.
+        action_sha256: For a call, the hash of its whole effective action; empty for a pattern.
+        where: For a pattern, the canonical JSON of each bound parameter by name; empty for a call.
+    """
+
+    effect: str
+    action_sha256: str = ""
+    where: dict[str, str] = {}
+
+
+class GrantUse(Struct, frozen=True):
+    """Which cover of which approval an intent spends."""
+
+    approval_id: str
+    cover: int
+
+
+class Started(Struct, frozen=True, tag="started"):
+    """The run exists.
+
+    Args:
+        arguments: JSON object of the workflow's bound arguments by parameter name.
+        seed: 16 random bytes; every generator of the run is derived from them.
+        namespace: The `workflow_id` of idempotency keys: run id, tenant and `~n`.
+        principal: Who started it.
+    """
+
+    name: str
+    arguments: Raw
+    seed: bytes
+    namespace: str
+    principal: str = ""
+
+
+class Taken(Struct, frozen=True, tag="taken"):
+    """A worker took the run up for the first time; `now()` begins here.
+
+    Args:
+        python: The interpreter's minor version, as `3.11`.
+        library: The version of Outlast.
+    """
+
+    python: str
+    library: str
+
+
+class StepCompleted(Struct, frozen=True, tag="step_completed"):
+    """A step returned."""
+
+    operation: OperationId
+    name: str
+    value: Raw
+    by: str = ""
+    reason: str = ""
+
+
+class StepFailed(Struct, frozen=True, tag="step_failed"):
+    """A step failed for good: its policy allows no further attempt."""
+
+    operation: OperationId
+    name: str
+    failure: Failure
+    by: str = ""
+    reason: str = ""
+
+
+class EffectIntended(Struct, frozen=True, tag="effect_intended"):
+    """The authorisation point: from here on the effect may happen, and its key is read, never computed.
+
+    Args:
+        requested: JSON object of the arguments as the workflow gave them.
+        effective: The same after every hook; what is hashed, shown and run.
+        action_sha256: Hash of name, version and effective arguments.
+        number: Which equal call this is, from 1 (`repeats=True`).
+        grant: The approval that was spent for it.
+        policy_version: The version of the rules that allowed it.
+        epoch: Of the lease under which it was intended.
+        compensation: Name of the effect that undoes it.
+    """
+
+    operation: OperationId
+    name: str
+    key: str
+    requested: Raw
+    effective: Raw
+    action_sha256: str
+    number: int = 1
+    grant: GrantUse | None = None
+    policy_version: str = ""
+    epoch: int = 0
+    compensation: str = ""
+
+
+class EffectRefused(Struct, frozen=True, tag="effect_refused"):
+    """The gate or the store refused the effect before any attempt."""
+
+    operation: OperationId
+    name: str
+    failure: Failure
+
+
+class EffectCompleted(Struct, frozen=True, tag="effect_completed"):
+    """The effect happened.
+
+    Args:
+        source: How it is known: `attempt`, `probe`, `operator` or `late`.
+        by: Who said so, for `operator`.
+    """
+
+    operation: OperationId
+    name: str
+    value: Raw
+    source: str = "attempt"
+    by: str = ""
+    reason: str = ""
+
+
+class EffectFailed(Struct, frozen=True, tag="effect_failed"):
+    """The effect did not happen and will not be tried again."""
+
+    operation: OperationId
+    name: str
+    failure: Failure
+    source: str = "attempt"
+    by: str = ""
+    reason: str = ""
+
+
+class EffectInDoubt(Struct, frozen=True, tag="effect_in_doubt"):
+    """Whether the effect happened is not known; somebody must say.
+
+    Args:
+        why: What ended the last attempt, and what the probe said.
+    """
+
+    operation: OperationId
+    name: str
+    why: str
+
+
+class EffectCleared(Struct, frozen=True, tag="effect_cleared"):
+    """An operator established that the effect did not happen: it may be attempted again under the same intent."""
+
+    operation: OperationId
+    name: str
+    by: str = ""
+    reason: str = ""
+
+
+class TimerFired(Struct, frozen=True, tag="timer_fired"):
+    """A durable timer came due."""
+
+    operation: OperationId
+
+
+class MessageReceived(Struct, frozen=True, tag="message_received"):
+    """A message was taken from the inbox."""
+
+    message_id: str
+    name: str
+    value: Raw
+    sender: str = ""
+
+
+class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
+    """A person was asked.
+
+    Args:
+        subject: JSON of what is shown.
+        subject_sha256: Hash of subject and covers: what the approver's decision must carry.
+        expires_at: Decide before this.
+        use_by: Begin the covered effects before this.
+    """
+
+    operation: OperationId
+    approval_id: str
+    role: str
+    subject: Raw
+    subject_sha256: str
+    covers: tuple[Cover, ...]
+    expires_at: datetime
+    use_by: datetime
+
+
+class ApprovalDecided(Struct, frozen=True, tag="approval_decided"):
+    """A person decided in time, on the hash that was asked."""
+
+    operation: OperationId
+    approval_id: str
+    approved: bool
+    by: str
+    reason: str
+    subject_sha256: str
+    decided_at: datetime
+
+
+class ApprovalExpired(Struct, frozen=True, tag="approval_expired"):
+    """Nobody decided in time."""
+
+    operation: OperationId
+    approval_id: str
+
+
+class CancelRequested(Struct, frozen=True, tag="cancel_requested"):
+    """Somebody asked the run to stop and clean up."""
+
+    by: str = ""
+    reason: str = ""
+
+
+class AlarmRaised(Struct, frozen=True, tag="alarm_raised"):
+    """Something came that contradicts or follows what was recorded; kept, never acted on.
+
+    Args:
+        what: A stable word: `late_outcome`, `contradicting_outcome`, `unknown_message`.
+    """
+
+    operation: OperationId
+    what: str
+    detail: Raw
+
+
+class Completed(Struct, frozen=True, tag="completed"):
+    """The run returned."""
+
+    value: Raw
+
+
+class Failed(Struct, frozen=True, tag="failed"):
+    """The run raised."""
+
+    failure: Failure
+
+
+class Cancelled(Struct, frozen=True, tag="cancelled"):
+    """The run ended by cancellation, or by an approval that was never given."""
+
+    failure: Failure
+
+
+Entry: TypeAlias = (
+    Started
+    | Taken
+    | StepCompleted
+    | StepFailed
+    | EffectIntended
+    | EffectRefused
+    | EffectCompleted
+    | EffectFailed
+    | EffectInDoubt
+    | EffectCleared
+    | TimerFired
+    | MessageReceived
+    | ApprovalRequested
+    | ApprovalDecided
+    | ApprovalExpired
+    | CancelRequested
+    | AlarmRaised
+    | Completed
+    | Failed
+    | Cancelled
+)
+
+KINDS: dict[str, type[Any]] = {str(kind.__struct_config__.tag): kind for kind in get_args(Entry)}
+"""Each entry type by the word that its row's `kind` column holds."""
+
+
+class Marker(Struct, frozen=True):
+    """Says of a stored field whether sealing leaves it readable."""
+
+    readable: bool
+
+
+PLAIN = Marker(readable=True)
+PAYLOAD = Marker(readable=False)
+
+
+class EntryRow(Struct, frozen=True):
+    """An entry as a store keeps it.
+
+    Args:
+        seq: Position in the generation's journal, from 0, without gaps.
+        turn: Entries with one turn number are delivered together.
+        body: JSON object of the entry, its tag included.
+    """
+
+    seq: Annotated[int, PLAIN]
+    turn: Annotated[int, PLAIN]
+    kind: Annotated[str, PLAIN]
+    operation: Annotated[str, PLAIN]
+    name: Annotated[str, PLAIN]
+    body: Annotated[bytes, PAYLOAD]
+
+
+class StampedRow(Struct, frozen=True):
+    """A row with the time at which the store committed it, monotonic per run."""
+
+    row: EntryRow
+    at: datetime
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Entry)
+
+
+def to_row(entry: Entry, seq: int, turn: int) -> EntryRow:
+    """Return the row that keeps `entry` at `seq`."""
+    return EntryRow(
+        seq=seq,
+        turn=turn,
+        kind=str(type(entry).__struct_config__.tag),
+        operation=getattr(entry, "operation", NO_OPERATION),
+        name=getattr(entry, "name", ""),
+        body=_encoder.encode(entry),
+    )
+
+
+def from_row(row: EntryRow) -> Entry:
+    """Return the entry that `row` keeps.
+
+    Raises:
+        DecodeError: The body is not an entry, or is not the one that its plain columns announce.
+    """
+    try:
+        entry = _decoder.decode(row.body)
+    except msgspec.MsgspecError as error:
+        raise DecodeError(
+            f"journal entry {row.seq} ({row.kind}) cannot be read: {error}",
+            operation=row.operation or None,
+            hint="the store was changed by hand, is damaged, or was written by a newer version of Outlast",
+        ) from error
+    if type(entry).__struct_config__.tag != row.kind:
+        raise DecodeError(
+            f"journal entry {row.seq} announces {row.kind!r} and holds {type(entry).__struct_config__.tag!r}",
+            hint="the store was changed by hand or is damaged",
+        )
+    return entry
+
+

@@ -1,0 +1,123 @@
+"""What the machine asks for: a closed union of frozen commands, each about one operation.
+
+A command is carried out only after the whole journal was delivered. Carrying one out ends in an entry, and the entry, once
+committed and delivered, settles it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from msgspec import Raw, Struct
+
+from outlast.journal.entry import (
+    Cancelled,
+    Completed,
+    Cover,
+    EffectIntended,
+    Failed,
+    GrantUse,
+    OperationId,
+)
+
+
+class RunStep(Struct, frozen=True):
+    """Run a step's body.
+
+    Args:
+        arguments: JSON object of the bound arguments by parameter name.
+    """
+
+    operation: OperationId
+    name: str
+    arguments: bytes
+
+
+class IntendEffect(Struct, frozen=True):
+    """Ask the gate, then record the intent. Nothing may happen before that is durable.
+
+    Args:
+        number: Which equal call this is, from 1.
+        grant: The cover that this call spends, when an approval of the run covers it.
+    """
+
+    operation: OperationId
+    name: str
+    arguments: bytes
+    payload_sha256: str
+    action_sha256: str
+    match_sha256: str
+    number: int
+    grant: GrantUse | None
+
+
+class SettleEffect(Struct, frozen=True):
+    """Bring an effect whose intent is recorded to an outcome.
+
+    Args:
+        intent: What may happen, and under which key.
+        cleared: An operator established that no earlier attempt was applied.
+    """
+
+    operation: OperationId
+    name: str
+    intent: EffectIntended
+    cleared: bool
+
+
+class StartTimer(Struct, frozen=True):
+    """Record `TimerFired` once the store's time has reached `due`."""
+
+    operation: OperationId
+    due: datetime
+
+
+class RequestApproval(Struct, frozen=True):
+    """Record the request; its deadlines count from the moment at which it is recorded."""
+
+    operation: OperationId
+    approval_id: str
+    role: str
+    subject: Raw
+    subject_sha256: str
+    covers: tuple[Cover, ...]
+    expires_in: timedelta
+    use_within: timedelta
+
+
+class AwaitDecision(Struct, frozen=True):
+    """Record the decision when it comes, or the expiry once the store's time has reached `expires_at`."""
+
+    operation: OperationId
+    approval_id: str
+    expires_at: datetime
+
+
+class Abandon(Struct, frozen=True):
+    """The workflow no longer waits for this operation: stop what can be stopped.
+
+    Args:
+        approval_id: The request to withdraw, where the operation is one.
+    """
+
+    operation: OperationId
+    approval_id: str = ""
+
+
+class Finish(Struct, frozen=True):
+    """Record the end of the run. Given once, when no intended effect is unsettled."""
+
+    outcome: Completed | Failed | Cancelled
+
+
+Command: TypeAlias = (
+    RunStep
+    | IntendEffect
+    | SettleEffect
+    | StartTimer
+    | RequestApproval
+    | AwaitDecision
+    | Abandon
+    | Finish
+)

@@ -1,0 +1,152 @@
+"""What workflow code can ask of whoever runs it. The replay machine is one answer; another engine could be a second.
+
+The current context is found through a context variable that only workflow code ever sees set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TypeAlias
+from uuid import UUID
+
+from msgspec import Raw, Struct
+
+from outlast.errors import OutlastError
+from outlast.journal.entry import Cover
+from outlast.replay.entropy import RunRandom
+
+
+class RunInfo(Struct, frozen=True):
+    """What a workflow may know about its own run.
+
+    Args:
+        generation: From 1; one more for each re-use of the id.
+        started_at: When a worker first took the run up.
+        entries: How long the journal is now.
+    """
+
+    tenant: str
+    run_id: str
+    workflow: str
+    generation: int
+    started_at: datetime
+    entries: int
+
+
+class StepRequest(Struct, frozen=True):
+    """Run this step and give back its value.
+
+    Args:
+        arguments: JSON object of the bound arguments by parameter name.
+        decode: Turns the recorded JSON into the annotated type.
+        raises: Exception types that arrive as themselves.
+    """
+
+    name: str
+    arguments: bytes
+    decode: Callable[[bytes], Any]
+    raises: tuple[type[BaseException], ...]
+
+
+class EffectRequest(Struct, frozen=True):
+    """Let this effect happen, once.
+
+    Args:
+        payload_sha256: Hash of the arguments that make the idempotency key.
+        action_sha256: Hash of name, version and all arguments: what an approval binds to.
+        fields: Canonical JSON of each argument by parameter name: what a pattern is held against.
+        repeats: Whether an equal call after a success is another effect rather than an error.
+        same_arguments: Whether recorded arguments mean the same to today's types.
+    """
+
+    name: str
+    arguments: bytes
+    payload_sha256: str
+    action_sha256: str
+    fields: Mapping[str, str]
+    repeats: bool
+    same_arguments: Callable[[bytes], bool]
+    decode: Callable[[bytes], Any]
+    raises: tuple[type[BaseException], ...]
+
+
+class ApprovalRequest(Struct, frozen=True):
+    """Ask a person of this role.
+
+    Args:
+        subject: JSON of what is shown.
+        subject_sha256: Hash of subject and covers.
+        expires_in: Time to decide.
+        use_within: Time to begin, counted from the request.
+    """
+
+    subject: Raw
+    subject_sha256: str
+    covers: tuple[Cover, ...]
+    role: str
+    expires_in: timedelta
+    use_within: timedelta
+
+
+Request: TypeAlias = StepRequest | EffectRequest | ApprovalRequest
+
+
+class Context(Protocol):
+    """The run as seen from inside."""
+
+    def info(self) -> RunInfo:
+        """Return what is known about the run."""
+        ...
+
+    def now(self) -> datetime:
+        """Return the time of the entry that was delivered last."""
+        ...
+
+    def random(self) -> RunRandom:
+        """Return a fresh generator, the same one in every replay."""
+        ...
+
+    def uuid4(self) -> UUID:
+        """Return a random UUID, the same one in every replay."""
+        ...
+
+    def perform(self, request: Request) -> asyncio.Future[Any]:
+        """Begin an operation of the current task and return the future of its outcome."""
+        ...
+
+    def receive(self, name: str, decode: Callable[[bytes], Any]) -> Awaitable[Any]:
+        """Wait for the next message of that name."""
+        ...
+
+    def wait_condition(self, predicate: Callable[[], bool]) -> Awaitable[None]:
+        """Wait until `predicate` is true; it is looked at after all messages of a turn were handled."""
+        ...
+
+
+current_context: ContextVar[Context] = ContextVar("outlast_context")
+
+
+class _OutsideWorkflowError(OutlastError):
+    code = "outside_workflow"
+
+
+def context(name: str) -> Context:
+    """Return the context of the running workflow.
+
+    Args:
+        name: The public function that needs it, for the error.
+
+    Raises:
+        OutlastError: The caller is not workflow code.
+    """
+    found = current_context.get(None)
+    if found is None:
+        raise _OutsideWorkflowError(
+            f"{name} was called outside a workflow",
+            hint="call it from the body of a @workflow function, or from a coroutine that one awaits; "
+            "in a step, use ordinary Python instead",
+        )
+    return found

@@ -1,0 +1,162 @@
+"""Which effects of a run are equal, and which grants cover them: a view of the journal that decides nothing on its own.
+
+Guards two promises: an equal call is never a second purpose unless the effect says so, and a covered action happens once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from outlast.errors import (
+    ApprovalError,
+    ApprovalMismatchError,
+    ApprovalSpentError,
+    RepeatedEffectError,
+)
+from outlast.journal.entry import Cover, GrantUse, OperationId
+from outlast.replay.context import EffectRequest
+from outlast.replay.operation import EffectOperation
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """A person's yes.
+
+    Args:
+        by: Who.
+        reason: What they said.
+        subject_sha256: The hash of what they saw.
+        use_by: Covered effects begin before this.
+    """
+
+    approval_id: str
+    by: str
+    reason: str
+    subject_sha256: str
+    decided_at: datetime
+    use_by: datetime
+
+
+def match_sha256(cover: Cover) -> str:
+    """Return the hash by which a store compares a cover: of the exact action, or of the pattern's effect and fields."""
+    if cover.action_sha256:
+        return cover.action_sha256
+    pattern = [cover.effect, sorted(cover.where.items())]
+    return hashlib.sha256(msgspec.json.encode(pattern)).hexdigest()
+
+
+@dataclass(slots=True)
+class _Calls:
+    """What became of the equal calls of one effect in this run."""
+
+    successes: int = 0
+    open: EffectOperation | None = None
+
+
+class EffectLedger:
+    """The equal calls and the covers of one run."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._calls: dict[tuple[str, str], _Calls] = {}
+        self._covers: list[tuple[str, int, Cover]] = []
+        self._spent: dict[tuple[str, int], OperationId] = {}
+        self._approved: set[str] = set()
+
+    def open_twin(self, request: EffectRequest) -> EffectOperation | None:
+        """Return the equal call that is in flight."""
+        calls = self._calls.get((request.name, request.payload_sha256))
+        return calls.open if calls else None
+
+    def number(self, request: EffectRequest, operation: OperationId) -> int:
+        """Return which equal call this one is.
+
+        Raises:
+            RepeatedEffectError: An equal call succeeded and the effect does not say `repeats=True`.
+        """
+        calls = self._calls.get((request.name, request.payload_sha256))
+        successes = calls.successes if calls else 0
+        if successes and not request.repeats:
+            raise RepeatedEffectError(
+                "an equal call of this effect already succeeded in this run, and was not made again",
+                run=self._run_id,
+                operation=operation,
+                step=request.name,
+                hint="use the first call's result; if a second one is meant, declare @effect(repeats=True)",
+            )
+        return successes + 1
+
+    def opened(self, effect: EffectOperation) -> None:
+        """Remember that a call is in flight."""
+        key = (effect.request.name, effect.request.payload_sha256)
+        self._calls.setdefault(key, _Calls()).open = effect
+
+    def settled(self, effect: EffectOperation, *, succeeded: bool) -> None:
+        """Remember how a call ended. A cover reserved for a call that was never intended is free again."""
+        calls = self._calls[effect.request.name, effect.request.payload_sha256]
+        calls.open = None
+        calls.successes += succeeded
+        if effect.grant is not None and effect.intent is None:
+            self._spent.pop((effect.grant.approval_id, effect.grant.cover), None)
+
+    def asked(self, approval_id: str, covers: tuple[Cover, ...]) -> None:
+        """Remember what a request covers: from now on these effects need a cover."""
+        for index, cover in enumerate(covers):
+            self._covers.append((approval_id, index, cover))
+
+    def approved(self, approval_id: str) -> None:
+        """Remember that a request was granted."""
+        self._approved.add(approval_id)
+
+    def find_cover(
+        self, request: EffectRequest, operation: OperationId
+    ) -> tuple[GrantUse | None, str]:
+        """Return the cover that this call spends, and the hash that the store will compare.
+
+        Returns: `(None, "")` when no approval of the run speaks of this effect.
+
+        Raises:
+            ApprovalMismatchError: Approvals speak of the effect, and none that was granted covers this call.
+            ApprovalSpentError: The only covers that fit were spent by other operations.
+        """
+        spoken = [cover for cover in self._covers if cover[2].effect == request.name]
+        if not spoken:
+            return None, ""
+        spent_by: OperationId | None = None
+        for approval_id, index, cover in spoken:
+            if approval_id not in self._approved or not _covers(cover, request):
+                continue
+            taken = self._spent.get((approval_id, index))
+            if taken is None:
+                self._spent[approval_id, index] = operation
+                return GrantUse(approval_id=approval_id, cover=index), match_sha256(cover)
+            spent_by = taken
+        raise self._uncovered(request, operation, spent_by)
+
+    def _uncovered(
+        self, request: EffectRequest, operation: OperationId, spent_by: OperationId | None
+    ) -> ApprovalError:
+        if spent_by is not None:
+            return ApprovalSpentError(
+                f"the approval that covers this call was spent by operation {spent_by}",
+                run=self._run_id,
+                operation=operation,
+                step=request.name,
+                hint="one approval lets each covered action happen once; ask again for another",
+            )
+        return ApprovalMismatchError(
+            "this call is not the one that an approval of this run covers",
+            run=self._run_id,
+            operation=operation,
+            step=request.name,
+            hint="call the effect with exactly the approved arguments, or ask for an approval that covers these",
+        )
+
+
+def _covers(cover: Cover, request: EffectRequest) -> bool:
+    if cover.action_sha256:
+        return cover.action_sha256 == request.action_sha256
+    return all(request.fields.get(name) == value for name, value in cover.where.items())

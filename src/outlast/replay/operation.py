@@ -1,0 +1,80 @@
+"""What the machine remembers of each operation that the workflow began and that is not settled.
+
+An operation is *open* while the workflow (or, for an intended effect, the world) waits for its outcome, *abandoned* once the
+workflow stopped waiting. Entries for abandoned operations are expected and change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from outlast.journal.entry import EffectIntended, GrantUse, OperationId
+from outlast.replay.context import ApprovalRequest, EffectRequest, StepRequest
+
+
+@dataclass(slots=True, eq=False)
+class StepOperation:
+    """A step that runs."""
+
+    operation: OperationId
+    request: StepRequest
+    future: asyncio.Future[Any]
+
+
+@dataclass(slots=True, eq=False)
+class EffectOperation:
+    """An effect: commanded, then intended, then settled.
+
+    Args:
+        number: Which equal call this is.
+        followers: Equal calls made while this one was open; they take its outcome.
+    """
+
+    operation: OperationId
+    request: EffectRequest
+    future: asyncio.Future[Any]
+    number: int
+    grant: GrantUse | None
+    match_sha256: str
+    intent: EffectIntended | None = None
+    in_doubt: str = ""
+    followers: list[asyncio.Future[Any]] = field(default_factory=list[asyncio.Future[Any]])
+
+    def futures(self) -> list[asyncio.Future[Any]]:
+        """Return the futures that wait for the outcome, the first caller's first."""
+        return [self.future, *self.followers]
+
+
+@dataclass(slots=True, eq=False)
+class TimerOperation:
+    """A durable timer of the loop."""
+
+    operation: OperationId
+    handle: asyncio.TimerHandle
+
+
+@dataclass(slots=True, eq=False)
+class ApprovalOperation:
+    """A request that waits for a person."""
+
+    operation: OperationId
+    request: ApprovalRequest
+    future: asyncio.Future[Any]
+    approval_id: str
+    requested: bool = False
+
+
+Operation = StepOperation | EffectOperation | TimerOperation | ApprovalOperation
+
+
+def name_of(operation: Operation) -> str:
+    """Return the name of the step or effect, or an empty string for what has none."""
+    return operation.request.name if isinstance(operation, StepOperation | EffectOperation) else ""
+
+
+def describe(operation: Operation) -> str:
+    """Return kind, name and id in words."""
+    kind = type(operation).__name__.removesuffix("Operation").lower()
+    return f"{kind} {name_of(operation)}".strip() + f" at {operation.operation}"

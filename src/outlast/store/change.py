@@ -1,0 +1,446 @@
+"""What can be written: every kind of change, as frozen data, each field marked plain or payload.
+
+A change is *owned* (it names run, worker and lease epoch, and is refused once another worker holds the run) or *unowned*
+(insert if absent, or compare and set). `commit` takes many changes of many runs in one transaction and answers each with a
+verdict of its own; one bad change never takes another down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, NewType, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from outlast.journal.entry import PAYLOAD, PLAIN, EntryRow
+
+WorkerId = NewType("WorkerId", str)
+"""One life of one worker process; never used again once its lease has lapsed."""
+
+
+class RunKey(Struct, frozen=True, order=True):
+    """Names a run."""
+
+    tenant: Annotated[str, PLAIN]
+    run_id: Annotated[str, PLAIN]
+
+    def __str__(self) -> str:
+        """Return the id, after its tenant where that is not the default."""
+        return self.run_id if self.tenant == "default" else f"{self.tenant}/{self.run_id}"
+
+
+class Status(StrEnum):
+    """What a run is doing."""
+
+    READY = "ready"
+    RUNNING = "running"
+    WAITING = "waiting"
+    BLOCKED = "blocked"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TERMINATED = "terminated"
+    COMPENSATED = "compensated"
+    PARTLY_COMPENSATED = "partly compensated"
+
+    @property
+    def closed(self) -> bool:
+        """Whether the run has ended."""
+        return self in CLOSED
+
+
+CLOSED = frozenset(
+    {
+        Status.COMPLETED,
+        Status.FAILED,
+        Status.CANCELLED,
+        Status.TERMINATED,
+        Status.COMPENSATED,
+        Status.PARTLY_COMPENSATED,
+    }
+)
+
+
+class MessageKind(StrEnum):
+    """What an inbox item is. Operator acts and outcomes from elsewhere come the same way as signals."""
+
+    SIGNAL = "signal"
+    CANCEL = "cancel"
+    DECISION = "decision"
+    RESOLUTION = "resolution"
+    OUTCOME = "outcome"
+
+
+class Message(Struct, frozen=True):
+    """An inbox item.
+
+    Args:
+        message_id: Unique in the run, also after it was consumed: a second one with the same id is the same message.
+        name: Of the signal; of the operation for outcomes and resolutions.
+        sender: Principal or run that sent it.
+        body: JSON by kind.
+    """
+
+    message_id: Annotated[str, PLAIN]
+    kind: Annotated[MessageKind, PLAIN]
+    name: Annotated[str, PLAIN]
+    sender: Annotated[str, PLAIN]
+    body: Annotated[bytes, PAYLOAD]
+
+
+class OutboxItem(Struct, frozen=True):
+    """A message on its way to another run; the relay moves it, de-duplicated by sender and number."""
+
+    number: Annotated[int, PLAIN]
+    target: Annotated[RunKey, PLAIN]
+    message: Annotated[Message, PLAIN]
+
+
+class OperationPut(Struct, frozen=True):
+    """The mutable row of an open operation: what is known of its attempts.
+
+    Args:
+        kind: `step` or `effect`.
+        failures: Attempts recorded as failed. An attempt cut off by a crash is not among them.
+        due_at: No attempt begins before this.
+        detail: JSON of the last failure and of heartbeat details.
+    """
+
+    operation: Annotated[str, PLAIN]
+    kind: Annotated[str, PLAIN]
+    name: Annotated[str, PLAIN]
+    failures: Annotated[int, PLAIN] = 0
+    due_at: Annotated[datetime | None, PLAIN] = None
+    detail: Annotated[bytes, PAYLOAD] = b""
+
+
+class OperationDrop(Struct, frozen=True):
+    """The operation is settled; its row goes."""
+
+    operation: Annotated[str, PLAIN]
+
+
+class CoverRow(Struct, frozen=True):
+    """One covered action of an approval; spent once, by one operation.
+
+    Args:
+        match_sha256: Hash of the exact action, or of the pattern.
+    """
+
+    effect: Annotated[str, PLAIN]
+    match_sha256: Annotated[str, PLAIN]
+
+
+class ApprovalPut(Struct, frozen=True):
+    """A request, pending.
+
+    Args:
+        body: JSON of the `ApprovalRequested` entry: what is shown.
+    """
+
+    approval_id: Annotated[str, PLAIN]
+    operation: Annotated[str, PLAIN]
+    role: Annotated[str, PLAIN]
+    subject_sha256: Annotated[str, PLAIN]
+    expires_at: Annotated[datetime, PLAIN]
+    use_by: Annotated[datetime, PLAIN]
+    covers: Annotated[tuple[CoverRow, ...], PLAIN]
+    body: Annotated[bytes, PAYLOAD]
+
+
+class ApprovalExpire(Struct, frozen=True):
+    """Close a pending request whose time is over.
+
+    Refused with `decided` when a decision came first, `not_due` when the store's clock says that there is time left.
+    """
+
+    approval_id: Annotated[str, PLAIN]
+
+
+class ApprovalWithdraw(Struct, frozen=True):
+    """Close a pending request that nobody waits for any more. No error when it is closed already."""
+
+    approval_id: Annotated[str, PLAIN]
+
+
+class GrantSpend(Struct, frozen=True):
+    """Spend one cover to one operation, in the transaction of its intent.
+
+    Checked in this order, each with a refusal of its own: `expired` (use_by, by the store's clock), `mismatch` (hash),
+    `unapproved`, `spent` (to another operation). Spending again to the same operation is no error.
+    """
+
+    approval_id: Annotated[str, PLAIN]
+    cover: Annotated[int, PLAIN]
+    operation: Annotated[str, PLAIN]
+    match_sha256: Annotated[str, PLAIN]
+
+
+class HeadUpdate(Struct, frozen=True):
+    """What changes on the run's row.
+
+    Args:
+        reason: For `blocked` and closed runs: a stable word or sentence fit for a list.
+        wake_at: When a parked run has something to do by itself.
+        release: Give the run back: nobody owns it after this change.
+        ignore_mail: With `release`: do not offer the run because of messages that are already there.
+        mail_seen: With `ignore_mail`: the number of the last inbox item that the owner has seen. A later one, which came
+            while this change was under way, offers the run all the same. None ignores whatever is there.
+        unfit_build: With `release`: offer the run only to workers of another build.
+        note: JSON: what the run waits for, for `explain`.
+    """
+
+    status: Annotated[Status, PLAIN]
+    reason: Annotated[str, PLAIN] = ""
+    wake_at: Annotated[datetime | None, PLAIN] = None
+    release: Annotated[bool, PLAIN] = False
+    ignore_mail: Annotated[bool, PLAIN] = False
+    mail_seen: Annotated[int | None, PLAIN] = None
+    unfit_build: Annotated[str, PLAIN] = ""
+    note: Annotated[bytes, PAYLOAD] = b""
+
+
+class RunChange(Struct, frozen=True, tag="run"):
+    """Everything that one run's owner writes at once.
+
+    Args:
+        version: The head's version that this change follows; the head's becomes `version + 1`.
+        digest: Of this change (`digest_of`): kept on the head, so that a change sent again is recognised as applied.
+        entries: Appended; the first one's `seq` is the head's `next_seq`.
+        consumed: Ids of the inbox items that the entries stand for.
+    """
+
+    run: Annotated[RunKey, PLAIN]
+    worker: Annotated[WorkerId, PLAIN]
+    epoch: Annotated[int, PLAIN]
+    version: Annotated[int, PLAIN]
+    digest: Annotated[bytes, PLAIN] = b""
+    entries: Annotated[tuple[EntryRow, ...], PLAIN] = ()
+    head: Annotated[HeadUpdate | None, PLAIN] = None
+    operations: Annotated[tuple[OperationPut | OperationDrop, ...], PLAIN] = ()
+    consumed: Annotated[tuple[str, ...], PLAIN] = ()
+    outbox: Annotated[tuple[OutboxItem, ...], PLAIN] = ()
+    approvals: Annotated[tuple[ApprovalPut | ApprovalExpire | ApprovalWithdraw, ...], PLAIN] = ()
+    spends: Annotated[tuple[GrantSpend, ...], PLAIN] = ()
+
+
+class StartRun(Struct, frozen=True, tag="start"):
+    """Insert a run, or a new generation of a closed one.
+
+    Applied when no run of that key exists and `generation` is 1, or when a closed one exists whose generation is one less.
+    Anything else is a conflict that carries the existing head.
+
+    Args:
+        workflow: The name under which workers register it.
+        fingerprint: SHA-256 of workflow name and arguments; equal ones attach.
+        entries: `Started`, and `Taken` too when the run is born claimed.
+        worker: Born claimed by this worker, at epoch 1 or the former epoch + 1; or none, and `ready`.
+    """
+
+    run: Annotated[RunKey, PLAIN]
+    workflow: Annotated[str, PLAIN]
+    fingerprint: Annotated[str, PLAIN]
+    entries: Annotated[tuple[EntryRow, ...], PLAIN]
+    generation: Annotated[int, PLAIN] = 1
+    worker: Annotated[WorkerId | None, PLAIN] = None
+
+
+class PutMessage(Struct, frozen=True, tag="message"):
+    """Put an item into a run's inbox. The same id again is applied without effect.
+
+    Args:
+        early: Accept it although no run of that key exists yet. Otherwise refused with `not_found`.
+            A closed run refuses with `closed`.
+    """
+
+    run: Annotated[RunKey, PLAIN]
+    message: Annotated[Message, PLAIN]
+    early: Annotated[bool, PLAIN] = False
+
+
+class Decide(Struct, frozen=True, tag="decide"):
+    """Decide a pending approval in one conditional update, and put the decision into the run's inbox with it.
+
+    Refused with `unknown`, `decided`, `withdrawn`, `expired` (by the store's clock) or `mismatch` (another hash than the
+    request's). The same `message_id` again is applied without effect.
+
+    Args:
+        seen_sha256: The hash that the approver was shown.
+        message: The inbox item (`MessageKind.DECISION`); the store stamps the time.
+    """
+
+    run: Annotated[RunKey, PLAIN]
+    approval_id: Annotated[str, PLAIN]
+    seen_sha256: Annotated[str, PLAIN]
+    approved: Annotated[bool, PLAIN]
+    by: Annotated[str, PLAIN]
+    message: Annotated[Message, PLAIN]
+
+
+class Terminate(Struct, frozen=True, tag="terminate"):
+    """End a run without running it: no entry is read, no payload loaded, so it works on any run.
+
+    The store bumps the epoch, so that the owner is fenced. Refused with `not_found` or `closed`.
+    """
+
+    run: Annotated[RunKey, PLAIN]
+    by: Annotated[str, PLAIN]
+    reason: Annotated[str, PLAIN]
+
+
+class ClearOutbox(Struct, frozen=True, tag="clear_outbox"):
+    """The relay has delivered these items of `run`."""
+
+    run: Annotated[RunKey, PLAIN]
+    numbers: Annotated[tuple[int, ...], PLAIN]
+
+
+class PutControl(Struct, frozen=True, tag="control"):
+    """Compare and set a control row (kill switch, policy version). Conflict when `version` is not the current one.
+
+    Args:
+        version: 0 for a row that does not exist; becomes `version + 1`.
+    """
+
+    tenant: Annotated[str, PLAIN]
+    name: Annotated[str, PLAIN]
+    version: Annotated[int, PLAIN]
+    body: Annotated[bytes, PAYLOAD]
+
+
+Change: TypeAlias = RunChange | StartRun | PutMessage | Decide | Terminate | ClearOutbox | PutControl
+
+
+class RunHead(Struct, frozen=True):
+    """A run's row: indexes and the fence. The truth about the run is its journal.
+
+    Args:
+        generation: From 1; one more for each re-use of the id or roll-over.
+        epoch: Of the last claim.
+        version: Number of owned changes applied in this generation.
+        next_seq: Position of the next entry.
+        digest: Of the last owned change.
+        mail: Whether there are messages that the owner has not consumed.
+        lapses: Owners that died in a row without any new entry between.
+        changed_at: When the last owned change was committed; entry times never go below it.
+    """
+
+    run: Annotated[RunKey, PLAIN]
+    generation: Annotated[int, PLAIN]
+    workflow: Annotated[str, PLAIN]
+    fingerprint: Annotated[str, PLAIN]
+    status: Annotated[Status, PLAIN]
+    reason: Annotated[str, PLAIN]
+    owner: Annotated[WorkerId | None, PLAIN]
+    epoch: Annotated[int, PLAIN]
+    version: Annotated[int, PLAIN]
+    next_seq: Annotated[int, PLAIN]
+    digest: Annotated[bytes, PLAIN]
+    wake_at: Annotated[datetime | None, PLAIN]
+    mail: Annotated[bool, PLAIN]
+    lapses: Annotated[int, PLAIN]
+    created_at: Annotated[datetime, PLAIN]
+    changed_at: Annotated[datetime, PLAIN]
+    note: Annotated[bytes, PAYLOAD] = b""
+
+
+class Applied(Struct, frozen=True):
+    """Written, or found written already.
+
+    Args:
+        at: The commit's time by the store's clock: the time of its entries.
+        epoch: Of the run, for a `StartRun` that was born claimed.
+    """
+
+    at: datetime
+    epoch: int = 0
+
+
+class Fenced(Struct, frozen=True):
+    """The worker does not hold the run, or its lease has lapsed. It drops the run and writes nothing more for it."""
+
+    why: str
+
+
+class Conflict(Struct, frozen=True):
+    """Something else stands there.
+
+    Args:
+        head: For `StartRun`: the run that has the id.
+        version: For `PutControl`: the current version.
+    """
+
+    head: RunHead | None = None
+    version: int = 0
+
+
+class Refused(Struct, frozen=True):
+    """A condition of the change does not hold; nothing of it was written.
+
+    Args:
+        reason: A stable word, named by the kind of change.
+        part: The approval or operation whose condition failed.
+    """
+
+    reason: str
+    part: str = ""
+
+
+class Unknown(Struct, frozen=True):
+    """Whether it was written is not known. Send the same change again: an applied one is recognised."""
+
+    why: str
+
+
+Verdict: TypeAlias = Applied | Fenced | Conflict | Refused | Unknown
+
+
+def digest_of(change: RunChange) -> bytes:
+    """Return SHA-256 over everything in `change` but its digest."""
+    return hashlib.sha256(msgspec.msgpack.encode(msgspec.structs.replace(change, digest=b""))).digest()
+
+
+class WorkerRow(Struct, frozen=True):
+    """A worker as others see it.
+
+    Args:
+        build: Hash of the code that it runs.
+        workflows: Names that it has registered.
+        lease: How long the worker may be silent.
+    """
+
+    worker: Annotated[WorkerId, PLAIN]
+    host: Annotated[str, PLAIN]
+    pid: Annotated[int, PLAIN]
+    build: Annotated[str, PLAIN]
+    workflows: Annotated[tuple[str, ...], PLAIN]
+    lease: Annotated[timedelta, PLAIN]
+
+
+class StampedMessage(Struct, frozen=True):
+    """An inbox item with the time and order of its arrival."""
+
+    message: Message
+    at: datetime
+    number: int
+
+
+class ApprovalRow(Struct, frozen=True):
+    """An approval as it stands.
+
+    Args:
+        state: `pending`, `approved`, `denied`, `expired` or `withdrawn`.
+        spent: For each cover, the operation it was spent to, or an empty string.
+    """
+
+    run: Annotated[RunKey, PLAIN]
+    put: Annotated[ApprovalPut, PLAIN]
+    state: Annotated[str, PLAIN]
+    spent: Annotated[tuple[str, ...], PLAIN]
+    requested_at: Annotated[datetime, PLAIN]
+    decided_at: Annotated[datetime | None, PLAIN] = None
+    by: Annotated[str, PLAIN] = ""

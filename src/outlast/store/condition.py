@@ -1,0 +1,136 @@
+"""The conditions under which changes hold, as pure functions of what is stored: one wording for every store.
+
+A function answers with the stable word of a refusal, or with an empty string. It reads nothing and writes nothing, so that
+the stores can differ in how they keep rows and not in what they accept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from outlast.store.change import (
+    ApprovalExpire,
+    ApprovalPut,
+    ApprovalRow,
+    ApprovalWithdraw,
+    Decide,
+    GrantSpend,
+    HeadUpdate,
+    Refused,
+    RunChange,
+    Status,
+)
+
+PENDING = "pending"
+APPROVED = "approved"
+DENIED = "denied"
+EXPIRED = "expired"
+WITHDRAWN = "withdrawn"
+
+
+def due_from(head: HeadUpdate, *, calls: bool, now: datetime) -> datetime | None:
+    """Return since or from when a run that is given back with `head` can go on by itself; None when it cannot.
+
+    Args:
+        calls: Whether there are messages that offer the run.
+    """
+    if head.status.closed or head.status is Status.PAUSED:
+        return None
+    if calls or head.unfit_build or head.status in (Status.READY, Status.RUNNING):
+        return now
+    return head.wake_at
+
+
+def spend_refusal(row: ApprovalRow | None, spend: GrantSpend, now: datetime) -> str:
+    """Return why `spend` does not hold: `expired`, `mismatch`, `unapproved` or `spent`, in this order."""
+    if row is None:
+        return "unapproved"
+    if now >= row.put.use_by:
+        return "expired"
+    covers = row.put.covers
+    if not 0 <= spend.cover < len(covers) or covers[spend.cover].match_sha256 != spend.match_sha256:
+        return "mismatch"
+    if row.state != APPROVED:
+        return "unapproved"
+    if row.spent[spend.cover] not in ("", spend.operation):
+        return "spent"
+    return ""
+
+
+def decision_refusal(row: ApprovalRow | None, decision: Decide, now: datetime) -> str:
+    """Return why `decision` does not hold: `unknown`, `decided`, `withdrawn`, `expired` or `mismatch`."""
+    if row is None:
+        return "unknown"
+    if row.state in (APPROVED, DENIED):
+        return "decided"
+    if row.state == WITHDRAWN:
+        return "withdrawn"
+    if row.state == EXPIRED or now >= row.put.expires_at:
+        return "expired"
+    return "" if decision.seen_sha256 == row.put.subject_sha256 else "mismatch"
+
+
+def expiry_refusal(row: ApprovalRow | None, now: datetime) -> str:
+    """Return why a request cannot be closed as expired: `unknown`, `decided` or `not_due`."""
+    if row is None:
+        return "unknown"
+    if row.state in (APPROVED, DENIED):
+        return "decided"
+    return "not_due" if row.state == PENDING and now < row.put.expires_at else ""
+
+
+def listed_state(row: ApprovalRow, now: datetime) -> str:
+    """Return the state that lists show: a pending request past its time is `expired`, whoever has closed it."""
+    return EXPIRED if row.state == PENDING and now >= row.put.expires_at else row.state
+
+
+def settle_approvals(
+    change: RunChange, find: Callable[[str], ApprovalRow | None], now: datetime, at: datetime
+) -> dict[str, ApprovalRow] | Refused:
+    """Return the approvals that `change` writes, as they stand afterwards, or why it does not hold.
+
+    Args:
+        find: Returns an approval of the run's current generation by its id.
+        now: The store's time, by which deadlines are judged.
+        at: The time of the change's entries.
+    """
+    after: dict[str, ApprovalRow] = {}
+    for act in change.approvals:
+        row = after.get(act.approval_id) or find(act.approval_id)
+        outcome = _act_on(change, act, row, now, at)
+        if isinstance(outcome, str):
+            return Refused(outcome, act.approval_id)
+        after[act.approval_id] = outcome
+    for spend in change.spends:
+        row = after.get(spend.approval_id) or find(spend.approval_id)
+        refusal = spend_refusal(row, spend, now)
+        if refusal or row is None:
+            return Refused(refusal, spend.approval_id)
+        spent = (*row.spent[: spend.cover], spend.operation, *row.spent[spend.cover + 1 :])
+        after[spend.approval_id] = replace(row, spent=spent)
+    return after
+
+
+def _act_on(
+    change: RunChange,
+    act: ApprovalPut | ApprovalExpire | ApprovalWithdraw,
+    row: ApprovalRow | None,
+    now: datetime,
+    at: datetime,
+) -> ApprovalRow | str:
+    if isinstance(act, ApprovalPut):
+        if row is not None:
+            return "exists"
+        return ApprovalRow(change.run, act, PENDING, ("",) * len(act.covers), at)
+    if row is None:
+        return "unknown"
+    if isinstance(act, ApprovalExpire):
+        refusal = expiry_refusal(row, now)
+        if refusal:
+            return refusal
+    if row.state != PENDING:
+        return row
+    return replace(row, state=EXPIRED if isinstance(act, ApprovalExpire) else WITHDRAWN)

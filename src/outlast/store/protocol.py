@@ -1,0 +1,197 @@
+"""The contract of a store, and nothing else. Every store and every wrapper of one passes `outlast.testing.conformance`.
+
+Each verb is atomic. Time is the store's: leases, timers and deadlines are judged by its clock, never by a caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from msgspec import Struct
+
+from outlast.journal.entry import StampedRow
+from outlast.store.change import (
+    ApprovalRow,
+    Change,
+    OperationPut,
+    OutboxItem,
+    RunHead,
+    RunKey,
+    StampedMessage,
+    Status,
+    Verdict,
+    WorkerId,
+    WorkerRow,
+)
+
+
+class ClaimedRun(Struct, frozen=True):
+    """A run that this worker now owns, at a new epoch.
+
+    Args:
+        stopped_ago: How long ago its former owner could last have begun an attempt: since it gave the run back, died (an OS
+            lock proves it) or lost its lease. None when nobody owned it before.
+    """
+
+    head: RunHead
+    stopped_ago: timedelta | None
+
+
+class Claim(Struct, frozen=True):
+    """What a look at the store brought.
+
+    Args:
+        runs: Newly owned.
+        mail: Runs that the worker owned already and that have messages.
+        next_due: When the next parked run of these workflows comes due, if any.
+        now: The store's time.
+    """
+
+    runs: tuple[ClaimedRun, ...]
+    mail: tuple[RunKey, ...]
+    next_due: datetime | None
+    now: datetime
+
+
+class RunImage(Struct, frozen=True):
+    """All that is stored about the current generation of a run, read at one moment.
+
+    Args:
+        rows: The journal, by `seq`, without gaps.
+        messages: Not yet consumed, in order of arrival.
+    """
+
+    head: RunHead
+    rows: tuple[StampedRow, ...]
+    operations: tuple[OperationPut, ...]
+    messages: tuple[StampedMessage, ...]
+    approvals: tuple[ApprovalRow, ...]
+
+
+class LiveWorker(Struct, frozen=True):
+    """A registered worker, and whether its lease still runs."""
+
+    row: WorkerRow
+    live: bool
+    seen_ago: timedelta
+
+
+class StoreReader(Protocol):
+    """What lists and pages read. Nothing here changes anything."""
+
+    async def head(self, run: RunKey) -> RunHead | None:
+        """Return the run's row."""
+        ...
+
+    async def heads(
+        self,
+        tenant: str,
+        *,
+        statuses: frozenset[Status] = frozenset(),
+        workflow: str = "",
+        limit: int = 100,
+        before: tuple[datetime, str] | None = None,
+    ) -> list[RunHead]:
+        """Return a page of the tenant's runs, newest first.
+
+        Args:
+            statuses: Only these; all when empty.
+            before: `(created_at, run_id)` of the last one of the page before.
+        """
+        ...
+
+    async def journal(self, run: RunKey, *, generation: int | None = None) -> tuple[StampedRow, ...]:
+        """Return the rows of one generation, by default the current one."""
+        ...
+
+    async def approvals(self, tenant: str, *, pending: bool = True, run: RunKey | None = None) -> list[ApprovalRow]:
+        """Return approvals, oldest first; a pending one past its time is listed as `expired`."""
+        ...
+
+    async def workers(self) -> list[LiveWorker]:
+        """Return the registered workers."""
+        ...
+
+    async def control(self, tenant: str, name: str) -> tuple[int, bytes] | None:
+        """Return version and body of a control row."""
+        ...
+
+
+class Store(StoreReader, Protocol):
+    """Where runs are kept."""
+
+    async def commit(self, changes: Sequence[Change]) -> list[Verdict]:
+        """Write many changes in one transaction, and say of each what became of it.
+
+        Returns:
+            One verdict a change, in order. An owned change of a worker whose lease has lapsed is `Fenced`, whoever holds the run;
+            every applied owned change renews its worker's lease. `RunChange` is applied when epoch, owner and version fit and all its
+            conditions hold; recognised as applied when the head's version is `version + 1` and its digest equal; otherwise `Fenced`
+            (epoch, owner), `Conflict` (version) or `Refused`.
+
+        Raises:
+            StoreUnavailableError: Nothing was written, and nothing will be unless sent again.
+        """
+        ...
+
+    async def register(self, row: WorkerRow) -> None:
+        """Announce a worker; its lease begins."""
+        ...
+
+    def renew(self, worker: WorkerId) -> bool:
+        """Renew a worker's lease. Blocks; callable from any thread, also while the event loop stands still.
+
+        Returns:
+            False when the lease has lapsed or the worker is unknown. It never comes back then.
+        """
+        ...
+
+    async def retire(self, worker: WorkerId) -> None:
+        """Forget a worker that ends; runs that it still owns become `ready`, as given back now."""
+        ...
+
+    async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+        """Take up to `limit` open runs of these workflows that have something to do and no living owner.
+
+        That is: `ready`; past `wake_at`; with mail; or owned by a worker whose lease lapsed or whose death is proved. A paused run is
+        never taken. A run with `unfit_build` equal to the worker's build is taken for mail only; with another build, at once.
+        Oldest first by the time since which it could have gone on. Takes nothing for a worker whose lease has lapsed.
+        """
+        ...
+
+    async def load(self, run: RunKey) -> RunImage | None:
+        """Return everything about a run's current generation."""
+        ...
+
+    async def mail(self, run: RunKey) -> tuple[StampedMessage, ...]:
+        """Return the run's messages that are not yet consumed, in order of arrival."""
+        ...
+
+    async def outbox(self, limit: int) -> list[tuple[RunKey, OutboxItem]]:
+        """Return items that wait for the relay, oldest first per sender."""
+        ...
+
+    def now(self) -> datetime:
+        """Return the store's time, or the best local estimate of it; never blocks."""
+        ...
+
+    def subscribe(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` on the subscriber's loop when something may have changed, by anyone; return how to stop.
+
+        A hint: calls may be lost or needless.
+        """
+        ...
+
+    async def timeline(self) -> str:
+        """Return the id of this store's line of history; it changes with a restore."""
+        ...
+
+    def describe(self) -> str:
+        """Return where this store is, fit to be printed, without secrets."""
+        ...
+
+    async def close(self) -> None:
+        """Stop using the store. Idempotent."""
+        ...

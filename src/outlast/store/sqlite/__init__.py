@@ -1,0 +1,1 @@
+"""Runs in one SQLite file: WAL, full durability, any number of processes on one machine."""

@@ -1,0 +1,188 @@
+"""Opening the file: one connection that writes, one that reads, and every reason to refuse, before a byte is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import apsw
+from msgspec import Struct
+
+from outlast.errors import StoreUnavailableError
+from outlast.store.migrate import Migration, migrate, read_migrations
+from outlast.store.sqlite.database import Database
+from outlast.store.sqlite.failure import NETWORK_VARIABLE, foreign, network, read_only
+from outlast.store.sqlite.filesystem import network_filesystem
+
+APPLICATION_ID = 0x4F55_544C
+"""`OUTL`: stands in the header of the file, so that nothing else is taken for a store."""
+
+_BUSY_STEP_SECONDS = 0.005
+_SETTINGS = """
+PRAGMA synchronous = FULL;
+PRAGMA wal_autocheckpoint = 0;
+PRAGMA trusted_schema = OFF;
+PRAGMA cell_size_check = ON;
+PRAGMA temp_store = MEMORY;
+PRAGMA cache_size = -16000;
+"""
+
+
+class SQLiteOptions(Struct, frozen=True):
+    """How a file is used.
+
+    Args:
+        busy_timeout: How long to wait for another process's write.
+        poll: How often to look for commits of other processes, while anyone has subscribed.
+        network: Open a file on a network file system. Its locks do not hold there.
+        check_only: Apply no migration; fail when one is missing.
+    """
+
+    busy_timeout: timedelta = timedelta(seconds=30)
+    poll: timedelta = timedelta(milliseconds=50)
+    network: bool = False
+    check_only: bool = False
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a database file.
+
+    Raises:
+        StoreUnavailableError: The path names no file.
+    """
+    text = os.fspath(path)
+    if not text or text == ":memory:":
+        raise StoreUnavailableError(
+            f"{text!r} is no file",
+            hint="for a store that keeps nothing write memory://, else name a file",
+        )
+    return str(Path(text).resolve())
+
+
+def check_place(path: str, options: SQLiteOptions, *, create: bool) -> None:
+    """Refuse a place where no database can or should be.
+
+    Raises:
+        StoreUnavailableError: The folder or the file is missing, or lies on a network file system.
+    """
+    file = Path(path)
+    if not file.parent.is_dir():
+        raise StoreUnavailableError(
+            f"there is no folder {file.parent} for {path}", hint="create the folder first"
+        )
+    if file.is_dir():
+        raise StoreUnavailableError(f"{path} is a folder", hint="name a file in it")
+    if not create and not file.exists():
+        raise StoreUnavailableError(
+            f"there is no database at {path}", hint="check the path; a worker creates it"
+        )
+    kind = network_filesystem(file)
+    if kind and not options.network and os.environ.get(NETWORK_VARIABLE) != "1":
+        raise network(path, kind)
+
+
+def open_writer(path: str, options: SQLiteOptions) -> Database:
+    """Open the connection that writes, with the schema brought up to date.
+
+    Raises:
+        apsw.Error: SQLite refused.
+        StoreError: The file belongs to something else, cannot be written, or was written by a newer version.
+    """
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    database = Database(path, flags, patience(options.busy_timeout))
+    try:
+        if database.is_read_only:
+            raise read_only(path, "the file was opened read-only")
+        _check_owner(database, path)
+        _use_wal(database, path, options.busy_timeout)
+        database.run(_SETTINGS)
+        migrations = read_migrations("outlast.store.sqlite")
+        migrate(_Schema(database), migrations, path, check_only=options.check_only)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def open_reader(path: str, options: SQLiteOptions) -> Database:
+    """Open the connection that only reads."""
+    database = Database(path, apsw.SQLITE_OPEN_READONLY, patience(options.busy_timeout))
+    database.run(_SETTINGS)
+    return database
+
+
+def patience(timeout: timedelta) -> Callable[[int], bool]:
+    """Return a busy handler that asks again in short, even steps.
+
+    SQLite's own waits grow to a tenth of a second, so that a process that writes without pause would starve the others.
+    """
+    tries = max(1, int(timeout.total_seconds() / _BUSY_STEP_SECONDS))
+
+    def wait(count: int) -> bool:
+        if count >= tries:
+            return False
+        time.sleep(_BUSY_STEP_SECONDS)
+        return True
+
+    return wait
+
+
+def _check_owner(database: Database, path: str) -> None:
+    # In one moment: between two reads another process may have made an empty file one of ours.
+    with database.moment():
+        application_id = database.pragma("application_id")
+        empty = database.value("SELECT count(*) FROM sqlite_schema") == 0
+    if application_id == APPLICATION_ID:
+        return
+    if application_id != 0 or not empty:
+        raise foreign(path, application_id)
+
+
+def _use_wal(database: Database, path: str, timeout: timedelta) -> None:
+    # Two processes that convert a new file at once are told "locked" without the busy handler being asked.
+    wait = patience(timeout)
+    for count in range(1_000_000):
+        try:
+            mode = database.pragma("journal_mode", "wal")
+        except apsw.BusyError:
+            if not wait(count):
+                raise
+            continue
+        if mode != "wal":
+            raise StoreUnavailableError(
+                f"{path} cannot be used in WAL mode here (SQLite stays in {mode})",
+                hint="the file system offers no shared memory; use a local disk",
+            )
+        return
+
+
+class _Schema:
+    """The database as the migration runner sees it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def exclusively(self) -> contextlib.AbstractContextManager[None]:
+        return self._database.immediate()
+
+    def applied(self) -> Mapping[int, str]:
+        found = self._database.value("SELECT 1 FROM sqlite_schema WHERE name = 'migration'")
+        if found is None:
+            return {}
+        return dict(self._database.rows("SELECT number, checksum FROM migration"))
+
+    def apply(self, migration: Migration) -> None:
+        self._database.run(
+            "CREATE TABLE IF NOT EXISTS migration (number INTEGER PRIMARY KEY, phase TEXT NOT NULL,"
+            " subject TEXT NOT NULL, checksum TEXT NOT NULL, applied_at TEXT NOT NULL DEFAULT current_timestamp) STRICT"
+        )
+        self._database.run(f"PRAGMA application_id = {APPLICATION_ID}")
+        self._database.run(migration.sql)
+        self._database.run(
+            "INSERT INTO migration (number, phase, subject, checksum) VALUES (?, ?, ?, ?)",
+            (migration.number, migration.phase, migration.subject, migration.checksum),
+        )

@@ -1,0 +1,128 @@
+"""One thread that owns one connection: jobs run on it in order, urgent ones first.
+
+A connection is only ever touched by its own thread, so nothing needs a lock but the queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+import apsw
+
+from outlast.errors import StoreUnavailableError
+from outlast.store.sqlite.failure import failure_of
+
+T = TypeVar("T")
+
+
+class Job(Generic[T]):
+    """A function and who waits for what it returns."""
+
+    __slots__ = ("function", "future")
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self.function = function
+        self.future: Future[T] = Future()
+
+    def run(self, path: str) -> None:
+        """Run it, unless nobody waits any more."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = self.function()
+        except apsw.Error as error:
+            told = failure_of(error, path)
+            told.__cause__ = error
+            self.future.set_exception(told)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to whoever waits
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
+class Lane:
+    """A thread with a queue.
+
+    Args:
+        path: The database, for errors.
+        name: Of the thread.
+        idle: Called on the thread whenever nothing was to do for `interval` seconds.
+        last: Called on the thread when it ends.
+    """
+
+    def __init__(
+        self, path: str, name: str, *, idle: Callable[[], None], last: Callable[[], None]
+    ) -> None:
+        self._path = path
+        self._idle = idle
+        self._last = last
+        self._wanted = threading.Condition()
+        self._urgent: deque[Job[Any]] = deque()
+        self._queue: deque[Job[Any]] = deque()
+        self._stopping = False
+        self._interval = 1.0
+        self.ended: Future[None] = Future()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[[], T], *, urgent: bool = False) -> Future[T]:
+        """Queue `function`, before all others when it is urgent.
+
+        Raises:
+            StoreUnavailableError: The store is closed.
+        """
+        job = Job(function)
+        with self._wanted:
+            if self._stopping:
+                raise StoreUnavailableError(
+                    f"{self._path} was closed by this process", hint="open the store again"
+                )
+            (self._urgent if urgent else self._queue).append(job)
+            self._wanted.notify()
+        return job.future
+
+    def tick_every(self, seconds: float) -> None:
+        """Set after how many idle seconds `idle` is called."""
+        with self._wanted:
+            self._interval = seconds
+            self._wanted.notify()
+
+    def stop(self) -> None:
+        """Take no more jobs, and end when those queued are done."""
+        with self._wanted:
+            self._stopping = True
+            self._wanted.notify()
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            while True:
+                job, stopping = self._next()
+                if job is not None:
+                    job.run(self._path)
+                elif stopping:
+                    break
+                else:
+                    # A chore of idle time is never worth the thread: what is really wrong shows in the next job.
+                    with contextlib.suppress(apsw.Error, OSError):
+                        self._idle()
+        finally:
+            try:
+                self._last()
+            finally:
+                self.ended.set_result(None)
+
+    def _next(self) -> tuple[Job[Any] | None, bool]:
+        with self._wanted:
+            if not (self._urgent or self._queue or self._stopping):
+                self._wanted.wait(self._interval)
+            queue = self._urgent or self._queue
+            return (queue.popleft() if queue else None), self._stopping

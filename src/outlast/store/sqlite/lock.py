@@ -1,0 +1,114 @@
+"""Locks of the operating system that die with their process: proof of a worker's life, and the one checkpointer.
+
+They lie in a folder beside the database, never in the database file itself: closing any descriptor of that file would drop
+SQLite's own locks. A lock belongs to an open file description, so two stores in one process exclude each other too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import weakref
+from pathlib import Path
+from urllib.parse import quote
+
+from outlast.store.change import WorkerId
+
+_holders: weakref.WeakSet[LockFolder] = weakref.WeakSet()
+
+
+class LockFolder:
+    """The locks beside one database.
+
+    Args:
+        database: The absolute path of the database.
+    """
+
+    def __init__(self, database: str) -> None:
+        self._folder = Path(f"{database}-workers")
+        self._held: dict[Path, int] = {}
+        _holders.add(self)
+
+    def create(self) -> None:
+        """Make the folder, readable by this user alone."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+
+    def hold(self, worker: WorkerId) -> None:
+        """Prove from now on, by a lock that ends with this process, that `worker` lives.
+
+        Raises:
+            BlockingIOError: Another process lives under this id.
+        """
+        self._acquire(self._life(worker))
+
+    def forget(self, worker: WorkerId) -> None:
+        """Stop proving, and remove the file."""
+        path = self._life(worker)
+        descriptor = self._held.pop(path, None)
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            os.close(descriptor)
+
+    def is_dead(self, worker: WorkerId) -> bool:
+        """Return whether the process of `worker` has certainly ended. A missing file proves nothing."""
+        path = self._life(worker)
+        if path in self._held:
+            return False
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            # Shared, so that two that look at once do not take each other for the living worker.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def bury(self, worker: WorkerId) -> None:
+        """Remove what a dead worker left behind."""
+        with contextlib.suppress(OSError):
+            self._life(worker).unlink()
+
+    def hold_checkpointer(self) -> bool:
+        """Return whether this process is the one that checkpoints, becoming it when nobody is."""
+        path = self._folder / "checkpoint.lock"
+        if path in self._held:
+            return True
+        try:
+            self._acquire(path)
+        except OSError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Give up every lock. The files of workers stay, unlocked: proof that they are dead."""
+        while self._held:
+            os.close(self._held.popitem()[1])
+
+    def _acquire(self, path: Path) -> None:
+        if path in self._held:
+            return
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._held[path] = descriptor
+
+    def _life(self, worker: WorkerId) -> Path:
+        return self._folder / f"{quote(worker, safe='')}.lock"
+
+
+def _close_in_child() -> None:
+    """Close inherited descriptors: a forked child must not keep its dead parent's locks alive."""
+    for holder in list(_holders):
+        holder.release()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

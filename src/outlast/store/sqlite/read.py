@@ -1,0 +1,172 @@
+# ruff: noqa: S608 - only constants of this package are joined to statements; every value is bound
+"""What is read, on a connection that cannot write, each answer of one moment."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from outlast.journal.entry import StampedRow
+from outlast.store.change import (
+    CLOSED,
+    ApprovalRow,
+    OutboxItem,
+    RunHead,
+    RunKey,
+    StampedMessage,
+    Status,
+)
+from outlast.store.condition import PENDING, listed_state
+from outlast.store.moment import Instant, elapsed, lapsed, to_micros
+from outlast.store.protocol import LiveWorker, RunImage
+from outlast.store.sqlite.database import Database
+from outlast.store.sqlite.lock import LockFolder
+from outlast.store.sqlite.row import (
+    APPROVAL,
+    ENTRY,
+    HEAD,
+    MESSAGE,
+    OPERATION,
+    OUTBOX,
+    WORKER,
+    approval_of,
+    entry_of,
+    head_of,
+    message_of,
+    operation_of,
+    outbox_of,
+    worker_of,
+)
+
+_OF_RUN = "tenant = ? AND run_id = ?"
+_HEAD = f"SELECT {HEAD} FROM run WHERE {_OF_RUN}"
+_ENTRIES = f"SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? ORDER BY seq"
+_OPERATIONS = f"SELECT {OPERATION} FROM operation WHERE {_OF_RUN} ORDER BY operation"
+_MESSAGES = f"""
+SELECT {MESSAGE} FROM message INDEXED BY message_unread
+WHERE {_OF_RUN} AND generation = ? AND consumed = 0 ORDER BY number
+"""
+_MAIL = f"""
+SELECT {MESSAGE} FROM message INDEXED BY message_unread
+WHERE {_OF_RUN} AND generation = (SELECT generation FROM run WHERE {_OF_RUN}) AND consumed = 0 ORDER BY number
+"""
+_APPROVALS = (
+    f"SELECT {APPROVAL} FROM approval WHERE {_OF_RUN} AND generation = ? ORDER BY approval_id"
+)
+
+
+class HeadFilter(Struct, frozen=True):
+    """Which page of which runs; see `StoreReader.heads`."""
+
+    statuses: frozenset[Status]
+    workflow: str
+    limit: int
+    before: tuple[datetime, str] | None
+
+
+def head(database: Database, run: RunKey) -> RunHead | None:
+    """Return the run's row."""
+    rows = database.rows(_HEAD, (run.tenant, run.run_id))
+    return head_of(rows[0]) if rows else None
+
+
+def heads(database: Database, tenant: str, wanted: HeadFilter) -> list[RunHead]:
+    """Return a page of the tenant's runs, newest first."""
+    terms, values = ["tenant = ?"], [tenant]
+    parameters: list[str | int] = [*values]
+    if wanted.statuses:
+        terms.append(f"status IN ({', '.join('?' * len(wanted.statuses))})")
+        parameters += sorted(status.value for status in wanted.statuses)
+        if not wanted.statuses & CLOSED:
+            terms.append("open = 1")
+    if wanted.workflow:
+        terms.append("workflow = ?")
+        parameters.append(wanted.workflow)
+    if wanted.before is not None:
+        terms.append("(created_at, run_id) < (?, ?)")
+        parameters += [to_micros(wanted.before[0]), wanted.before[1]]
+    # Only constant terms are joined here; every value is bound.
+    sql = f"SELECT {HEAD} FROM run WHERE {' AND '.join(terms)} ORDER BY created_at DESC, run_id DESC LIMIT ?"
+    return [head_of(row) for row in database.rows(sql, (*parameters, max(wanted.limit, 0)))]
+
+
+def journal(database: Database, run: RunKey, generation: int | None) -> tuple[StampedRow, ...]:
+    """Return the rows of one generation, by default the current one."""
+    with database.moment():
+        if generation is None:
+            found = head(database, run)
+            generation = 0 if found is None else found.generation
+        rows = database.rows(_ENTRIES, (run.tenant, run.run_id, generation))
+    return tuple(entry_of(row) for row in rows)
+
+
+def load(database: Database, run: RunKey) -> RunImage | None:
+    """Return everything about a run's current generation."""
+    key = (run.tenant, run.run_id)
+    with database.moment():
+        found = head(database, run)
+        if found is None:
+            return None
+        generation = (*key, found.generation)
+        return RunImage(
+            found,
+            tuple(entry_of(row) for row in database.rows(_ENTRIES, generation)),
+            tuple(operation_of(row) for row in database.rows(_OPERATIONS, key)),
+            tuple(message_of(row) for row in database.rows(_MESSAGES, generation)),
+            tuple(approval_of(row) for row in database.rows(_APPROVALS, generation)),
+        )
+
+
+def mail(database: Database, run: RunKey) -> tuple[StampedMessage, ...]:
+    """Return the run's messages that are not yet consumed, in order of arrival."""
+    key = (run.tenant, run.run_id)
+    return tuple(message_of(row) for row in database.rows(_MAIL, (*key, *key)))
+
+
+def approvals(
+    database: Database, tenant: str, run: RunKey | None, now: datetime, *, pending: bool
+) -> list[ApprovalRow]:
+    """Return approvals, oldest first."""
+    terms, parameters = ["tenant = ?"], [tenant]
+    if run is not None:
+        terms.append("run_id = ?")
+        parameters.append(run.run_id)
+    if pending:
+        terms.append("state = 'pending'")
+    sql = f"SELECT {APPROVAL} FROM approval WHERE {' AND '.join(terms)} ORDER BY requested_at, run_id, approval_id"
+    found = [approval_of(row) for row in database.rows(sql, tuple(parameters))]
+    listed = [replace(row, state=listed_state(row, now)) for row in found]
+    return [
+        row for row in listed if (not pending or row.state == PENDING) and run in (None, row.run)
+    ]
+
+
+def workers(database: Database, locks: LockFolder, now: Instant) -> list[LiveWorker]:
+    """Return the registered workers, and whether they live."""
+    found: list[LiveWorker] = []
+    for row in database.rows(f"SELECT {WORKER} FROM worker ORDER BY worker", ()):
+        worker, renewed = worker_of(row), Instant(row[6], row[7])
+        live = not lapsed(renewed, worker.lease, now) and not locks.is_dead(worker.worker)
+        found.append(LiveWorker(worker, live, elapsed(renewed, now)))
+    return found
+
+
+def outbox(database: Database, limit: int) -> list[tuple[RunKey, OutboxItem]]:
+    """Return items that wait for the relay, oldest first per sender."""
+    sql = f"SELECT {OUTBOX} FROM outbox ORDER BY at, tenant, run_id, number LIMIT ?"
+    return [outbox_of(row) for row in database.rows(sql, (max(limit, 0),))]
+
+
+def control(database: Database, tenant: str, name: str) -> tuple[int, bytes] | None:
+    """Return version and body of a control row."""
+    rows = database.rows(
+        "SELECT version, body FROM control WHERE tenant = ? AND name = ?", (tenant, name)
+    )
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
+def timeline(database: Database) -> str:
+    """Return the id of this file's line of history."""
+    return str(database.value("SELECT timeline FROM store"))

@@ -1,0 +1,146 @@
+"""Rows of SQLite as the values of the contract: the only place that knows the order of columns."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from outlast.journal.entry import EntryRow, StampedRow
+from outlast.store.change import (
+    ApprovalPut,
+    ApprovalRow,
+    CoverRow,
+    Message,
+    MessageKind,
+    OperationPut,
+    OutboxItem,
+    RunHead,
+    RunKey,
+    StampedMessage,
+    Status,
+    WorkerId,
+    WorkerRow,
+)
+from outlast.store.moment import from_micros, micros_or_none, time_or_none, to_micros
+from outlast.store.sqlite.database import Row
+
+HEAD = (
+    "tenant, run_id, generation, workflow, fingerprint, status, reason, owner, epoch, version,"
+    " next_seq, digest, wake_at, mail, lapses, created_at, changed_at, note"
+)
+ENTRY = "seq, turn, kind, operation, name, at, body"
+OPERATION = "operation, kind, name, failures, due_at, detail"
+MESSAGE = "number, message_id, kind, name, sender, at, body"
+OUTBOX = (
+    "tenant, run_id, number, target_tenant, target_run_id, message_id, kind, name, sender, body"
+)
+APPROVAL = (
+    "tenant, run_id, approval_id, operation, role, subject_sha256, expires_at, use_by, covers, spent, state,"
+    " requested_at, decided_at, decided_by, body"
+)
+WORKER = "worker, host, pid, build, workflows, lease, boot, renewed"
+
+_covers = msgspec.json.Decoder(tuple[CoverRow, ...])
+_texts = msgspec.json.Decoder(tuple[str, ...])
+_STATUSES = {status.value: status for status in Status}
+
+
+def head_of(row: Row) -> RunHead:
+    """Return the head in the columns `HEAD`."""
+    return RunHead(
+        run=RunKey(row[0], row[1]),
+        generation=row[2],
+        workflow=row[3],
+        fingerprint=row[4],
+        status=_STATUSES[row[5]],
+        reason=row[6],
+        owner=row[7],
+        epoch=row[8],
+        version=row[9],
+        next_seq=row[10],
+        digest=row[11],
+        wake_at=time_or_none(row[12]),
+        mail=bool(row[13]),
+        lapses=row[14],
+        created_at=from_micros(row[15]),
+        changed_at=from_micros(row[16]),
+        note=row[17],
+    )
+
+
+def entry_of(row: Row) -> StampedRow:
+    """Return the journal row in the columns `ENTRY`."""
+    seq, turn, kind, operation, name, at, body = row
+    return StampedRow(EntryRow(seq, turn, kind, operation, name, body), from_micros(at))
+
+
+def operation_of(row: Row) -> OperationPut:
+    """Return the open operation in the columns `OPERATION`."""
+    operation, kind, name, failures, due_at, detail = row
+    return OperationPut(operation, kind, name, failures, time_or_none(due_at), detail)
+
+
+def message_of(row: Row) -> StampedMessage:
+    """Return the inbox item in the columns `MESSAGE`."""
+    number, message_id, kind, name, sender, at, body = row
+    return StampedMessage(
+        Message(message_id, MessageKind(kind), name, sender, body), from_micros(at), number
+    )
+
+
+def outbox_of(row: Row) -> tuple[RunKey, OutboxItem]:
+    """Return sender and item in the columns `OUTBOX`."""
+    message = Message(row[5], MessageKind(row[6]), row[7], row[8], row[9])
+    return RunKey(row[0], row[1]), OutboxItem(row[2], RunKey(row[3], row[4]), message)
+
+
+def approval_of(row: Row) -> ApprovalRow:
+    """Return the approval in the columns `APPROVAL`."""
+    put = ApprovalPut(
+        approval_id=row[2],
+        operation=row[3],
+        role=row[4],
+        subject_sha256=row[5],
+        expires_at=from_micros(row[6]),
+        use_by=from_micros(row[7]),
+        covers=_covers.decode(row[8]),
+        body=row[14],
+    )
+    return ApprovalRow(
+        run=RunKey(row[0], row[1]),
+        put=put,
+        state=row[10],
+        spent=_texts.decode(row[9]),
+        requested_at=from_micros(row[11]),
+        decided_at=time_or_none(row[12]),
+        by=row[13],
+    )
+
+
+def approval_values(row: ApprovalRow) -> Row:
+    """Return the columns `APPROVAL` of an approval."""
+    put = row.put
+    return (
+        row.run.tenant,
+        row.run.run_id,
+        put.approval_id,
+        put.operation,
+        put.role,
+        put.subject_sha256,
+        to_micros(put.expires_at),
+        to_micros(put.use_by),
+        msgspec.json.encode(put.covers).decode(),
+        msgspec.json.encode(row.spent).decode(),
+        row.state,
+        to_micros(row.requested_at),
+        micros_or_none(row.decided_at),
+        row.by,
+        put.body,
+    )
+
+
+def worker_of(row: Row) -> WorkerRow:
+    """Return the worker in the columns `WORKER`."""
+    lease = timedelta(microseconds=row[5])
+    return WorkerRow(WorkerId(row[0]), row[1], row[2], row[3], _texts.decode(row[4]), lease)

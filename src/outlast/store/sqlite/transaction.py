@@ -1,0 +1,89 @@
+"""One write transaction: many changes of many runs, each with a verdict of its own.
+
+Each change runs in a savepoint: what does not hold, or cannot be stored, is undone alone. Errors that end the transaction
+(disk, lock, damage) are nobody's verdict; they go up, and nothing was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from outlast.store.bound import UNSTORABLE, unstorable_part
+from outlast.store.change import (
+    Applied,
+    Change,
+    Fenced,
+    PutControl,
+    Refused,
+    RunChange,
+    StartRun,
+    Verdict,
+    WorkerId,
+)
+from outlast.store.sqlite import owned, unowned
+from outlast.store.sqlite.scope import Writing
+
+_ITS_OWN_FAULT = (
+    apsw.ConstraintError,
+    apsw.MismatchError,
+    apsw.RangeError,
+    apsw.TooBigError,
+    OverflowError,
+    TypeError,
+)
+
+
+def write_all(writing: Writing, changes: Sequence[Change]) -> list[Verdict]:
+    """Write the changes within an open transaction, run by run in one order, and return their verdicts."""
+    verdicts: list[Verdict] = [Applied(writing.now)] * len(changes)
+    renewing: set[WorkerId] = set()
+    for index in sorted(range(len(changes)), key=lambda index: _place(changes[index])):
+        change = changes[index]
+        verdict = verdicts[index] = _write_one(writing, change)
+        if (
+            isinstance(verdict, Applied)
+            and isinstance(change, RunChange | StartRun)
+            and change.worker
+        ):
+            renewing.add(change.worker)
+    if renewing:
+        writing.renew(renewing)
+    return verdicts
+
+
+def _write_one(writing: Writing, change: Change) -> Verdict:
+    part = unstorable_part(change)
+    if part:
+        return Refused(UNSTORABLE, part)
+    run = writing.database.run
+    run("SAVEPOINT change")
+    try:
+        verdict = _apply(writing, change)
+    except _ITS_OWN_FAULT as error:
+        if not writing.database.in_transaction:
+            raise
+        verdict = Refused(UNSTORABLE, type(error).__name__)
+    if not isinstance(verdict, Applied):
+        run("ROLLBACK TO change")
+    run("RELEASE change")
+    return verdict
+
+
+def _apply(writing: Writing, change: Change) -> Verdict:
+    if isinstance(change, RunChange):
+        if not writing.live(change.worker):
+            return Fenced("the worker's lease has lapsed")
+        return owned.write(writing, change)
+    if isinstance(change, StartRun):
+        return unowned.start(writing, change)
+    return unowned.write(writing, change)
+
+
+def _place(change: Change) -> tuple[str, str]:
+    return (
+        (change.tenant, "")
+        if isinstance(change, PutControl)
+        else (change.run.tenant, change.run.run_id)
+    )

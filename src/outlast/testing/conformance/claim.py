@@ -1,0 +1,233 @@
+"""What a store promises of claims: who may take which run when, in which order, and what it is told of the former owner."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from outlast.store.change import RunKey, Status, WorkerId
+from outlast.testing.conformance.bench import (
+    LEASE,
+    WORKFLOWS,
+    Bench,
+    ending,
+    following,
+    parking,
+    scenario,
+    sending,
+)
+
+SECOND = timedelta(seconds=1)
+
+
+class ClaimConformance:
+    """Leases and claims."""
+
+    @scenario
+    async def test_ready_run_is_taken_once(self, bench: Bench) -> None:
+        """A ready run goes to one worker, running, at the next epoch; nobody owned it before."""
+        first, second = await bench.worker("w1"), await bench.worker("w2")
+        run = await bench.start()
+        claim = await bench.claim(first)
+        (taken,) = claim.runs
+        assert (taken.head.run, taken.head.owner, taken.head.epoch) == (run, first, 1)
+        assert (taken.head.status, taken.stopped_ago) == (Status.RUNNING, None)
+        assert claim.now == bench.clock.now()
+        assert taken.head == await bench.head(run)
+        assert (await bench.claim(second)).runs == ()
+        assert (await bench.claim(first)).runs == ()
+
+    @scenario
+    async def test_only_registered_workflows(self, bench: Bench) -> None:
+        """A run of another workflow is left alone."""
+        worker = await bench.worker()
+        await bench.start("other", workflow="other")
+        assert (await bench.claim(worker)).runs == ()
+        claim = await bench.store.claim(worker, WORKFLOWS | {"other"}, 10)
+        assert [taken.head.workflow for taken in claim.runs] == ["other"]
+        assert (await bench.store.claim(worker, frozenset(), 10)).runs == ()
+
+    @scenario
+    async def test_oldest_first_and_limit(self, bench: Bench) -> None:
+        """Runs are taken in the order in which they could have gone on, up to the limit."""
+        worker = await bench.worker(lease=timedelta(hours=1))
+        for name in ("c", "a", "b"):
+            await bench.start(name)
+            bench.clock.advance(SECOND)
+        assert (await bench.claim(worker, 0)).runs == ()
+        taken = (await bench.claim(worker, 2)).runs
+        assert [claimed.head.run.run_id for claimed in taken] == ["c", "a"]
+        assert [claimed.head.run.run_id for claimed in (await bench.claim(worker, 2)).runs] == ["b"]
+
+    @scenario
+    async def test_parked_run_wakes(self, bench: Bench) -> None:
+        """A parked run is taken at its time, not before; the claim says when the next one comes due."""
+        head = await bench.owned()
+        worker = WorkerId("w1")
+        wake_at = bench.clock.now() + 5 * SECOND
+        await bench.apply(parking(head, wake_at=wake_at))
+        parked = await bench.head(head.run)
+        assert (parked.status, parked.owner, parked.wake_at) == (Status.WAITING, None, wake_at)
+        claim = await bench.claim(worker)
+        assert (claim.runs, claim.next_due) == ((), wake_at)
+        bench.clock.advance(5 * SECOND)
+        claim = await bench.claim(worker)
+        assert [taken.head.run for taken in claim.runs] == [head.run]
+        assert claim.runs[0].stopped_ago == 5 * SECOND
+        assert (claim.runs[0].head.wake_at, claim.next_due) == (None, None)
+
+    @scenario
+    async def test_waiting_without_alarm_is_not_taken(self, bench: Bench) -> None:
+        """A run that waits for a message alone is left until one comes."""
+        head = await bench.owned()
+        await bench.apply(parking(head, status=Status.BLOCKED, reason="in doubt"))
+        assert (await bench.claim(WorkerId("w1"))).runs == ()
+        await bench.apply(sending(head.run))
+        taken = await bench.claim_one(WorkerId("w1"))
+        assert (taken.status, taken.reason, taken.mail) == (Status.RUNNING, "", True)
+
+    @scenario
+    async def test_given_back_ready(self, bench: Bench) -> None:
+        """A run given back as ready is offered at once."""
+        head = await bench.owned()
+        await bench.apply(parking(head, status=Status.READY))
+        assert (await bench.claim_one(WorkerId("w1"))).epoch == head.epoch + 1
+
+    @scenario
+    async def test_paused_run_is_never_taken(self, bench: Bench) -> None:
+        """Neither mail nor time wakes a paused run."""
+        head = await bench.owned()
+        await bench.apply(parking(head, status=Status.PAUSED, wake_at=bench.clock.now()))
+        await bench.apply(sending(head.run))
+        assert (await bench.claim(WorkerId("w1"))).runs == ()
+        assert (await bench.head(head.run)).mail
+
+    @scenario
+    async def test_lapsed_owner_is_replaced(self, bench: Bench) -> None:
+        """A lapsed owner's run is taken, stopped since the lease's end however late the claim is, one lapse counted."""
+        head = await bench.owned()
+        bench.clock.advance(LEASE - SECOND)
+        second = await bench.worker("w2", lease=timedelta(hours=9))
+        assert (await bench.claim(second)).runs == ()
+        bench.clock.advance(SECOND)
+        third = await bench.worker("w3")
+        assert (await bench.store.claim(third, frozenset({"other"}), 9)).runs == ()
+        bench.clock.advance(10 * SECOND)
+        (taken,) = (await bench.claim(second)).runs
+        assert (taken.head.run, taken.head.owner, taken.head.epoch) == (
+            head.run,
+            second,
+            head.epoch + 1,
+        )
+        assert (taken.head.lapses, taken.stopped_ago) == (1, 10 * SECOND)
+
+    @scenario
+    async def test_lapsed_worker_takes_nothing(self, bench: Bench) -> None:
+        """A worker whose lease is over, or whom nobody knows, takes nothing and cannot renew."""
+        worker = await bench.worker()
+        await bench.start()
+        bench.clock.advance(LEASE)
+        assert (await bench.claim(worker)).runs == ()
+        assert bench.store.renew(worker) is False
+        assert (await bench.claim(WorkerId("nobody"))).runs == ()
+        assert bench.store.renew(WorkerId("nobody")) is False
+
+    @scenario
+    async def test_renewing_keeps_the_run(self, bench: Bench) -> None:
+        """A worker that renews keeps its runs beyond its first lease."""
+        head = await bench.owned()
+        for _ in range(3):
+            bench.clock.advance(LEASE - SECOND)
+            assert bench.store.renew(WorkerId("w1")) is True
+        assert (await bench.claim(await bench.worker("w2"))).runs == ()
+        await bench.apply(following(head))
+
+    @scenario
+    async def test_wall_clock_does_not_end_leases(self, bench: Bench) -> None:
+        """A wall clock that jumps a day forward takes no run from anyone."""
+        head = await bench.owned()
+        bench.clock.set_wall(bench.clock.now() + timedelta(days=1))
+        assert (await bench.claim(await bench.worker("w2"))).runs == ()
+        await bench.apply(following(head))
+
+    @scenario
+    async def test_lapses_count_without_progress(self, bench: Bench) -> None:
+        """Owners that die in a row are counted; an entry resets the count, giving back leaves it."""
+        head = await bench.owned("run", "w0")
+        for number in (1, 2):
+            bench.clock.advance(LEASE)
+            worker = await bench.worker(f"w{number}")
+            head = await bench.claim_one(worker)
+            assert head.lapses == number
+        await bench.apply(parking(head, status=Status.READY))
+        head = await bench.claim_one(WorkerId("w2"))
+        assert head.lapses == 2
+        await bench.apply(following(head))
+        assert (await bench.head(head.run)).lapses == 0
+        bench.clock.advance(LEASE)
+        assert (await bench.claim_one(await bench.worker("w9"))).lapses == 1
+
+    @scenario
+    async def test_retired_worker_gives_back(self, bench: Bench) -> None:
+        """Runs of a worker that retires are ready at once, and no lapse is counted."""
+        head = await bench.owned()
+        await bench.store.retire(WorkerId("w1"))
+        after = await bench.head(head.run)
+        assert (after.status, after.owner) == (Status.READY, None)
+        bench.clock.advance(3 * SECOND)
+        (taken,) = (await bench.claim(await bench.worker("w2"))).runs
+        assert (taken.stopped_ago, taken.head.lapses) == (3 * SECOND, 0)
+        assert bench.store.renew(WorkerId("w1")) is False
+        await bench.store.retire(WorkerId("nobody"))
+
+    @scenario
+    async def test_unfit_build(self, bench: Bench) -> None:
+        """A run that a build cannot continue is offered to other builds at once, to the same one for mail only."""
+        head = await bench.owned()
+        same, other = WorkerId("w1"), await bench.worker("w2", build="b2")
+        wake_at = bench.clock.now() + SECOND
+        await bench.apply(parking(head, status=Status.BLOCKED, unfit_build="b1", wake_at=wake_at))
+        bench.clock.advance(2 * SECOND)
+        assert (await bench.claim(same)).runs == ()
+        await bench.apply(sending(head.run))
+        taken = await bench.claim_one(same)
+        await bench.apply(parking(taken, status=Status.BLOCKED, unfit_build="b1", ignore_mail=True))
+        assert (await bench.claim(same)).runs == ()
+        assert (await bench.claim_one(other)).run == head.run
+
+    @scenario
+    async def test_workers_are_listed(self, bench: Bench) -> None:
+        """Workers are listed with the age of their last sign of life."""
+        await bench.worker("w1")
+        bench.clock.advance(LEASE - SECOND)
+        await bench.worker("w2")
+        bench.clock.advance(SECOND)
+        listed = await bench.store.workers()
+        assert [(worker.row.worker, worker.live) for worker in listed] == [
+            ("w1", False),
+            ("w2", True),
+        ]
+        assert [worker.seen_ago for worker in listed] == [LEASE, SECOND]
+        assert listed[0].row.workflows == ("fix",)
+        assert listed[0].row.lease == LEASE
+
+    @scenario
+    async def test_new_generation_knows_the_former_owner(self, bench: Bench) -> None:
+        """Whoever takes a later generation is told how long ago the id was last worked on."""
+        head = await bench.owned()
+        await bench.apply(ending(head))
+        await bench.start(generation=2)
+        bench.clock.advance(SECOND)
+        (taken,) = (await bench.claim(WorkerId("w1"))).runs
+        assert taken.stopped_ago == SECOND
+
+    @scenario
+    async def test_claims_keep_tenants_apart(self, bench: Bench) -> None:
+        """Runs of the same id in two tenants are two runs."""
+        worker = await bench.worker()
+        one, two = await bench.start(tenant="a"), await bench.start(tenant="b")
+        taken = (await bench.claim(worker)).runs
+        assert (
+            {claimed.head.run for claimed in taken}
+            == {one, two}
+            == {RunKey("a", "run"), RunKey("b", "run")}
+        )

@@ -1,0 +1,155 @@
+"""What a store promises of messages: accepted ones are kept, each once, and wake who must act."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from outlast.store.change import Applied, Refused, RunKey, Status, WorkerId
+from outlast.testing.conformance.bench import (
+    Bench,
+    ending,
+    following,
+    letter,
+    parking,
+    scenario,
+    sending,
+    starting,
+)
+
+SECOND = timedelta(seconds=1)
+
+
+class MessageConformance:
+    """The inbox."""
+
+    @scenario
+    async def test_message_is_kept_once(self, bench: Bench) -> None:
+        """The same id again is applied without effect, before and after it was consumed."""
+        head = await bench.owned()
+        first = await bench.apply(sending(head.run))
+        bench.clock.advance(SECOND)
+        assert await bench.apply(sending(head.run)) == Applied(first.at)
+        image = await bench.store.load(head.run)
+        assert image is not None
+        (stamped,) = image.messages
+        assert (stamped.message, stamped.at, image.head.mail) == (letter(), first.at, True)
+        await bench.apply(following(head, consumed=("m1",)))
+        await bench.apply(sending(head.run))
+        image = await bench.store.load(head.run)
+        assert image is not None
+        assert (image.messages, image.head.mail) == ((), False)
+
+    @scenario
+    async def test_order_of_arrival(self, bench: Bench) -> None:
+        """Messages are numbered as they come, consumed ones included."""
+        head = await bench.owned()
+        for name in ("z", "a", "m"):
+            await bench.apply(sending(head.run, name))
+        await bench.apply(following(head, consumed=("a",)))
+        await bench.apply(sending(head.run, "b"))
+        image = await bench.store.load(head.run)
+        assert image is not None
+        assert [stamped.message.message_id for stamped in image.messages] == ["z", "m", "b"]
+        numbers = [stamped.number for stamped in image.messages]
+        assert numbers == sorted(set(numbers))
+        assert image.head.mail
+        assert await bench.store.mail(head.run) == image.messages
+        assert await bench.store.mail(RunKey("default", "no")) == ()
+
+    @scenario
+    async def test_consuming_twice_is_refused(self, bench: Bench) -> None:
+        """What is not there, or not any more, cannot be consumed."""
+        head = await bench.owned()
+        await bench.apply(sending(head.run))
+        assert await bench.one(following(head, consumed=("m1", "m1"))) == Refused("message", "m1")
+        assert await bench.one(following(head, consumed=("m2",))) == Refused("message", "m2")
+        await bench.apply(following(head, consumed=("m1",)))
+        after = await bench.head(head.run)
+        assert await bench.one(following(after, consumed=("m1",))) == Refused("message", "m1")
+
+    @scenario
+    async def test_owner_hears_of_mail(self, bench: Bench) -> None:
+        """A claim names the worker's own runs that have mail, until it is consumed."""
+        head = await bench.owned()
+        worker = WorkerId("w1")
+        assert (await bench.claim(worker)).mail == ()
+        await bench.apply(sending(head.run))
+        claim = await bench.claim(worker)
+        assert (claim.mail, claim.runs) == ((head.run,), ())
+        await bench.apply(following(head, consumed=("m1",)))
+        assert (await bench.claim(worker)).mail == ()
+
+    @scenario
+    async def test_mail_wakes_a_parked_run(self, bench: Bench) -> None:
+        """A message makes a parked run claimable before its time, ordered by when it came."""
+        head = await bench.owned()
+        await bench.apply(parking(head, wake_at=bench.clock.now() + timedelta(hours=1)))
+        bench.clock.advance(SECOND)
+        await bench.apply(sending(head.run))
+        bench.clock.advance(SECOND)
+        await bench.start("later")
+        taken = (await bench.claim(WorkerId("w1"))).runs
+        assert [claimed.head.run.run_id for claimed in taken] == ["run", "later"]
+
+    @scenario
+    async def test_unread_mail_offers_at_release(self, bench: Bench) -> None:
+        """A run given back with unread mail is offered at once; with `ignore_mail` only for new mail."""
+        head = await bench.owned()
+        worker = WorkerId("w1")
+        await bench.apply(sending(head.run, "old"))
+        await bench.apply(parking(head))
+        taken = await bench.claim_one(worker)
+        await bench.apply(parking(taken, ignore_mail=True))
+        assert (await bench.claim(worker)).runs == ()
+        assert (await bench.head(head.run)).mail
+        await bench.apply(sending(head.run, "old"))
+        assert (await bench.claim(worker)).runs == ()
+        await bench.apply(sending(head.run, "new"))
+        assert (await bench.claim_one(worker)).run == head.run
+
+    @scenario
+    async def test_mail_that_came_unseen_offers_the_run(self, bench: Bench) -> None:
+        """A message that the owner had not seen when it ignored its mail is not slept through."""
+        head = await bench.owned()
+        await bench.apply(sending(head.run, "old"))
+        image = await bench.store.load(head.run)
+        assert image is not None
+        await bench.apply(sending(head.run, "new"))
+        seen = image.messages[-1].number
+        await bench.apply(parking(head, ignore_mail=True, mail_seen=seen))
+        taken = await bench.claim_one(WorkerId("w1"))
+        await bench.apply(parking(taken, ignore_mail=True, mail_seen=seen + 1))
+        assert (await bench.claim(WorkerId("w1"))).runs == ()
+
+    @scenario
+    async def test_early_message(self, bench: Bench) -> None:
+        """A message may come before its run when it says so, and is there when the run starts."""
+        run = RunKey("default", "run")
+        assert await bench.one(sending(run)) == Refused("not_found")
+        await bench.apply(sending(run, early=True))
+        assert await bench.store.head(run) is None
+        await bench.start()
+        image = await bench.store.load(run)
+        assert image is not None
+        assert image.head.mail
+        assert [stamped.message.message_id for stamped in image.messages] == ["m1"]
+
+    @scenario
+    async def test_closed_run_takes_no_mail(self, bench: Bench) -> None:
+        """A closed run refuses messages, but knows those it had."""
+        head = await bench.owned()
+        first = await bench.apply(sending(head.run))
+        await bench.apply(ending(head))
+        assert await bench.one(sending(head.run, "late")) == Refused("closed")
+        assert await bench.apply(sending(head.run)) == Applied(first.at)
+
+    @scenario
+    async def test_next_generation_starts_without_old_mail(self, bench: Bench) -> None:
+        """What a closed run had not read, as a late cancel, does not reach the run that re-uses its id."""
+        head = await bench.owned()
+        await bench.apply(sending(head.run))
+        await bench.apply(ending(head))
+        await bench.apply(starting(generation=2))
+        image = await bench.store.load(head.run)
+        assert image is not None
+        assert (image.messages, image.head.mail, image.head.status) == ((), False, Status.READY)

@@ -1,0 +1,1 @@
+"""What keeps runs moving: claims, leases, attempts, the gate and the writer."""

@@ -1,0 +1,64 @@
+"""What the attempts of a run ask of the run's pilot, so that they can be read and tested without it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+from outlast.clock import Clock
+from outlast.journal.entry import OperationId
+from outlast.store.change import Applied, OperationPut, Refused
+from outlast.worker.executor import Executor
+from outlast.worker.proposal import Proposal
+from outlast.workflows.attempt import Attempt
+
+
+class RunLost(BaseException):  # noqa: N818 - control flow, not an error
+    """This worker no longer owns the run, or may no longer act: stop, and write nothing."""
+
+
+class Bridge(Protocol):
+    """The pilot, as an attempt sees it."""
+
+    executor: Executor
+    clock: Clock
+
+    def store_now(self) -> datetime:
+        """Return the store's time."""
+        ...
+
+    def row(self, operation: OperationId) -> OperationPut | None:
+        """Return the stored row of an open operation."""
+        ...
+
+    def attempt(self, operation: OperationId, name: str, number: int, key: str) -> Attempt:
+        """Return the description of an attempt."""
+        ...
+
+    def post(self, proposal: Proposal) -> None:
+        """Have it written; nobody waits."""
+        ...
+
+    async def propose(self, proposal: Proposal) -> Applied | Refused:
+        """Have it written, and return when it was.
+
+        Raises:
+            asyncio.CancelledError: The operation is no longer open.
+        """
+        ...
+
+    async def rest_until(self, operation: OperationId, due: datetime) -> None:
+        """Wait for the store's time; the run may be parked meanwhile."""
+        ...
+
+    def check_lease(self) -> None:
+        """Return when the worker may act now.
+
+        Raises:
+            RunLost: Its lease is over by the local deadline.
+        """
+        ...
+
+    def idle_seconds(self) -> float:
+        """Return how long ago a former owner of the run could last have begun an attempt."""
+        ...

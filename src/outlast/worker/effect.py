@@ -1,0 +1,215 @@
+"""Brings an intended effect to an outcome, or to an honest "in doubt".
+
+An attempt ends in one of three ways: *known* (it returned, or raised what proves that nothing happened), *failed* (an idempotent
+receiver can be asked again), or *unknown*. What follows an unknown end is the declaration's business: call again with the same
+key, ask the probe, or leave it to an operator; and never before no earlier attempt can act any more (assumption A).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from msgspec import Raw
+
+from outlast.effects.intent import Applied, NotApplied, Repeat, Unknown, quiet_after
+from outlast.effects.retry import RetryPolicy
+from outlast.journal.entry import (
+    EffectCompleted,
+    EffectFailed,
+    EffectInDoubt,
+    OperationId,
+)
+from outlast.journal.failure import Failure
+from outlast.replay.command import SettleEffect
+from outlast.store.change import OperationDrop
+from outlast.worker.bridge import Bridge
+from outlast.worker.executor import Raised, Returned, TimedOut
+from outlast.worker.proposal import Proposal, Rank
+from outlast.worker.step import record_failure, timed_out
+from outlast.workflows.definition import Effect
+
+logger = logging.getLogger("outlast.worker")
+
+PROBING = RetryPolicy(
+    initial_interval=timedelta(seconds=0.5), maximum_interval=timedelta(seconds=10), maximum_attempts=5
+)
+"""How often a probe that cannot say is asked again before an operator is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """The last attempt may or may not have been applied.
+
+    Args:
+        why: What is known of its end.
+        idle: Seconds since it began, or since it could have begun.
+        failure: Its failure, where it has one.
+    """
+
+    why: str
+    idle: float
+    failure: Failure | None = None
+
+
+class EffectRun:
+    """One intended effect on its way to an outcome.
+
+    Args:
+        fresh: No attempt was made under this intent: this worker has just recorded it, or an operator has cleared it.
+    """
+
+    def __init__(
+        self, bridge: Bridge, command: SettleEffect, effect: Effect[..., object], *, fresh: bool
+    ) -> None:
+        self._bridge = bridge
+        self._command = command
+        self._effect = effect
+        self._operation: OperationId = command.operation
+        self._arguments = bytes(command.intent.effective)
+        row = bridge.row(command.operation)
+        self._failures = row.failures if row else 0
+        self._due = row.due_at if row else None
+        self._doubt = None if fresh else self._recovered()
+
+    async def run(self) -> None:
+        """Go on until there is an outcome, and post it."""
+        if self._due is not None and self._doubt is None:
+            await self._bridge.rest_until(self._operation, self._due)
+        while True:
+            if self._doubt is not None and not await self._may_call_again(self._doubt):
+                return
+            self._doubt = None
+            if await self._attempt():
+                return
+
+    def _recovered(self) -> _Doubt | None:
+        """What a former owner left: unknown, unless its last word proves that the next attempt had not begun."""
+        idle = self._bridge.idle_seconds()
+        if self._due is not None:
+            stopped = self._bridge.store_now() - timedelta(seconds=idle)
+            if stopped < self._due:
+                return None
+        return _Doubt("the worker that made the last attempt is gone", idle)
+
+    async def _may_call_again(self, doubt: _Doubt) -> bool:
+        """Do what the declaration says about an unknown end; False when that settled the effect or put it in doubt."""
+        match self._effect.repeat:
+            case Repeat.IDEMPOTENT:
+                return True
+            case Repeat.NEVER:
+                await self._quiet(doubt)
+                self._post_in_doubt(doubt.why)
+                return False
+            case Repeat.PROBED:
+                await self._quiet(doubt)
+                return await self._ask_probe(doubt)
+
+    async def _quiet(self, doubt: _Doubt) -> None:
+        """Wait until no earlier attempt can act any more."""
+        wait = quiet_after(
+            timeout=self._effect.options.start_to_close_timeout,
+            settle=self._effect.rules.settle,
+            since=timedelta(seconds=doubt.idle),
+        )
+        if wait > timedelta(0):
+            logger.info(
+                "effect %s: %s; waiting %.1f s until it can no longer act",
+                self._effect.name,
+                doubt.why,
+                wait.total_seconds(),
+            )
+            await asyncio.sleep(wait.total_seconds())
+
+    async def _ask_probe(self, doubt: _Doubt) -> bool:
+        asked = 0
+        while True:
+            self._bridge.check_lease()
+            attempt = self._bridge.attempt(
+                self._operation, self._effect.name, self._failures + 1, self._command.intent.key
+            )
+            answer = await self._bridge.executor.probe(self._effect, self._arguments, attempt)
+            asked += 1
+            match answer:
+                case Applied(value):
+                    self._post_completed(value, "probe")
+                    return False
+                case NotApplied():
+                    return await self._count_failure(doubt)
+                case Unknown(why):
+                    if PROBING.allows_another(asked):
+                        await asyncio.sleep(PROBING.gap(asked).total_seconds())
+                        continue
+                    self._post_in_doubt(f"{doubt.why}; asked {asked} times, the probe cannot say: {why}")
+                    return False
+
+    async def _count_failure(self, doubt: _Doubt) -> bool:
+        """The probe says that the attempt was not applied. A failed one counts; one cut off by a crash does not."""
+        if doubt.failure is None:
+            return True
+        self._failures += 1
+        if not self._effect.options.retry.allows_another(self._failures):
+            self._post_failed(doubt.failure)
+            return False
+        await self._wait_for_next(doubt.failure)
+        return True
+
+    async def _attempt(self) -> bool:
+        """Make one attempt; True when that settled the effect."""
+        self._bridge.check_lease()
+        began = self._bridge.clock.monotonic()
+        attempt = self._bridge.attempt(
+            self._operation, self._effect.name, self._failures + 1, self._command.intent.key
+        )
+        ending = await self._bridge.executor.attempt(self._effect, self._arguments, attempt)
+        if isinstance(ending, Returned):
+            self._post_completed(ending.value, "attempt")
+            return True
+        raised = timed_out(ending, self._effect.name) if isinstance(ending, TimedOut) else ending
+        if raised.not_applied or self._effect.repeat is Repeat.IDEMPOTENT:
+            return await self._failed(raised)
+        why = f"the attempt ended in {raised.failure.type}: {raised.failure.message}"
+        self._doubt = _Doubt(why, self._bridge.clock.monotonic() - began, raised.failure)
+        return False
+
+    async def _failed(self, raised: Raised) -> bool:
+        self._failures += 1
+        if raised.hopeless or not self._effect.options.retry.allows_another(self._failures):
+            self._post_failed(raised.failure)
+            return True
+        await self._wait_for_next(raised.failure)
+        return False
+
+    async def _wait_for_next(self, failure: Failure) -> None:
+        await record_failure(
+            self._bridge,
+            self._operation,
+            "effect",
+            self._effect.name,
+            self._effect.options,
+            self._failures,
+            failure,
+        )
+
+    def _post_completed(self, value: bytes, source: str) -> None:
+        self._post(EffectCompleted(self._operation, self._effect.name, Raw(value), source=source))
+
+    def _post_failed(self, failure: Failure) -> None:
+        self._post(EffectFailed(self._operation, self._effect.name, failure))
+
+    def _post_in_doubt(self, why: str) -> None:
+        logger.warning("effect %s is in doubt: %s", self._effect.name, why)
+        self._bridge.post(
+            Proposal(
+                Rank.OUTCOME,
+                EffectInDoubt(self._operation, self._effect.name, why),
+                guard=self._operation,
+            )
+        )
+
+    def _post(self, entry: EffectCompleted | EffectFailed) -> None:
+        drop = OperationDrop(entry.operation) if self._bridge.row(entry.operation) else None
+        self._bridge.post(Proposal(Rank.OUTCOME, entry, guard=entry.operation, row=drop))
+

@@ -1,0 +1,158 @@
+"""What an inbox item means to a run: the entry that stands for it, or an alarm when it means nothing any more.
+
+Nothing is dropped silently. A message that cannot be acted on becomes an `AlarmRaised` entry.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from outlast.approvals.decision import Decision
+from outlast.effects.intent import Resolution
+from outlast.errors import DecodeError
+from outlast.journal.entry import (
+    AlarmRaised,
+    ApprovalDecided,
+    CancelRequested,
+    EffectCleared,
+    EffectCompleted,
+    EffectFailed,
+    Entry,
+    MessageReceived,
+    OperationId,
+    StepCompleted,
+    StepFailed,
+)
+from outlast.replay.machine import Machine
+from outlast.replay.operation import ApprovalOperation, EffectOperation, StepOperation
+from outlast.store.change import MessageKind, OperationDrop, StampedMessage
+from outlast.worker.proposal import Proposal, Rank
+
+
+class CancelBody(msgspec.Struct, frozen=True):
+    """The body of an inbox item of kind `cancel`."""
+
+    by: str = ""
+    reason: str = ""
+
+
+def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> Proposal:
+    """Return what is written for one message, which is consumed with it."""
+    message = stamped.message
+    try:
+        entry = _entry_of(stamped, machine, generation)
+    except msgspec.MsgspecError as error:
+        entry = alarm("unreadable_message", OperationId(""), {"message": message.message_id, "why": str(error)})
+    is_outcome = isinstance(
+        entry, StepCompleted | StepFailed | EffectCompleted | EffectFailed | EffectCleared
+    )
+    return Proposal(
+        Rank.OUTCOME if is_outcome else Rank.ARRIVAL,
+        entry,
+        row=OperationDrop(entry.operation)
+        if isinstance(entry, StepCompleted | StepFailed | EffectCompleted | EffectFailed)
+        else None,
+        consumed=message.message_id,
+        at=None if is_outcome else stamped.at,
+    )
+
+
+def alarm(what: str, operation: OperationId, detail: dict[str, Any]) -> AlarmRaised:
+    """Return the entry that keeps what could not be acted on."""
+    return AlarmRaised(operation, what, Raw(msgspec.json.encode(detail)))
+
+
+def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Entry:
+    message = stamped.message
+    match message.kind:
+        case MessageKind.SIGNAL:
+            msgspec.json.decode(message.body)
+            return MessageReceived(
+                message.message_id, message.name, Raw(message.body), message.sender
+            )
+        case MessageKind.CANCEL:
+            body = msgspec.json.decode(message.body, type=CancelBody)
+            return CancelRequested(by=body.by or message.sender, reason=body.reason)
+        case MessageKind.DECISION:
+            return _decided(stamped, machine)
+        case MessageKind.RESOLUTION | MessageKind.OUTCOME:
+            resolution = msgspec.json.decode(message.body, type=Resolution)
+            if resolution.generation != generation:
+                return _unfit(resolution, "it speaks of another generation of this run")
+            return _resolved(resolution, machine, late=message.kind is MessageKind.OUTCOME)
+
+
+def _decided(stamped: StampedMessage, machine: Machine) -> Entry:
+    decision = msgspec.json.decode(stamped.message.body, type=Decision)
+    operation = OperationId(decision.operation)
+    found = machine.find(operation)
+    if not isinstance(found, ApprovalOperation) or found.approval_id != decision.approval_id:
+        return alarm(
+            "late_decision",
+            operation,
+            {"approval": decision.approval_id, "by": decision.by, "approved": decision.approved},
+        )
+    return ApprovalDecided(
+        operation=operation,
+        approval_id=decision.approval_id,
+        approved=decision.approved,
+        by=decision.by,
+        reason=decision.reason,
+        subject_sha256=decision.subject_sha256,
+        decided_at=stamped.at,
+    )
+
+
+def _resolved(resolution: Resolution, machine: Machine, *, late: bool) -> Entry:
+    operation = OperationId(resolution.operation)
+    found = machine.find(operation)
+    source = "late" if late else "operator"
+    match found:
+        case EffectOperation():
+            return _resolved_effect(resolution, found, source)
+        case StepOperation():
+            return _resolved_step(resolution, found)
+        case _:
+            return _unfit(resolution, "no step or effect is open there")
+
+
+def _resolved_effect(resolution: Resolution, effect: EffectOperation, source: str) -> Entry:
+    name = effect.request.name
+    if not effect.in_doubt:
+        return _unfit(resolution, "the effect is not in doubt")
+    said = {"by": resolution.by, "reason": resolution.reason}
+    if resolution.outcome == "not_applied":
+        return EffectCleared(effect.operation, name, **said)
+    if resolution.outcome == "failed" and resolution.failure is not None:
+        return EffectFailed(effect.operation, name, resolution.failure, source=source, **said)
+    if problem := _misfit(effect.request.decode, resolution.value):
+        return _unfit(resolution, problem)
+    return EffectCompleted(effect.operation, name, resolution.value, source=source, **said)
+
+
+def _resolved_step(resolution: Resolution, step: StepOperation) -> Entry:
+    name = step.request.name
+    said = {"by": resolution.by, "reason": resolution.reason}
+    if resolution.outcome == "failed" and resolution.failure is not None:
+        return StepFailed(step.operation, name, resolution.failure, **said)
+    if resolution.outcome == "not_applied":
+        return _unfit(resolution, "a step is repeated anyway")
+    if problem := _misfit(step.request.decode, resolution.value):
+        return _unfit(resolution, problem)
+    return StepCompleted(step.operation, name, resolution.value, **said)
+
+
+def _misfit(decode: Any, value: Raw) -> str:
+    try:
+        decode(bytes(value))
+    except DecodeError as error:
+        return error.message
+    return ""
+
+
+def _unfit(resolution: Resolution, why: str) -> AlarmRaised:
+    detail = {"outcome": resolution.outcome, "by": resolution.by, "why": why}
+    return alarm("unfit_outcome", OperationId(resolution.operation), detail)

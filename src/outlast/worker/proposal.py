@@ -1,0 +1,134 @@
+"""What a run's owner means to write, until it is written; and how proposals become one change.
+
+Order inside a change: intents first, so that no earlier turn of the same change can have given their effect up; then outcomes;
+then messages and due timers by the store's time, messages first at a tie; then requests, rows and the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum
+
+import msgspec
+
+from outlast.journal.entry import (
+    NO_OPERATION,
+    Entry,
+    EntryRow,
+    MessageReceived,
+    OperationId,
+    to_row,
+)
+from outlast.store.change import (
+    Applied,
+    ApprovalExpire,
+    ApprovalPut,
+    ApprovalWithdraw,
+    GrantSpend,
+    HeadUpdate,
+    OperationDrop,
+    OperationPut,
+    Refused,
+    RunChange,
+    RunHead,
+    WorkerId,
+    digest_of,
+)
+
+
+class Rank(IntEnum):
+    """The place of a proposal inside a change."""
+
+    INTENT = 0
+    OUTCOME = 1
+    ARRIVAL = 2
+    REQUEST = 3
+    ROW = 4
+    END = 5
+
+
+@dataclass(slots=True, eq=False)
+class Proposal:
+    """A part of a change.
+
+    Args:
+        entry: What is appended; none for a mere row.
+        guard: An operation that must still be open when the change is made; otherwise the proposal is dropped.
+        at: For arrivals: when it came, or came due.
+        done: Resolved with the verdict once the change is applied and delivered, or this part is refused; cancelled when dropped.
+    """
+
+    rank: Rank
+    entry: Entry | None = None
+    guard: OperationId = NO_OPERATION
+    row: OperationPut | OperationDrop | None = None
+    approval: ApprovalPut | ApprovalExpire | ApprovalWithdraw | None = None
+    spend: GrantSpend | None = None
+    consumed: str = ""
+    head: HeadUpdate | None = None
+    at: datetime | None = None
+    done: asyncio.Future[Applied | Refused] | None = None
+
+    def settle(self, verdict: Applied | Refused) -> None:
+        """Tell who waits."""
+        if self.done is not None and not self.done.done():
+            self.done.set_result(verdict)
+
+    def drop(self) -> None:
+        """Tell who waits that nothing will be written."""
+        if self.done is not None:
+            self.done.cancel()
+
+
+def in_order(proposals: Sequence[Proposal]) -> list[Proposal]:
+    """Return the proposals in the order of their entries."""
+
+    def key(proposal: Proposal) -> tuple[int, float, int]:
+        at = proposal.at.timestamp() if proposal.at else 0.0
+        is_message = isinstance(proposal.entry, MessageReceived)
+        return proposal.rank, at, 0 if is_message else 1
+
+    return sorted(proposals, key=key)
+
+
+def rows_of(proposals: Sequence[Proposal], *, seq: int, turn: int) -> tuple[EntryRow, ...]:
+    """Return the entry rows: consecutive messages are one turn, any other entry is a turn.
+
+    Args:
+        seq: Of the first row.
+        turn: Of the first row.
+    """
+    rows: list[EntryRow] = []
+    together = False
+    for proposal in proposals:
+        if proposal.entry is None:
+            continue
+        is_message = isinstance(proposal.entry, MessageReceived)
+        if rows and not (together and is_message):
+            turn += 1
+        together = is_message
+        rows.append(to_row(proposal.entry, seq + len(rows), turn))
+    return tuple(rows)
+
+
+def change_of(
+    proposals: Sequence[Proposal], head: RunHead, *, worker: WorkerId, turn: int
+) -> RunChange:
+    """Return the one change that writes all proposals, which are in order."""
+    approvals = tuple(one.approval for one in proposals if one.approval is not None)
+    change = RunChange(
+        run=head.run,
+        worker=worker,
+        epoch=head.epoch,
+        version=head.version,
+        entries=rows_of(proposals, seq=head.next_seq, turn=turn),
+        head=next((one.head for one in proposals if one.head is not None), None),
+        operations=tuple(one.row for one in proposals if one.row is not None),
+        consumed=tuple(one.consumed for one in proposals if one.consumed),
+        approvals=approvals,
+        spends=tuple(one.spend for one in proposals if one.spend is not None),
+    )
+    return msgspec.structs.replace(change, digest=digest_of(change))

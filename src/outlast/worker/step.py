@@ -1,0 +1,90 @@
+"""Brings a step to an outcome: attempts, recorded failures, waits.
+
+| the process dies | and then |
+| --- | --- |
+| in an attempt | the attempt is not counted; another one is made |
+| after a failure was recorded | the next attempt waits for its due time, and has the next number |
+| after the outcome was committed | replay returns it |
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from outlast.journal.entry import OperationId, StepCompleted, StepFailed
+from outlast.journal.failure import Failure, capture
+from outlast.replay.command import RunStep
+from outlast.store.change import OperationDrop, OperationPut
+from outlast.worker.bridge import Bridge
+from outlast.worker.executor import Raised, Returned, TimedOut
+from outlast.worker.proposal import Proposal, Rank
+from outlast.workflows.definition import AttemptOptions, Step
+
+logger = logging.getLogger("outlast.worker")
+
+
+async def run_step(bridge: Bridge, command: RunStep, step: Step[..., object]) -> None:
+    """Attempt the step until it has an outcome, and post that."""
+    row = bridge.row(command.operation)
+    failures = row.failures if row else 0
+    if row and row.due_at:
+        await bridge.rest_until(command.operation, row.due_at)
+    while True:
+        attempt = bridge.attempt(command.operation, step.name, failures + 1, "")
+        ending = await bridge.executor.attempt(step, command.arguments, attempt)
+        if isinstance(ending, Returned):
+            bridge.post(_outcome(bridge, StepCompleted(command.operation, step.name, msgspec.Raw(ending.value))))
+            return
+        failures += 1
+        raised = timed_out(ending, step.name) if isinstance(ending, TimedOut) else ending
+        if raised.hopeless or not step.options.retry.allows_another(failures):
+            bridge.post(_outcome(bridge, StepFailed(command.operation, step.name, raised.failure)))
+            return
+        await record_failure(
+            bridge, command.operation, "step", step.name, step.options, failures, raised.failure
+        )
+
+
+async def record_failure(  # noqa: PLR0913, PLR0917 - the columns of one row
+    bridge: Bridge,
+    operation: OperationId,
+    kind: str,
+    name: str,
+    options: AttemptOptions,
+    failures: int,
+    failure: Failure,
+) -> None:
+    """Record a failed attempt that will be followed by another, and wait until that is due."""
+    gap = options.retry.gap(failures)
+    due = bridge.store_now() + gap
+    row = OperationPut(
+        operation=operation,
+        kind=kind,
+        name=name,
+        failures=failures,
+        due_at=due,
+        detail=msgspec.json.encode(failure),
+    )
+    await bridge.propose(Proposal(Rank.ROW, guard=operation, row=row))
+    logger.warning(
+        "%s %s failed (attempt %d): %s: %s; next attempt at %s",
+        kind,
+        name,
+        failures,
+        failure.type,
+        failure.message,
+        due.isoformat(timespec="seconds"),
+    )
+    await bridge.rest_until(operation, due)
+
+
+def timed_out(ending: TimedOut, name: str) -> Raised:
+    """Return the failure that a timeout is to the workflow."""
+    return Raised(capture(TimeoutError(f"{name} was not done within {ending.after}")))
+
+
+def _outcome(bridge: Bridge, entry: StepCompleted | StepFailed) -> Proposal:
+    drop = OperationDrop(entry.operation) if bridge.row(entry.operation) else None
+    return Proposal(Rank.OUTCOME, entry, guard=entry.operation, row=drop)

@@ -1,0 +1,306 @@
+"""A worker: claims runs, gives each a pilot, keeps its lease, and stops without losing anything.
+
+Everything that is not deterministic comes from outside (clock, randomness, threads, store), so that several workers can run in one
+process on one simulated clock. A worker whose lease has lapsed lets go of every run and begins a new life under a new id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from outlast.clock import Clock, Random, Threads
+from outlast.errors import StoreUnavailableError
+from outlast.journal.entry import StampedRow
+from outlast.store.change import Change, RunHead, RunKey, Verdict, WorkerId, WorkerRow
+from outlast.store.protocol import Claim, ClaimedRun, Store
+from outlast.worker.executor import Executor
+from outlast.worker.lease import LEASE, Lease
+from outlast.worker.pilot import Deck, Pilot
+from outlast.worker.writer import Writer
+from outlast.workflows.registry import Registry
+
+logger = logging.getLogger("outlast.worker")
+
+POLL = timedelta(milliseconds=500)
+"""How often to look without a hint: losing every hint costs this much latency and nothing else."""
+
+PAUSE = timedelta(milliseconds=10)
+"""Between two looks, so that a storm of hints does not become a storm of claims."""
+
+_STORE_RETRY_SECONDS = 0.5
+_CLAIM_BATCH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How a worker behaves.
+
+    Args:
+        lease: How long it may be silent before others take its runs.
+        idle: How long a run that only waits stays in memory.
+        poll: How often to look for work without a hint.
+        runs: How many runs it holds in memory at once.
+        host: The machine's name, for people.
+        pid: The process.
+        library: Outlast's version.
+    """
+
+    lease: timedelta = LEASE
+    idle: timedelta = timedelta(seconds=1)
+    poll: timedelta = POLL
+    runs: int = 1000
+    host: str = ""
+    pid: int = 0
+    library: str = ""
+
+
+class Worker:
+    """Moves the runs of the workflows that it has registered.
+
+    Args:
+        closed: Called with each run that this worker brought to an end.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a simulator replaces, one by one
+        self,
+        store: Store,
+        registry: Registry,
+        *,
+        clock: Clock,
+        random: Random,
+        threads: Threads,
+        options: WorkerOptions | None = None,
+        closed: Callable[[RunKey], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+        self._random = random
+        self._threads = threads
+        self._options = options or WorkerOptions()
+        self._closed = closed
+        self._build = registry.build()
+        self._workflows = frozenset(registry.workflows)
+        self._executor = Executor(threads)
+        self._pilots: dict[RunKey, tuple[Pilot, asyncio.Task[None]]] = {}
+        self._hint = asyncio.Event()
+        self._lapsed = False
+        self._task: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+        self._deck: Deck
+        self._accepting = False
+
+    @property
+    def id(self) -> WorkerId:
+        """The id of its present life."""
+        return self._deck.worker
+
+    @property
+    def runs(self) -> list[RunKey]:
+        """The runs in memory."""
+        return list(self._pilots)
+
+    async def start(self) -> None:
+        """Register, and begin to look for work."""
+        await self._begin_life()
+        self._unsubscribe = self._store.subscribe(self._hint.set)
+        self._accepting = True
+        self._task = asyncio.get_running_loop().create_task(self._look_for_ever(), name="outlast-worker")
+
+    async def stop(self, grace: timedelta = timedelta(seconds=10)) -> None:
+        """Stop: claim nothing more, give back what only waits at once, let attempts end within `grace`, then cancel them.
+
+        The lease outlives the last attempt.
+        """
+        self._accepting = False
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        tasks = [task for _, task in self._pilots.values()]
+        for pilot, _ in self._pilots.values():
+            pilot.stop()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=grace.total_seconds())
+            if late:
+                for pilot, _ in list(self._pilots.values()):
+                    pilot.abort_attempts()
+                await asyncio.wait(late)
+        self._deck.lease.end()
+        await self._deck.writer.close()
+        if not self._executor.acting():
+            await self._store.retire(self.id)
+
+    async def kill(self) -> None:
+        """End as if the process died: write nothing, give nothing back. For tests and simulations."""
+        self._accepting = False
+        self._deck.lease.end()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        tasks = [task for _, task in self._pilots.values()]
+        if self._task is not None:
+            tasks.append(self._task)
+        await self._deck.writer.close()
+        for pilot, _ in self._pilots.values():
+            pilot.lose()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def look(self) -> None:
+        """Look for work now."""
+        self._hint.set()
+
+    async def submit(self, change: Change) -> Verdict:
+        """Write a change of a client together with what the runs write."""
+        return await self._deck.writer.submit(change)
+
+    def born_here(self, workflow: str) -> WorkerId | None:
+        """Return this worker's id when a new run of that workflow may be born claimed by it."""
+        room = len(self._pilots) < self._options.runs
+        fit = self._accepting and not self._lapsed and workflow in self._workflows
+        return self.id if room and fit and self._deck.lease.valid else None
+
+    def adopt(self, head: RunHead, rows: tuple[StampedRow, ...]) -> None:
+        """Take over a run that was born claimed by this worker."""
+        if head.owner == self.id and head.run not in self._pilots and self._accepting:
+            self._launch(ClaimedRun(head, None), rows)
+
+    # One life
+
+    async def _begin_life(self) -> None:
+        options = self._options
+        worker = WorkerId(f"{options.host or 'worker'}-{options.pid}-{self._random.bits(6).hex()}")
+        row = WorkerRow(
+            worker=worker,
+            host=options.host,
+            pid=options.pid,
+            build=self._build,
+            workflows=tuple(sorted(self._workflows)),
+            lease=options.lease,
+        )
+        loop = asyncio.get_running_loop()
+        lease = Lease(
+            self._store,
+            worker,
+            options.lease,
+            self._clock,
+            lambda: loop.call_soon_threadsafe(self._lose_life),
+        )
+        await self._store.register(row)
+        lease.begin(self._threads)
+        self._lapsed = False
+        self._deck = Deck(
+            store=self._store,
+            writer=Writer(self._store, lease.sending),
+            lease=lease,
+            executor=self._executor,
+            clock=self._clock,
+            registry=self._registry,
+            worker=worker,
+            build=self._build,
+            library=options.library,
+            idle=options.idle,
+        )
+        logger.info("worker %s: ready for %s", worker, ", ".join(row.workflows) or "nothing")
+
+    def _lose_life(self) -> None:
+        if self._lapsed:
+            return
+        self._lapsed = True
+        logger.error("worker %s: its lease is over; every run is let go", self.id)
+        for pilot, _ in self._pilots.values():
+            pilot.lose()
+        self._hint.set()
+
+    async def _next_life(self) -> None:
+        tasks = [task for _, task in self._pilots.values()]
+        if tasks:
+            await asyncio.wait(tasks)
+        self._deck.lease.end()
+        await self._deck.writer.close()
+        await self._begin_life()
+
+    # Looking for work
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            try:
+                self._deck.lease.loop_turned()
+                if self._lapsed or not self._deck.lease.valid:
+                    self._lose_life()
+                    await self._next_life()
+                seconds = await self._look()
+            except StoreUnavailableError as error:
+                logger.warning("the store cannot be read, trying again: %s", error)
+                seconds = _STORE_RETRY_SECONDS
+            if seconds <= 0:
+                continue
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._hint.wait()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(PAUSE.total_seconds())
+
+    async def _look(self) -> float:
+        """Claim once; return how long to wait until the next look."""
+        self._hint.clear()
+        limit = min(_CLAIM_BATCH, self._options.runs - len(self._pilots))
+        claim = await self._store.claim(self.id, self._workflows, limit)
+        for claimed in claim.runs:
+            self._launch(claimed)
+        for run in claim.mail:
+            await self._deliver_mail(run)
+        if limit and len(claim.runs) == limit:
+            return 0
+        return self._next_look(claim)
+
+    def _next_look(self, claim: Claim) -> float:
+        poll = self._options.poll.total_seconds()
+        if claim.next_due is None:
+            return poll
+        return min(poll, max(0.001, (claim.next_due - claim.now).total_seconds()))
+
+    async def _deliver_mail(self, run: RunKey) -> None:
+        held = self._pilots.get(run)
+        if held is not None:
+            held[0].mail_came()
+            return
+        # Ours in the store, and not in memory: a claim or a birth whose answer was lost.
+        head = await self._store.head(run)
+        if head is not None and head.owner == self.id and run not in self._pilots:
+            self._launch(ClaimedRun(head, timedelta(0)))
+
+    def _launch(self, claimed: ClaimedRun, rows: tuple[StampedRow, ...] | None = None) -> None:
+        run = claimed.head.run
+        former = self._pilots.get(run)
+        pilot = Pilot(self._deck, claimed.head, claimed.stopped_ago, rows)
+
+        async def fly() -> None:
+            if former is not None:
+                # The run came back before its former pilot had let go of everything.
+                await asyncio.wait([former[1]])
+            await pilot.fly()
+
+        task = asyncio.get_running_loop().create_task(fly(), name=f"outlast {run}")
+        self._pilots[run] = (pilot, task)
+        task.add_done_callback(lambda done: self._landed(run, pilot, done))
+
+    def _landed(self, run: RunKey, pilot: Pilot, task: asyncio.Task[None]) -> None:
+        held = self._pilots.get(run)
+        if held is not None and held[0] is pilot:
+            del self._pilots[run]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("run %s: its pilot broke", run, exc_info=error)
+        if pilot.ended and self._closed is not None:
+            self._closed(run)
+        self._hint.set()
+

@@ -1,0 +1,1 @@
+"""What an author writes: workflows, steps, effects, calls and messages."""

@@ -1,0 +1,59 @@
+"""What a step or effect can ask while it runs."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from msgspec import Struct
+
+from outlast.errors import DefinitionError
+
+
+class Attempt(Struct, frozen=True):
+    """One try of a step or effect.
+
+    Args:
+        number: Counted from 1; tries cut off by a crash are not counted.
+        key: The idempotency key; empty for steps.
+    """
+
+    tenant: str
+    run_id: str
+    operation: str
+    name: str
+    number: int
+    key: str = ""
+
+
+current_attempt: ContextVar[Attempt] = ContextVar("outlast_attempt")
+
+
+def attempt() -> Attempt:
+    """Return the attempt that is being made.
+
+    Raises:
+        DefinitionError: No step or effect is running here.
+    """
+    found = current_attempt.get(None)
+    if found is None:
+        raise DefinitionError(
+            "outlast.attempt() was called outside a step or effect",
+            hint="call it in the body of a @step or @effect, in the task or thread that runs it",
+        )
+    return found
+
+
+def idempotency_key() -> str:
+    """Return the key to send to the receiver: equal for every attempt of this effect, whoever makes it.
+
+    Raises:
+        DefinitionError: No effect is running here.
+    """
+    found = current_attempt.get(None)
+    if found is None or not found.key:
+        raise DefinitionError(
+            "outlast.idempotency_key() was called outside an effect",
+            step=found.name if found else None,
+            hint="only effects have keys; declare the function with @effect",
+        )
+    return found.key

@@ -1,0 +1,104 @@
+"""A call: what calling a decorated function gives. One value that is awaited, started, covered by an approval.
+
+It happens once: when it is awaited, or when it is handed to a task. Until then it is only a description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Protocol, TypeVar
+
+from outlast.errors import DefinitionError
+from outlast.replay.context import Context, current_context
+from outlast.replay.task import Startable
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Callee(Protocol):
+    """What a call needs of the function that was called."""
+
+    name: str
+
+    def enter(self, context: Context, call: Call[Any]) -> Any:
+        """Begin the operation in a workflow, and return the future of its outcome."""
+        ...
+
+    def outside(self, call: Call[Any]) -> Coroutine[Any, Any, Any]:
+        """Return what awaiting the call means outside a workflow."""
+        ...
+
+
+class Call(Startable[R_co]):
+    """A call that has not happened yet; compared by identity, awaited once.
+
+    Args:
+        callee: The decorated function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+    """
+
+    __slots__ = ("_awaitable", "_iterator", "args", "callee", "kwargs")
+
+    def __init__(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.callee = callee
+        self.args = args
+        self.kwargs = kwargs
+        self._awaitable: Any = None
+        self._iterator: Generator[Any, Any, R_co] | None = None
+
+    def begin(self) -> None:
+        """Start the operation now, in the name of the current task.
+
+        Raises:
+            DefinitionError: It was started before.
+        """
+        if self._awaitable is not None:
+            raise DefinitionError(
+                f"this call of {self.callee.name!r} was used twice",
+                step=self.callee.name,
+                hint=f"a call happens once; write {self.callee.name}(…) again for another one",
+            )
+        context = current_context.get(None)
+        if context is None:
+            self._awaitable = self.callee.outside(self)
+        else:
+            self._awaitable = self.callee.enter(context, self)
+
+    def __await__(self) -> Generator[Any, Any, R_co]:
+        """Start the operation if need be, and wait for its outcome."""
+        self.begin()
+        return self._waiting()
+
+    def send(self, value: Any) -> Any:
+        """Advance, as a task does."""
+        return self._started().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise inside, as a task does to cancel."""
+        return self._started().throw(*error)
+
+    def close(self) -> None:
+        """Give up waiting."""
+        if self._iterator is not None:
+            self._iterator.close()
+
+    def __repr__(self) -> str:
+        """Name the function, never its arguments: they may be secret."""
+        return f"<Call of {self.callee.name}>"
+
+    def _started(self) -> Generator[Any, Any, R_co]:
+        if self._awaitable is None:
+            self.begin()
+        if self._iterator is None:
+            self._iterator = self._waiting()
+        return self._iterator
+
+    def _waiting(self) -> Generator[Any, Any, R_co]:
+        return (yield from self._awaitable.__await__())
+
+
+async def plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a decorated function as the ordinary function that it is."""
+    result = function(*args, **kwargs)
+    return await result if isinstance(result, Coroutine) else result

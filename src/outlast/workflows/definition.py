@@ -1,0 +1,411 @@
+"""Workflows, steps and effects: what the decorators make of a function.
+
+Everything that can be refused is refused where the function is defined, or, for annotations that refer to later names,
+when the app opens; never at three in the morning in the middle of a run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from outlast.effects.intent import SETTLE, Repeat
+from outlast.effects.key import check_name
+from outlast.effects.retry import ONCE, RetryPolicy
+from outlast.errors import DefinitionError, EffectOutsideWorkflowError, ForbiddenInWorkflowError
+from outlast.journal.canonical import canonical, payload_sha256, sha256_of
+from outlast.journal.codec import ArgumentCodec, TypeCodec, arguments_codec, codec_for
+from outlast.journal.entry import Cover
+from outlast.replay.context import Context, EffectRequest, StepRequest
+from outlast.replay.guard import check_source, early_bindings
+from outlast.workflows.call import Call, plain
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Definition(Generic[P, R]):
+    """What the three have in common: a function, a name, and codecs made of its annotations.
+
+    Args:
+        function: The decorated function.
+        name: Under which it is journaled; the function's own by default.
+    """
+
+    kind = "function"
+
+    def __init__(self, function: Callable[..., Any], name: str = "") -> None:
+        self.function = function
+        self.name = check_name(name or function.__name__, what=self.kind)
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__qualname__ = function.__qualname__
+        self.__module__ = function.__module__
+        self.__wrapped__ = function
+        self._check_signature()
+
+    @cached_property
+    def arguments(self) -> ArgumentCodec:
+        """How its arguments are stored."""
+        return arguments_codec(
+            self.signature, self._hints, where=f"the arguments of {self.kind} {self.name}"
+        )
+
+    @cached_property
+    def result(self) -> TypeCodec[Any]:
+        """How its result is stored."""
+        return codec_for(
+            self._hints.get("return", inspect.Parameter.empty),
+            where=f"the result of {self.kind} {self.name}",
+        )
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """The function's signature."""
+        return inspect.signature(self.function)
+
+    def resolve(self) -> None:
+        """Resolve the annotations now.
+
+        Raises:
+            DefinitionError: One is missing, cannot be resolved, or names a type that cannot be stored.
+        """
+        _ = self.arguments, self.result
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Describe a call; it happens when it is awaited or handed to a task.
+
+        Raises:
+            TypeError: The function cannot be called with these arguments.
+        """
+        self.signature.bind(*args, **kwargs)
+        return Call(self, args, kwargs)
+
+    def enter(self, context: Context, call: Call[Any]) -> Any:
+        """Begin the operation in a workflow."""
+        raise NotImplementedError
+
+    def outside(self, call: Call[Any]) -> Coroutine[Any, Any, Any]:
+        """Return what awaiting the call means outside a workflow: the plain function."""
+        return plain(self.function, call.args, call.kwargs)
+
+    def __repr__(self) -> str:
+        """Show kind and name."""
+        return f"<{self.kind} {self.name}>"
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        try:
+            return typing.get_type_hints(self.function, include_extras=True)
+        except Exception as error:
+            raise DefinitionError(
+                f"an annotation of {self.kind} {self.name} cannot be resolved: {error}",
+                step=self.name,
+                hint="import the type at run time (not only under TYPE_CHECKING), and define it at module level",
+            ) from error
+
+    def _check_signature(self) -> None:
+        annotations = inspect.get_annotations(self.function)
+        missing = [name for name in self.signature.parameters if name not in annotations]
+        if "return" not in annotations:
+            missing.append("the result")
+        if missing:
+            raise DefinitionError(
+                f"{self.kind} {self.name} has no annotation for {', '.join(missing)}",
+                step=self.name,
+                hint="annotate every parameter and the result: stored data is decoded by what the code says",
+            )
+        if inspect.isasyncgenfunction(self.function) or inspect.isgeneratorfunction(self.function):
+            raise DefinitionError(
+                f"{self.kind} {self.name} is a generator",
+                step=self.name,
+                hint="return a list, or call one step for each item",
+            )
+
+
+class Workflow(Definition[P, R]):
+    """An `async def` function that decides what happens; deterministic."""
+
+    kind = "workflow"
+
+    def _check_signature(self) -> None:
+        super()._check_signature()
+        if not inspect.iscoroutinefunction(self.function):
+            raise DefinitionError(
+                f"workflow {self.name} is not an async function",
+                step=self.name,
+                hint="write `async def`; blocking work belongs into a @step",
+            )
+        findings = check_source(self.function)
+        if findings:
+            lines = "\n  ".join(str(finding) for finding in findings)
+            raise ForbiddenInWorkflowError(
+                f"workflow {self.name} uses what replay cannot repeat:\n  {lines}",
+                step=self.name,
+                hint="put it into a @step, or use outlast.now(), outlast.random(), outlast.uuid4()",
+            )
+        early = early_bindings(self.function)
+        if early:
+            raise ForbiddenInWorkflowError(
+                f"workflow {self.name} uses {', '.join(early)} as imported before outlast",
+                step=self.name,
+                hint="write `import asyncio` and call it through the module",
+            )
+
+    def start(self, arguments: bytes) -> Coroutine[Any, Any, Any]:
+        """Decode the arguments and return the body's coroutine."""
+        args, kwargs = self.arguments.decode(arguments)
+        return self.function(*args, **kwargs)
+
+    def encode(self, value: Any) -> bytes:
+        """Encode what the body returned."""
+        return self.result.encode(value)
+
+    def enter(self, context: Context, call: Call[Any]) -> Any:
+        """Refuse: a workflow inside a workflow would have no journal of its own."""
+        raise DefinitionError(
+            f"workflow {self.name} was awaited inside a workflow",
+            step=self.name,
+            hint=f"call its plain function ({self.name}.function(…)) to make it part of this run",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptOptions:
+    """How attempts of a step or effect are made.
+
+    Args:
+        retry: When to try again.
+        start_to_close_timeout: How long one attempt may take.
+        raises: Exception types that reach the workflow as themselves.
+    """
+
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    start_to_close_timeout: timedelta | None = None
+    raises: tuple[type[BaseException], ...] = ()
+
+
+class Step(Definition[P, R]):
+    """Work whose outcome is journaled and which is harmless to run again."""
+
+    kind = "step"
+
+    def __init__(self, function: Callable[..., Any], name: str, options: AttemptOptions) -> None:
+        super().__init__(function, name)
+        self.options = options
+        _check_timeout(self, options.start_to_close_timeout)
+
+    def enter(self, context: Context, call: Call[Any]) -> Any:
+        """Begin the step in a workflow."""
+        return context.perform(
+            StepRequest(
+                name=self.name,
+                arguments=self.arguments.encode(call.args, call.kwargs),
+                decode=self.result.decode,
+                raises=self.options.raises,
+            )
+        )
+
+    def plain(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function itself, unjournaled."""
+        return self.function(*args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class EffectOptions:
+    """How an effect may be repeated.
+
+    Args:
+        idempotent: The receiver answers an equal key with the first result.
+        probe: Asks the remote system whether the effect happened; takes the effect's arguments.
+        settle: How much longer than its timeout an attempt can act.
+        not_applied: Exception types that prove that nothing happened.
+        repeats: An equal call after a success is another effect.
+        key_on: The parameters that make the key; all of them when empty.
+        version: Part of what an approval binds to.
+    """
+
+    idempotent: bool = False
+    probe: Callable[..., Any] | None = None
+    settle: timedelta = SETTLE
+    not_applied: tuple[type[BaseException], ...] = ()
+    repeats: bool = False
+    key_on: tuple[str, ...] = ()
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Calls of one effect whose named arguments have these values."""
+
+    cover: Cover
+    fields: Mapping[str, str]
+
+
+class Effect(Definition[P, R]):
+    """Work that changes the world."""
+
+    kind = "effect"
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        options: AttemptOptions,
+        rules: EffectOptions,
+    ) -> None:
+        self.options = options
+        self.rules = rules
+        super().__init__(function, name)
+        _check_timeout(self, options.start_to_close_timeout)
+        self._check_rules()
+
+    @property
+    def repeat(self) -> Repeat:
+        """How an attempt may be repeated after an unknown outcome."""
+        if self.rules.idempotent:
+            return Repeat.IDEMPOTENT
+        return Repeat.PROBED if self.rules.probe is not None else Repeat.NEVER
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Describe a call; it happens when a workflow awaits it.
+
+        Raises:
+            TypeError: The function cannot be called with these arguments.
+        """
+        return super().__call__(*args, **kwargs)
+
+    def where(self, **fields: Any) -> Pattern:
+        """Return the pattern of calls whose named arguments equal these, for `covers=`.
+
+        Raises:
+            DefinitionError: The effect has no parameter of that name, or no field is given.
+        """
+        unknown = [name for name in fields if name not in self.signature.parameters]
+        if unknown or not fields:
+            known = ", ".join(self.signature.parameters)
+            raise DefinitionError(
+                f"{self.name}.where({', '.join(fields)}) names no parameter of the effect"
+                if unknown
+                else f"{self.name}.where() would cover every call",
+                step=self.name,
+                hint=f"name at least one of: {known}",
+            )
+        values = {name: canonical(value).decode() for name, value in fields.items()}
+        return Pattern(cover=Cover(effect=self.name, where=values), fields=values)
+
+    def cover(self, call: Call[Any]) -> tuple[Cover, Mapping[str, str]]:
+        """Return the cover of exactly this call, and its arguments by name."""
+        fields = self._fields(self.arguments.bind(call.args, call.kwargs))
+        return Cover(effect=self.name, action_sha256=self._action_sha256(fields)), fields
+
+    def enter(self, context: Context, call: Call[Any]) -> Any:
+        """Begin the effect in a workflow."""
+        bound = self.arguments.bind(call.args, call.kwargs)
+        arguments = self.arguments.encode(call.args, call.kwargs)
+        fields = self._fields(bound)
+        keyed = {name: bound[name] for name in self.rules.key_on} if self.rules.key_on else bound
+        return context.perform(
+            EffectRequest(
+                name=self.name,
+                arguments=arguments,
+                payload_sha256=payload_sha256(keyed),
+                action_sha256=self._action_sha256(fields),
+                fields=fields,
+                repeats=self.rules.repeats,
+                same_arguments=lambda recorded: self._recode(recorded) == arguments,
+                decode=self.result.decode,
+                raises=self.options.raises,
+            )
+        )
+
+    def outside(self, call: Call[Any]) -> Coroutine[Any, Any, Any]:
+        """Refuse: a lost context must never mean an unguarded payment."""
+        raise EffectOutsideWorkflowError(
+            f"effect {self.name} was called outside a workflow, or inside a step",
+            step=self.name,
+            hint=f"await it in the body of a @workflow; {self.name}.plain(…) runs it without any protection",
+        )
+
+    def plain(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function itself: no journal, no key, no approval, no protection."""
+        return self.function(*args, **kwargs)
+
+    def _fields(self, bound: Mapping[str, Any]) -> dict[str, str]:
+        return {name: canonical(value).decode() for name, value in bound.items()}
+
+    def _action_sha256(self, fields: Mapping[str, str]) -> str:
+        action = {
+            "effect": self.name,
+            "version": self.rules.version,
+            "arguments": {name: msgspec.json.decode(value) for name, value in fields.items()},
+        }
+        return sha256_of(action)
+
+    def _recode(self, recorded: bytes) -> bytes:
+        args, kwargs = self.arguments.decode(recorded)
+        return self.arguments.encode(args, kwargs)
+
+    def _check_rules(self) -> None:
+        rules, options = self.rules, self.options
+        if rules.idempotent and rules.probe is not None:
+            raise self._refused(
+                "is both idempotent and probed", "keep one: a key that the receiver honours needs no probe"
+            )
+        if self.repeat is not Repeat.IDEMPOTENT and options.start_to_close_timeout is None:
+            raise self._refused(
+                "has no start_to_close_timeout",
+                "give one: nothing may be done about an unknown outcome before the attempt can no longer act",
+            )
+        if self.repeat is Repeat.NEVER and options.retry.maximum_attempts != 1:
+            raise self._refused(
+                "would be repeated although nothing makes that safe",
+                "declare idempotent=True or probe=…, or leave the retry policy out",
+            )
+        unknown = [name for name in rules.key_on if name not in self.signature.parameters]
+        if unknown:
+            raise self._refused(f"has no parameter {', '.join(unknown)}", "name parameters in key_on=")
+        if rules.probe is not None:
+            wanted = list(self.signature.parameters)
+            found = list(inspect.signature(_bare(rules.probe)).parameters)
+            if wanted != found:
+                raise self._refused(
+                    f"has a probe that takes ({', '.join(found)})",
+                    f"a probe takes the effect's own parameters: ({', '.join(wanted)})",
+                )
+
+    def _refused(self, what: str, hint: str) -> DefinitionError:
+        return DefinitionError(f"effect {self.name} {what}", step=self.name, hint=hint)
+
+
+def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function.function if isinstance(function, Definition) else function
+
+
+def probe_function(effect: Effect[Any, Any]) -> Callable[..., Any]:
+    """Return the function that asks; a step given as a probe is used as its plain function."""
+    assert effect.rules.probe is not None
+    return _bare(effect.rules.probe)
+
+
+def once_unless(rules: EffectOptions, retry: RetryPolicy | None) -> RetryPolicy:
+    """Return the policy of an effect: the given one, or the default that its declaration can bear."""
+    if retry is not None:
+        return retry
+    return RetryPolicy() if rules.idempotent or rules.probe is not None else ONCE
+
+
+def _check_timeout(definition: Definition[Any, Any], timeout: timedelta | None) -> None:
+    if timeout is not None and timeout <= timedelta(0):
+        raise DefinitionError(
+            f"{definition.kind} {definition.name} has a start_to_close_timeout of {timeout}",
+            step=definition.name,
+            hint="give a time longer than nothing",
+        )

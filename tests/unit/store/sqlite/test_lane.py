@@ -1,0 +1,93 @@
+"""One thread, one queue, urgent jobs first."""
+
+import threading
+
+import apsw
+import pytest
+
+from outlast.errors import StoreCorruptError, StoreUnavailableError
+from outlast.store.sqlite.lane import Lane
+
+
+@pytest.fixture
+def lane():
+    """A lane that is stopped at the end."""
+    made = Lane("/x.db", "test-lane", idle=lambda: None, last=lambda: None)
+    yield made
+    made.stop()
+    made.join()
+
+
+def test_urgent_jobs_jump_ahead(lane):
+    """A renewal does not wait behind commits."""
+    gate, order = threading.Event(), []
+    lane.submit(lambda: gate.wait(10))
+    jobs = [lane.submit(lambda name=name: order.append(name)) for name in "ab"]
+    urgent = lane.submit(lambda: order.append("urgent"), urgent=True)
+    gate.set()
+    for job in (*jobs, urgent):
+        job.result(10)
+    assert order == ["urgent", "a", "b"]
+
+
+def test_errors_belong_to_who_waits(lane):
+    """A job's error is told to its caller, SQLite's as Outlast's, and the lane goes on."""
+
+    def corrupt():
+        raise apsw.CorruptError("disk image is malformed")
+
+    with pytest.raises(StoreCorruptError, match=r"/x\.db is damaged"):
+        lane.submit(corrupt).result(10)
+    with pytest.raises(ZeroDivisionError):
+        lane.submit(lambda: 1 // 0).result(10)
+    assert lane.submit(lambda: 7).result(10) == 7
+
+
+def test_cancelled_job_is_skipped(lane):
+    """A job that nobody waits for is not run."""
+    gate, ran = threading.Event(), []
+    lane.submit(lambda: gate.wait(10))
+    job = lane.submit(lambda: ran.append(1))
+    assert job.cancel()
+    gate.set()
+    lane.submit(lambda: None).result(10)
+    assert ran == []
+
+
+def test_stopping_finishes_what_is_queued():
+    """Queued jobs are done before the end; later ones are refused; the last act runs on the thread."""
+    gate, order = threading.Event(), []
+    lane = Lane(
+        "/x.db",
+        "test-lane",
+        idle=lambda: None,
+        last=lambda: order.append(threading.current_thread().name),
+    )
+    lane.submit(lambda: gate.wait(10))
+    queued = lane.submit(lambda: order.append("queued"))
+    lane.stop()
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        lane.submit(lambda: None)
+    gate.set()
+    queued.result(10)
+    lane.ended.result(10)
+    lane.join()
+    assert order == ["queued", "test-lane"]
+
+
+def test_idle_is_called_when_nothing_is_to_do():
+    """Idle time is used as often as was asked, and a chore that fails does not end the thread."""
+    calls, enough = [], threading.Event()
+
+    def chore():
+        calls.append(1)
+        if len(calls) == 3:
+            enough.set()
+        raise apsw.BusyError("busy")
+
+    lane = Lane("/x.db", "test-idle", idle=chore, last=lambda: None)
+    lane.tick_every(0.001)
+    assert enough.wait(10)
+    assert lane.submit(lambda: 7).result(10) == 7
+    lane.stop()
+    lane.join()

@@ -1,0 +1,102 @@
+"""Migrations: numbered, checked, forward only."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from outlast.errors import StoreCorruptError, StoreUnavailableError, StoreVersionError
+from outlast.store.migrate import Migration, migrate, plan, read_migrations
+
+ONE = Migration(1, "pre", "initial", "sql 1", "c1")
+TWO = Migration(2, "post", "tidy", "sql 2", "c2")
+
+
+class Target:
+    """A schema in a dict; `between` runs when the lock is taken, as another process might."""
+
+    def __init__(self, applied=(), between=lambda target: None):
+        self.done = {migration.number: migration.checksum for migration in applied}
+        self.ran = []
+        self.between = between
+
+    @contextlib.contextmanager
+    def exclusively(self):
+        """Take the lock."""
+        self.between(self)
+        yield
+
+    def applied(self):
+        """Return what was applied."""
+        return dict(self.done)
+
+    def apply(self, migration):
+        """Apply."""
+        self.ran.append(migration.number)
+        self.done[migration.number] = migration.checksum
+
+
+def test_missing_ones_are_applied_in_order():
+    """What is missing runs, once, in order."""
+    target, told = Target(), []
+    assert migrate(target, [ONE, TWO], "here", before=told.append) == [ONE, TWO]
+    assert (target.ran, told) == ([1, 2], [ONE, TWO])
+    assert migrate(target, [ONE, TWO], "here") == []
+    assert target.ran == [1, 2]
+
+
+def test_phases_are_applied_apart():
+    """A `post` migration waits until it is asked for."""
+    target = Target()
+    assert migrate(target, [ONE, TWO], "here", phases=("pre",)) == [ONE]
+    assert migrate(target, [ONE, TWO], "here") == [TWO]
+
+
+def test_faster_process_is_noticed_under_the_lock():
+    """What another process applied while we waited for the lock is not applied again."""
+    target = Target(between=lambda target: target.done.update({1: "c1"}))
+    assert migrate(target, [ONE, TWO], "here") == [TWO]
+
+
+def test_check_only_changes_nothing():
+    """A role without rights to the schema learns what is missing."""
+    target = Target([ONE])
+    with pytest.raises(StoreUnavailableError, match="here lacks migrations: 0002_post_tidy"):
+        migrate(target, [ONE, TWO], "here", check_only=True)
+    assert target.ran == []
+    assert migrate(target, [ONE], "here", check_only=True) == []
+
+
+def test_newer_store_is_refused():
+    """A migration that this version does not know means that a newer one wrote the store."""
+    with pytest.raises(StoreVersionError, match="here was written by a newer version"):
+        plan([ONE], {1: "c1", 2: "c2"}, "here")
+
+
+def test_changed_checksum_is_refused():
+    """An applied migration whose text has changed stops everything."""
+    with pytest.raises(StoreCorruptError, match=r"another text of 0001 \(initial\)"):
+        plan([ONE, TWO], {1: "other"}, "here")
+
+
+def test_files_are_read_in_order_and_checked(tmp_path, monkeypatch):
+    """Files are found by name; a wrong name or a gap is an error."""
+    package = tmp_path / "some_migrated_store"
+    folder = package / "migrations"
+    folder.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (folder / "0002_post_b.sql").write_text("B")
+    (folder / "0001_pre_a.sql").write_text("A")
+    (folder / "README").touch()
+    found = read_migrations("some_migrated_store")
+    assert [(each.number, each.phase, each.subject, each.sql) for each in found] == [
+        (1, "pre", "a", "A"),
+        (2, "post", "b", "B"),
+    ]
+    Path(folder / "0004_pre_d.sql").touch()
+    with pytest.raises(ValueError, match="without gaps"):
+        read_migrations("some_migrated_store")
+    (folder / "third.sql").touch()
+    with pytest.raises(ValueError, match=r"third\.sql"):
+        read_migrations("some_migrated_store")
