@@ -108,24 +108,40 @@ def library_version() -> str:
     return importlib.metadata.version("outlast")
 
 
-async def open_store(url: str | None = None) -> Store:
+def store_url(url: str | None = None) -> str:
+    """Return `url`, or what stands for it: `OUTLAST_DATABASE_URL`, then `sqlite:///outlast.db`."""
+    return url or os.environ.get(DATABASE_URL_VARIABLE) or DEFAULT_URL
+
+
+def sqlite_file(url: str) -> str:
+    """Return the file that a `sqlite:` URL names, or an empty string for another kind of store."""
+    parts = urlsplit(url)
+    return unquote(parts.path[1:]) if parts.scheme == "sqlite" and not parts.netloc else ""
+
+
+async def open_store(url: str | None = None, *, create: bool = True) -> Store:
     """Open the store that `url` names.
 
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db`; by default `OUTLAST_DATABASE_URL`, then `sqlite:///outlast.db`.
+        create: Make the store when there is none.
 
     Raises:
         StoreUnavailableError: It cannot be opened, or there is no such kind of store.
     """
-    url = url or os.environ.get(DATABASE_URL_VARIABLE) or DEFAULT_URL
-    parts = urlsplit(url)
-    if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
+    url = store_url(url)
+    if file := sqlite_file(url):
         from outlast.store.sqlite.store import open_sqlite
 
-        return await open_sqlite(unquote(parts.path[1:]), clock=SystemClock())
-    if parts.scheme == "memory":
+        return await open_sqlite(file, clock=SystemClock(), create=create)
+    if urlsplit(url).scheme == "memory":
         from outlast.store.memory import MemoryStore
 
+        if not create:
+            raise StoreUnavailableError(
+                "memory:// lives and ends with the process that opened it; another one cannot see it",
+                hint="name a file: sqlite:///file.db",
+            )
         return MemoryStore(SystemClock())
     raise StoreUnavailableError(
         f"{url.partition('@')[2] or url!r} does not name a store",
@@ -134,16 +150,23 @@ async def open_store(url: str | None = None) -> Store:
 
 
 class Connection(Client):
-    """A client that opens its store when it is entered."""
+    """A client that opens its store when it is entered.
 
-    def __init__(self, url: str | None, *, tenant: str, principal: str | None) -> None:
+    Args:
+        create: Make the store when there is none.
+    """
+
+    def __init__(
+        self, url: str | None, *, tenant: str, principal: str | None, create: bool = True
+    ) -> None:
         self._url = url
+        self._create = create
         self._given_tenant = tenant
         self._given_principal = local_principal() if principal is None else principal
 
     async def __aenter__(self) -> Connection:
         """Open the store."""
-        store = await open_store(self._url)
+        store = await open_store(self._url, create=self._create)
         super().__init__(
             store,
             random=SystemRandom(),
@@ -261,7 +284,11 @@ def open(  # noqa: A001 - the public name, used as outlast.open
 
 
 def connect(
-    url: str | None = None, *, tenant: str = "default", principal: str | None = None
+    url: str | None = None,
+    *,
+    tenant: str = "default",
+    principal: str | None = None,
+    create: bool = True,
 ) -> Connection:
     """Return a client without a worker; use it as `async with outlast.connect(url) as client`.
 
@@ -269,8 +296,9 @@ def connect(
         url: Of the store, as for `open`.
         tenant: Whose runs it sees.
         principal: Who acts; the local user by default.
+        create: Make the store when there is none.
     """
-    return Connection(url, tenant=tenant, principal=principal)
+    return Connection(url, tenant=tenant, principal=principal, create=create)
 
 
 __all__ = ["App", "Awaitable", "Connection", "SystemClock", "connect", "open", "open_store"]

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from outlast.approvals.decision import REFUSALS, Decision
 from outlast.clock import Random
@@ -226,7 +226,7 @@ class RunHandle(Generic[R]):
         self,
         operation: str,
         *,
-        applied: Any = None,
+        applied: Any = UNSET,
         not_applied: bool = False,
         failed: str = "",
         reason: str = "",
@@ -235,12 +235,12 @@ class RunHandle(Generic[R]):
 
         Args:
             operation: Its id, as `r:3`.
-            applied: It happened, and this is its result (plain data, as JSON holds it).
+            applied: It happened, and this is its result (plain data, as JSON holds it; None is a result too).
             not_applied: It did not happen; the effect is attempted again.
             failed: It failed for good, with this message.
             reason: Why you say so; kept in the journal.
         """
-        if not_applied and (failed or applied is not None):
+        if (applied is not UNSET) + not_applied + bool(failed) != 1:
             raise DefinitionError(
                 "an outcome is one thing", hint="give one of applied=, not_applied=True and failed="
             )
@@ -250,7 +250,7 @@ class RunHandle(Generic[R]):
             operation=operation,
             generation=head.generation,
             outcome=outcome,
-            value=Raw(codec_for(Any, where="the outcome").encode(applied)),
+            value=Raw(codec_for(Any, where="the outcome").encode(None if applied is UNSET else applied)),
             failure=Failure(type="RuntimeError", message=failed) if failed else None,
             by=self._client.principal,
             reason=reason,

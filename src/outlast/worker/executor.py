@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from outlast.clock import Threads
 from outlast.effects.intent import Applied, NotApplied, Unknown
-from outlast.errors import DecodeError, EncodeError, OutlastError
+from outlast.errors import AuthorError, DecodeError, EncodeError
 from outlast.journal.failure import Failure, capture
 from outlast.store.change import RunKey
 from outlast.workflows.attempt import Attempt, current_attempt
@@ -161,7 +161,7 @@ class Executor:
         self, definition: Step[..., Any] | Effect[..., Any], error: BaseException
     ) -> Raised:
         failure = capture(error)
-        hopeless = isinstance(error, OutlastError) or not definition.options.retry.retries(failure.type)
+        hopeless = isinstance(error, AuthorError | DecodeError) or not definition.options.retry.retries(failure.type)
         proves = isinstance(definition, Effect) and isinstance(error, definition.rules.not_applied)
         return Raised(failure, hopeless=hopeless, not_applied=proves)
 

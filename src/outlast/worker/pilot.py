@@ -166,6 +166,7 @@ class Pilot:
         self._intended_here: set[OperationId] = set()
         self._outcome: Outcome | None = None
         self._mail = head.mail
+        self._mail_seen = 0
         self._wake = asyncio.Event()
         self._stopping = False
         self._aborted = False
@@ -293,6 +294,7 @@ class Pilot:
             raise RunLost
         self._head = image.head
         self._mail = self._mail or bool(image.messages) or image.head.mail
+        self._mail_seen = max((one.number for one in image.messages), default=0)
         self._rows = {row.operation: row for row in image.operations}
         self._pending_approvals = {
             one.put.approval_id for one in image.approvals if one.state == "pending"
@@ -382,6 +384,7 @@ class Pilot:
             self._mail = False
             known = {one.consumed for one in self._proposals}
             for stamped in await self._deck.store.mail(self.run_key):
+                self._mail_seen = max(self._mail_seen, stamped.number)
                 if stamped.message.message_id not in known:
                     self.post(proposal_of(stamped, self._machine, self._head.generation))
         now = self.store_now()
@@ -714,6 +717,7 @@ class Pilot:
             reason=reason,
             release=True,
             ignore_mail=True,
+            mail_seen=self._mail_seen,
             unfit_build=unfit_build,
             note=msgspec.json.encode({"error": str(error)}),
         )

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
 import msgspec
 
@@ -23,6 +24,8 @@ from outlast.worker.proposal import Proposal, Rank
 from outlast.workflows.definition import AttemptOptions, Step
 
 logger = logging.getLogger("outlast.worker")
+
+_LONGEST_ASKED = 86_400  # seconds; what asks for more is not believed
 
 
 async def run_step(bridge: Bridge, command: RunStep, step: Step[..., object]) -> None:
@@ -57,7 +60,7 @@ async def record_failure(  # noqa: PLR0913, PLR0917 - the columns of one row
     failure: Failure,
 ) -> None:
     """Record a failed attempt that will be followed by another, and wait until that is due."""
-    gap = options.retry.gap(failures)
+    gap = max(options.retry.gap(failures), asked_for(failure))
     due = bridge.store_now() + gap
     row = OperationPut(
         operation=operation,
@@ -78,6 +81,14 @@ async def record_failure(  # noqa: PLR0913, PLR0917 - the columns of one row
         due.isoformat(timespec="seconds"),
     )
     await bridge.rest_until(operation, due)
+
+
+def asked_for(failure: Failure) -> timedelta:
+    """Return how long the failed exception asks to wait: its `retry_after` in seconds, as HTTP's Retry-After."""
+    after = failure.details.get("retry_after")
+    if isinstance(after, bool) or not isinstance(after, int | float) or not 0 < after < _LONGEST_ASKED:
+        return timedelta(0)
+    return timedelta(seconds=after)
 
 
 def timed_out(ending: TimedOut, name: str) -> Raised:
