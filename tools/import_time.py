@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -20,31 +21,45 @@ BUDGET_MS = 150
 _LINE = re.compile(r"import time:\s*(\d+) \|\s*(\d+) \|( *)(\S+)")
 
 
-def milliseconds(statement: str) -> float:
-    """Return how long a new interpreter takes to run `statement` from outside the source tree."""
+def interpret(arguments: list[str], cache: str) -> str:
+    """Run a new interpreter outside the source tree, with bytecode as an installer leaves it; return its standard error.
+
+    Args:
+        cache: Folder for the bytecode, so that neither the source tree nor the caller's settings matter.
+    """
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
+    environment["PYTHONPYCACHEPREFIX"] = cache
+    command = [sys.executable, *arguments]
+    done = subprocess.run(
+        command, check=True, cwd=cache, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    return done.stderr
+
+
+def milliseconds(statement: str, cache: str) -> float:
+    """Return how long a new interpreter takes to run `statement`."""
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", statement], check=True, cwd=tempfile.gettempdir())
+    interpret(["-c", statement], cache)
     return (time.perf_counter() - began) * 1000
 
 
-def medians(runs: int) -> tuple[float, float]:
+def medians(runs: int, cache: str) -> tuple[float, float]:
     """Return the median time of bare Python and of `import outlast`, run in turns so that both meet the same load."""
-    milliseconds("import outlast")  # bytecode is written, files are cached
+    milliseconds("import outlast", cache)  # bytecode is written, files are cached
     bare: list[float] = []
     loaded: list[float] = []
     for _ in range(runs):
-        bare.append(milliseconds("pass"))
-        loaded.append(milliseconds("import outlast"))
+        bare.append(milliseconds("pass", cache))
+        loaded.append(milliseconds("import outlast", cache))
     return statistics.median(bare), statistics.median(loaded)
 
 
-def costs() -> list[tuple[str, float]]:
+def costs(cache: str) -> list[tuple[str, float]]:
     """Return each module that the import brings and its own milliseconds, dearest first; tracing itself slows them."""
-    command = [sys.executable, "-X", "importtime", "-c", "import outlast"]
-    done = subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=tempfile.gettempdir()
-    )
-    found = [_LINE.match(line) for line in done.stderr.splitlines()]
+    trace = interpret(["-X", "importtime", "-c", "import outlast"], cache)
+    found = [_LINE.match(line) for line in trace.splitlines()]
     own = [(match[4], int(match[1]) / 1000) for match in found if match]
     return sorted(own, key=lambda item: -item[1])
 
@@ -55,7 +70,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
     options = parser.parse_args()
-    bare, loaded = medians(options.runs)
+    with tempfile.TemporaryDirectory() as cache:
+        bare, loaded = medians(options.runs, cache)
+        dearest = costs(cache)[:15]
     beyond = loaded - bare
     if options.json:
         print(json.dumps({"bare_ms": bare, "outlast_ms": loaded, "beyond_ms": beyond}))
@@ -64,7 +81,7 @@ def main() -> None:
     print(f"import outlast   {loaded:7.1f} ms")
     print(f"beyond           {beyond:7.1f} ms   (budget {BUDGET_MS} ms)")
     print("\nDearest modules (own time, traced):")
-    for name, cost in costs()[:15]:
+    for name, cost in dearest:
         print(f"  {cost:6.2f} ms  {name}")
 
 

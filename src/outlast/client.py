@@ -6,6 +6,7 @@ A client belongs to one tenant. It writes unowned changes only, so it needs no w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import warnings
@@ -21,14 +22,17 @@ from outlast.approvals.decision import REFUSALS, Decision
 from outlast.clock import Random
 from outlast.effects.intent import Resolution
 from outlast.effects.key import check_run_id, check_tenant, namespace
+from outlast.effects.standing import Standing, standings
 from outlast.errors import (
     DecisionRefusedError,
+    DecodeError,
     DefinitionError,
     NoWorkerWarning,
     RunCancelledError,
     RunConflictError,
     RunNotFoundError,
     RunTerminatedError,
+    StoreCorruptError,
     StoreError,
     WorkflowFailedError,
 )
@@ -130,6 +134,31 @@ class JournalEntry(msgspec.Struct, frozen=True):
     turn: int
     at: datetime
     entry: Entry
+
+
+class RunDetail(msgspec.Struct, frozen=True):
+    """Everything about a run that can be seen from outside, read at one moment.
+
+    Args:
+        entries: The journal of the present generation; entries that cannot be read are left out.
+        unreadable: How many were.
+        operations: Steps and effects that are open and left a trace.
+        approvals: Requests that nobody has decided.
+        unread: Messages that the run has not taken in.
+        now: The store's time.
+        fitting: Live workers that have registered the run's workflow.
+        attended: Whether the worker that has the run in memory lives.
+    """
+
+    status: RunStatus
+    entries: list[JournalEntry]
+    unreadable: int
+    operations: list[Standing]
+    approvals: list[ApprovalView]
+    unread: int
+    now: datetime
+    fitting: list[str]
+    attended: bool
 
 
 class RunHandle(Generic[R]):
@@ -267,6 +296,34 @@ class RunHandle(Generic[R]):
         return [
             JournalEntry(one.row.seq, one.row.turn, one.at, from_row(one.row)) for one in rows
         ]
+
+    async def detail(self) -> RunDetail:
+        """Return everything that is stored about the run, whatever state it is in.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+        """
+        store = self._client.store
+        image = await store.load(self._run)
+        if image is None:
+            raise _not_found(self._run)
+        entries: list[JournalEntry] = []
+        for one in image.rows:
+            # A run that is blocked because of such an entry must be explicable all the same.
+            with contextlib.suppress(DecodeError):
+                entries.append(JournalEntry(one.row.seq, one.row.turn, one.at, from_row(one.row)))
+        live = [one.row for one in await store.workers() if one.live]
+        return RunDetail(
+            status=status_of(image.head),
+            entries=entries,
+            unreadable=len(image.rows) - len(entries),
+            operations=standings([(one.entry, one.at) for one in entries], image.operations),
+            approvals=[_view(row) for row in image.approvals if row.state == "pending"],
+            unread=len(image.messages),
+            now=store.now(),
+            fitting=[row.worker for row in live if image.head.workflow in row.workflows],
+            attended=any(row.worker == image.head.owner for row in live),
+        )
 
     async def _put(self, message_id: str, kind: MessageKind, name: str, body: bytes) -> None:
         message = Message(message_id, kind, name, self._client.principal, body)
@@ -536,6 +593,7 @@ class ApprovalView(msgspec.Struct, frozen=True):
         subject: What is asked: `{"subject": …, "covers": […]}`, exactly what is hashed.
         state: `pending`, `approved`, `denied`, `expired` or `withdrawn`.
         spent: The operation that each cover was spent to, or an empty string.
+        genuine: Whether the subject has the hash.
     """
 
     run_id: str
@@ -550,6 +608,7 @@ class ApprovalView(msgspec.Struct, frozen=True):
     spent: tuple[str, ...]
     by: str = ""
     decided_at: datetime | None = None
+    genuine: bool = True
 
 
 class Approvals:
@@ -572,11 +631,18 @@ class Approvals:
 
         Raises:
             DecisionRefusedError: There is none, or it is not clear which.
+            StoreCorruptError: What is stored does not have the hash under which it is asked.
         """
         found = await self.list(pending=not approval_id, run_id=run_id)
         if approval_id:
             found = [one for one in found if one.approval_id == approval_id]
         if len(found) == 1:
+            if not found[0].genuine:
+                raise StoreCorruptError(
+                    f"request {found[0].approval_id} shows something else than what its hash says",
+                    run=run_id,
+                    hint="decide nothing; the store was changed by hand or is damaged: `outlast doctor`",
+                )
             return found[0]
         ids = ", ".join(one.approval_id for one in found)
         raise DecisionRefusedError(
@@ -675,6 +741,7 @@ def _view(row: ApprovalRow) -> ApprovalView:
         spent=row.spent,
         by=row.by,
         decided_at=row.decided_at,
+        genuine=hashlib.sha256(bytes(entry.subject)).hexdigest() == row.put.subject_sha256,
     )
 
 

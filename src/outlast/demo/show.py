@@ -56,6 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         package=options.package,
         expires_in=timedelta(seconds=2) if options.decide == "expire" else timedelta(hours=72),
         probe=not options.without_probe,
+        kill=not options.undisturbed,
     )
     console = Console(stderr=options.json)
     if options.directory is not None:
@@ -74,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repository", type=Path, metavar="PATH", help="a git repository or a directory to fix; it is copied, never changed")
     parser.add_argument("--package", default="", help="which package, where the record names several")
     parser.add_argument("--directory", type=Path, metavar="PATH", help="keep everything here, to look at afterwards")
+    parser.add_argument("--undisturbed", action="store_true", help="kill nobody")
     parser.add_argument("--without-probe", action="store_true", help="show what would happen if nobody asked the forge first")
     return parser  # fmt: skip
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeAlias, assert_never
@@ -21,7 +20,6 @@ from outlast.errors import (
     ApprovalDeniedError,
     ApprovalExpiredError,
     ForbiddenInWorkflowError,
-    NonDeterminismError,
     OutlastError,
 )
 from outlast.journal.entry import (
@@ -49,6 +47,7 @@ from outlast.journal.entry import (
     TimerFired,
 )
 from outlast.journal.failure import Failure, capture, rebuild
+from outlast.replay.agenda import Agenda
 from outlast.replay.command import (
     Abandon,
     AwaitDecision,
@@ -60,6 +59,7 @@ from outlast.replay.command import (
     SettleEffect,
     StartTimer,
 )
+from outlast.replay.condition import Conditions
 from outlast.replay.context import (
     ApprovalRequest,
     EffectRequest,
@@ -71,16 +71,15 @@ from outlast.replay.context import (
 from outlast.replay.entropy import RunRandom
 from outlast.replay.ledger import EffectLedger, Grant
 from outlast.replay.loop import TimerHandle, WorkflowLoop
+from outlast.replay.mailbox import Mailbox
 from outlast.replay.operation import (
     ApprovalOperation,
     EffectOperation,
     Operation,
     StepOperation,
     TimerOperation,
-    describe,
-    name_of,
 )
-from outlast.replay.task import RunEvicted, WorkflowFuture
+from outlast.replay.task import WorkflowFuture
 
 Outcome: TypeAlias = Completed | Failed | Cancelled
 

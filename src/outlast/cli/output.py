@@ -1,0 +1,74 @@
+"""Where output goes: results to standard output, everything else to standard error.
+
+With `--json` standard output holds one JSON document and nothing else. Text from elsewhere is printed without markup.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from outlast.cli.text import safe
+from outlast.errors import OutlastError
+
+_PIPE_WIDTH = 240
+"""Columns where no terminal says how many there are: a line is cut for nobody."""
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """Return a console for standard output, or for `stream`."""
+    file = stream or sys.stdout
+    return Console(
+        file=file,
+        width=None if file.isatty() else _PIPE_WIDTH,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+
+
+def say(text: str) -> None:
+    """Print a line of a result, never wrapped or cut."""
+    console().print(Text(safe(text, lines=True)), soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Print a line that is no result."""
+    console(sys.stderr).print(Text(safe(text, lines=True)), soft_wrap=True)
+
+
+def complain(error: OutlastError) -> None:
+    """Print what went wrong and what to do about it."""
+    message, _, hint = str(error).partition("\n  → ")
+    screen = console(sys.stderr)
+    screen.print(Text(f"Error: {safe(message, lines=True)}", style="red"), soft_wrap=True)
+    if hint:
+        screen.print(Text(f"  → {safe(hint, lines=True)}"), soft_wrap=True)
+
+
+def plain(value: Any) -> Any:
+    """Return structs and what they hold as plain data, times as ISO 8601 in UTC."""
+    return json.loads(msgspec.json.encode(value))
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document, in ASCII: no terminal obeys anything in it."""
+    sys.stdout.write(json.dumps(plain(value), indent=2) + "\n")
+    sys.stdout.flush()
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows under headings; every cell is escaped, and folded rather than cut."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(safe(cell, lines=True)) for cell in row))
+    console().print(table)

@@ -1,0 +1,168 @@
+"""What the workflow asked for and has not got: open operations, those it gave up, and the commands that stand for both.
+
+Guards one rule: an entry speaks of an open operation of its own kind and name, or of one that was given up. Anything else
+means that the code is not the code that wrote the journal.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from outlast.errors import NonDeterminismError
+from outlast.journal.entry import NO_OPERATION, OperationId
+from outlast.replay.command import Abandon, Command, Finish
+from outlast.replay.ledger import EffectLedger
+from outlast.replay.operation import (
+    ApprovalOperation,
+    EffectOperation,
+    Operation,
+    StepOperation,
+    TimerOperation,
+    describe,
+    name_of,
+)
+
+O = TypeVar("O", StepOperation, EffectOperation, TimerOperation, ApprovalOperation)  # noqa: E741
+
+
+class Agenda:
+    """The operations of one run.
+
+    Args:
+        run_id: For messages.
+        ledger: Told when an effect is given up.
+    """
+
+    def __init__(self, run_id: str, ledger: EffectLedger) -> None:
+        self.position = 0
+        """How many entries were delivered."""
+        self._run_id = run_id
+        self._ledger = ledger
+        self._open: dict[OperationId, Operation] = {}
+        self._abandoned: set[OperationId] = set()
+        self._commands: dict[OperationId, Command] = {}
+
+    def find(self, operation: OperationId) -> Operation | None:
+        """Return an open operation."""
+        return self._open.get(operation)
+
+    def effects(self) -> list[EffectOperation]:
+        """Return the open effects, oldest first."""
+        return [one for one in self._open.values() if isinstance(one, EffectOperation)]
+
+    def is_abandoned(self, operation: OperationId) -> bool:
+        """Whether the workflow gave the operation up."""
+        return operation in self._abandoned
+
+    def open(self, operation: Operation, command: Command) -> None:
+        """Note a new operation and what is to be done for it."""
+        self._open[operation.operation] = operation
+        self.command(command)
+
+    def command(self, command: Command) -> None:
+        """Let this command stand for its operation, in place of an earlier one."""
+        assert not isinstance(command, Finish)
+        self._commands[command.operation] = command
+
+    def silence(self, operation: OperationId) -> None:
+        """Let no command stand for the operation: there is nothing that could be done."""
+        self._commands.pop(operation, None)
+
+    def close(self, operation: OperationId) -> None:
+        """Forget an operation that has its outcome."""
+        self._open.pop(operation, None)
+        self._commands.pop(operation, None)
+
+    def abandon(self, operation: OperationId) -> None:
+        """Forget what the workflow waits for no longer; an effect goes on once intended, or while an equal call waits for it."""
+        found = self._open.get(operation)
+        if found is None:
+            return
+        if isinstance(found, EffectOperation) and (
+            found.intent is not None or not all(one.done() for one in found.futures())
+        ):
+            return
+        self._forget(found)
+
+    def abandon_all(self) -> None:
+        """Forget everything but the effects that are intended: the body has ended."""
+        for found in list(self._open.values()):
+            if not (isinstance(found, EffectOperation) and found.intent is not None):
+                self._forget(found)
+
+    def take(self) -> list[Command]:
+        """Return the commands that were not returned before, in the order in which they were given."""
+        commands = list(self._commands.values())
+        self._commands.clear()
+        return commands
+
+    def clear(self) -> None:
+        """Forget everything: the run leaves memory."""
+        self._open.clear()
+        self._commands.clear()
+
+    def expect(self, operation: OperationId, kind: type[O], name: str = "") -> O | None:
+        """Return the open operation that an entry speaks of, or None when the workflow gave it up.
+
+        Args:
+            name: Of the step or effect; empty for kinds without one.
+
+        Raises:
+            NonDeterminismError: The code asks for something else there, or for nothing.
+        """
+        found = self._open.get(operation)
+        if found is None and operation in self._abandoned:
+            return None
+        if isinstance(found, kind) and name_of(found) == name:
+            return found
+        wanted = kind.__name__.removesuffix("Operation").lower()
+        raise self.mismatch(
+            f"the journal answers {operation} and the code asks for something else there",
+            recorded=f"{wanted} {name}".strip() + f" at {operation}",
+            asked=describe(found) if found else f"nothing at {operation}; open: {self.describe()}",
+            operation=operation,
+        )
+
+    def expect_effect(self, operation: OperationId, name: str) -> EffectOperation:
+        """Return the open effect that an entry speaks of.
+
+        Raises:
+            NonDeterminismError: The code asks for something else there, or gave the effect up before it was intended.
+        """
+        found = self.expect(operation, EffectOperation, name)
+        if found is None:
+            raise self.mismatch(
+                "the journal holds an effect that the code gave up before it was intended",
+                recorded=f"effect {name} at {operation}",
+                asked="nothing: the call was cancelled",
+                operation=operation,
+            )
+        return found
+
+    def mismatch(
+        self, what: str, *, recorded: str, asked: str, operation: OperationId = NO_OPERATION
+    ) -> NonDeterminismError:
+        """Return the error that shows both sides."""
+        return NonDeterminismError(
+            f"{what}\n  journal entry {self.position}: {recorded}\n  code: {asked}",
+            run=self._run_id,
+            operation=operation or None,
+            hint="the workflow's code changed under a run in flight, or it decides by something that is not recorded; "
+            "deploy the code that began the run, or keep decisions out of clocks, random values, sets and globals",
+        )
+
+    def describe(self) -> str:
+        """Return the open operations in words."""
+        return ", ".join(describe(one) for one in self._open.values()) or "nothing"
+
+    def _forget(self, found: Operation) -> None:
+        if isinstance(found, EffectOperation):
+            self._ledger.settled(found, succeeded=False)
+        operation = found.operation
+        del self._open[operation]
+        self._abandoned.add(operation)
+        untaken = self._commands.pop(operation, None) is not None
+        approval_id = found.approval_id if isinstance(found, ApprovalOperation) else ""
+        requested = isinstance(found, ApprovalOperation) and found.requested
+        if requested or not untaken:
+            self._commands[operation] = Abandon(operation=operation, approval_id=approval_id)
