@@ -16,8 +16,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -45,7 +45,7 @@ class SystemClock:
 
     def now(self) -> datetime:
         """Return the wall time in UTC."""
-        return datetime.now(timezone.utc)
+        return datetime.now(UTC)
 
     def monotonic(self) -> float:
         """Return seconds since boot, suspends included."""
@@ -149,6 +149,14 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
     )
 
 
+def _announce(text: str) -> None:
+    """Say where the work is kept, to a log that listens or to standard error: two stores by accident are hard to see."""
+    if logger.isEnabledFor(logging.INFO):
+        logger.info(text)
+    else:
+        print(text, file=sys.stderr)
+
+
 class Connection(Client):
     """A client that opens its store when it is entered.
 
@@ -212,7 +220,7 @@ class App(Client):
         except BaseException:
             await store.close()
             raise
-        logger.info("outlast %s on %s", library_version(), store.describe())
+        _announce(f"outlast {library_version()} on {store.describe()}")
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -299,6 +307,3 @@ def connect(
         create: Make the store when there is none.
     """
     return Connection(url, tenant=tenant, principal=principal, create=create)
-
-
-__all__ = ["App", "Awaitable", "Connection", "SystemClock", "connect", "open", "open_store"]

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -403,11 +403,12 @@ class Client:
                 `if_closed="refuse"`.
             EncodeError: An argument cannot be stored; nothing was written.
         """
-        workflow = call.callee
-        if not isinstance(workflow, Workflow):
+        callee = call.callee
+        if not isinstance(callee, Workflow):
             raise DefinitionError(
                 f"{call!r} is not a call of a workflow", hint="start what @workflow decorates"
             )
+        workflow = cast("Workflow[..., R]", callee)
         run = RunKey(self.tenant, check_run_id(id))
         arguments = workflow.arguments.encode(call.args, call.kwargs)
         generation = 1

@@ -44,9 +44,6 @@ class VirtualHost:
     def time(self):
         return self.now
 
-    def begin(self, startable, task_path):
-        raise AssertionError
-
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """The interpreter's own loop, on a clock that jumps."""

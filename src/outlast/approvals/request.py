@@ -40,3 +40,36 @@ def subject_of(shown: bytes, covers: Sequence[tuple[Cover, Mapping[str, str]]]) 
     ]
     body = {"subject": msgspec.json.decode(shown), "covers": actions}
     return Subject(body=Raw(canonical(body)), sha256=sha256_of(body))
+
+
+def still_asks(recorded: bytes, today: bytes) -> bool:
+    """Whether a recorded request means what the code asks today: the same, fields that were added since apart.
+
+    A cover that is used is held against the recorded hash by the store, so this decides only whether the run can go on.
+
+    Args:
+        recorded: The `body` of the request as it was shown.
+        today: The `body` that the code asks with now.
+    """
+    return _extends(_without_hashes(recorded), _without_hashes(today))
+
+
+def _without_hashes(body: bytes) -> Any:
+    value = msgspec.json.decode(body)
+    for cover in value["covers"]:
+        del cover["action_sha256"]
+    return value
+
+
+def _extends(old: Any, new: Any) -> bool:
+    if type(old) is not type(new):
+        return False
+    match old:
+        case dict():
+            fields: dict[str, Any] = old
+            return all(key in new and _extends(value, new[key]) for key, value in fields.items())
+        case list():
+            items: list[Any] = old
+            return len(items) == len(new) and all(map(_extends, items, new))
+        case _:
+            return old == new

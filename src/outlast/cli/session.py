@@ -19,8 +19,8 @@ from outlast.errors import OutlastError
 
 T = TypeVar("T")
 
-DATABASE_HELP = "URL of the store, as sqlite:///agent.db. [env: OUTLAST_DATABASE_URL; default: sqlite:///outlast.db]"
-TENANT_HELP = "Whose runs. [default: default]"
+DATABASE_HELP = "URL of the store; else OUTLAST_DATABASE_URL, else sqlite:///outlast.db."
+TENANT_HELP = "Whose runs; else `default`."
 
 
 @dataclass(slots=True)

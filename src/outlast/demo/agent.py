@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -145,7 +145,7 @@ async def fix(finding: Finding, expires_in: timedelta) -> Outcome:
 
 
 @contextmanager
-def _workspace() -> Iterator[Path]:
+def _workspace() -> Generator[Path]:
     """A directory that does not exist yet, and is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="outlast-demo-") as directory:
         yield Path(directory) / "copy"

@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ class Setting:
         return DeterministicPlanner()
 
     @contextlib.contextmanager
-    def body(self, name: str) -> Iterator[None]:
+    def body(self, name: str) -> Generator[None]:
         """Write down that a body ran in this process, and how long it took."""
         began = time.monotonic()
         self._tally(name, "began", 0.0)

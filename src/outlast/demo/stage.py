@@ -13,9 +13,9 @@ import secrets
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from outlast.demo.setting import Setting
 from outlast.journal.entry import EffectCompleted
 
 REPO = "outlast-demo/ledger"
-SAMPLE_DATE = datetime(2026, 1, 5, 9, 0, tzinfo=timezone.utc)
+SAMPLE_DATE = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 BODIES = ("plan", "prepare_patch", "push_branch", "open_pull_request", "find_pull_request", "record_outcome")
 
 
@@ -95,7 +95,7 @@ class Stage:
 
     @classmethod
     @contextlib.contextmanager
-    def build(cls, directory: Path, play: Play) -> Iterator[Stage]:
+    def build(cls, directory: Path, play: Play) -> Generator[Stage]:
         """Make the repository, start the forge, and take all of it down at the end."""
         directory.mkdir(parents=True, exist_ok=True)
         bare = directory / "remote.git"

@@ -48,9 +48,7 @@ class Unknown:
     why: str
 
 
-def quiet_after(
-    *, timeout: timedelta | None, settle: timedelta, since: timedelta
-) -> timedelta:
+def quiet_after(*, timeout: timedelta | None, settle: timedelta, since: timedelta) -> timedelta:
     """Return how much longer to wait until no earlier attempt can act any more.
 
     Args:

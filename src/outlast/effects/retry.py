@@ -62,7 +62,9 @@ class RetryPolicy:
         """
         cap = self.maximum_interval or self.initial_interval * _UNCAPPED
         try:
-            wait = self.initial_interval.total_seconds() * self.backoff_coefficient ** (failures - 1)
+            wait = self.initial_interval.total_seconds() * self.backoff_coefficient ** (
+                failures - 1
+            )
         except OverflowError:
             return cap
         return cap if wait >= cap.total_seconds() else timedelta(seconds=wait)
@@ -79,7 +81,9 @@ class RetryPolicy:
         """
         short = error_type.rpartition(".")[2]
         refused = self.non_retryable_error_types
-        return error_type not in NEVER_RETRIED and error_type not in refused and short not in refused
+        return (
+            error_type not in NEVER_RETRIED and error_type not in refused and short not in refused
+        )
 
 
 ONCE = RetryPolicy(maximum_attempts=1)

@@ -163,6 +163,6 @@ class Agenda:
         self._abandoned.add(operation)
         untaken = self._commands.pop(operation, None) is not None
         approval_id = found.approval_id if isinstance(found, ApprovalOperation) else ""
-        requested = isinstance(found, ApprovalOperation) and found.requested
-        if requested or not untaken:
+        asked = isinstance(found, ApprovalOperation) and found.requested is not None
+        if asked or not untaken:
             self._commands[operation] = Abandon(operation=operation, approval_id=approval_id)

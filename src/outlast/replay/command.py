@@ -57,13 +57,11 @@ class SettleEffect(Struct, frozen=True):
 
     Args:
         intent: What may happen, and under which key.
-        cleared: An operator established that no earlier attempt was applied.
     """
 
     operation: OperationId
     name: str
     intent: EffectIntended
-    cleared: bool
 
 
 class StartTimer(Struct, frozen=True):

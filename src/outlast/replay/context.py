@@ -81,6 +81,7 @@ class ApprovalRequest(Struct, frozen=True):
         subject_sha256: Hash of subject and covers.
         expires_in: Time to decide.
         use_within: Time to begin, counted from the request.
+        same_subject: Whether a recorded subject, with its covers, means the same to today's types.
     """
 
     subject: Raw
@@ -89,6 +90,7 @@ class ApprovalRequest(Struct, frozen=True):
     role: str
     expires_in: timedelta
     use_within: timedelta
+    same_subject: Callable[[bytes], bool]
 
 
 Request: TypeAlias = StepRequest | EffectRequest | ApprovalRequest

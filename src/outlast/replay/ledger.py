@@ -12,12 +12,21 @@ from datetime import datetime
 import msgspec
 
 from outlast.errors import (
+    ApprovalDeniedError,
     ApprovalError,
+    ApprovalExpiredError,
     ApprovalMismatchError,
     ApprovalSpentError,
     RepeatedEffectError,
 )
-from outlast.journal.entry import Cover, GrantUse, OperationId
+from outlast.journal.entry import (
+    ApprovalDecided,
+    ApprovalExpired,
+    ApprovalRequested,
+    Cover,
+    GrantUse,
+    OperationId,
+)
 from outlast.replay.context import EffectRequest
 from outlast.replay.operation import EffectOperation
 
@@ -38,6 +47,40 @@ class Grant(msgspec.Struct, frozen=True):
     subject_sha256: str
     decided_at: datetime
     use_by: datetime
+
+
+def grant_of(entry: ApprovalDecided, requested: ApprovalRequested) -> Grant:
+    """Return the grant that a yes gives."""
+    return Grant(
+        approval_id=entry.approval_id,
+        by=entry.by,
+        reason=entry.reason,
+        subject_sha256=entry.subject_sha256,
+        decided_at=entry.decided_at,
+        use_by=requested.use_by,
+    )
+
+
+def not_granted(
+    entry: ApprovalDecided | ApprovalExpired, requested: ApprovalRequested, run_id: str
+) -> ApprovalError:
+    """Return the error that a no, or no answer, raises in the workflow."""
+    if isinstance(entry, ApprovalExpired):
+        return ApprovalExpiredError(
+            f"nobody with the role {requested.role!r} decided before {requested.expires_at:%Y-%m-%d %H:%M:%S} UTC",
+            stage="decide",
+            run=run_id,
+            operation=entry.operation,
+            hint="start the run again with a new id, or give a longer expires_in",
+        )
+    return ApprovalDeniedError(
+        f"denied by {entry.by}: {entry.reason or 'no reason given'}",
+        by=entry.by,
+        reason=entry.reason,
+        run=run_id,
+        operation=entry.operation,
+        hint="nothing that the approval covers was done",
+    )
 
 
 def match_sha256(cover: Cover) -> str:

@@ -59,10 +59,6 @@ class LoopHost(Protocol):
         """Return the run's time, in seconds since a fixed moment; small numbers keep timers exact."""
         ...
 
-    def begin(self, startable: Startable[Any], task_path: TaskPath) -> None:
-        """Start a call's operation for the task at that path, which hands it to `create_task` just now."""
-        ...
-
 
 class TimerHandle(asyncio.TimerHandle):
     """A callback that waits for a durable timer.
@@ -96,7 +92,7 @@ class WorkflowLoop(TaskLoop):
     """Runs the tasks of one run to idle, as often as the machine says.
 
     Args:
-        host: The machine: durable timers, time, and calls that are started as tasks.
+        host: The machine: durable timers, and time.
     """
 
     def __init__(self, host: LoopHost) -> None:
@@ -197,10 +193,6 @@ class WorkflowLoop(TaskLoop):
         """Return the next creation number of this loop."""
         self._numbers += 1
         return self._numbers
-
-    def begin(self, startable: Startable[Any]) -> None:
-        """Start a call's operation in the name of the current task."""
-        self.host.begin(startable, self.current_path())
 
     def defer_cancel(self, task: WorkflowTask[Any]) -> bool:
         """Note a cancel for the end of the running callback; False for the current task's own and from outside."""

@@ -17,7 +17,6 @@ from uuid import UUID
 from msgspec import Raw
 
 from outlast.errors import (
-    ApprovalDeniedError,
     ApprovalExpiredError,
     ForbiddenInWorkflowError,
     OutlastError,
@@ -69,7 +68,7 @@ from outlast.replay.context import (
     current_context,
 )
 from outlast.replay.entropy import RunRandom
-from outlast.replay.ledger import EffectLedger, Grant
+from outlast.replay.ledger import EffectLedger, grant_of, not_granted
 from outlast.replay.loop import TimerHandle, WorkflowLoop
 from outlast.replay.mailbox import Mailbox
 from outlast.replay.operation import (
@@ -119,16 +118,11 @@ class Machine:
         self._started: Started | None = None
         self._started_at: datetime | None = None
         self._now: datetime | None = None
-        self._delivered = 0
         self._root: asyncio.Task[Any] | None = None
-        self._operations: dict[OperationId, Operation] = {}
-        self._abandoned: set[OperationId] = set()
-        self._commands: dict[OperationId, Command] = {}
         self._ledger = EffectLedger(run_id)
-        self._approvals: dict[OperationId, ApprovalRequested] = {}
-        self._mail: dict[str, deque[MessageReceived]] = {}
-        self._receivers: dict[str, deque[asyncio.Future[None]]] = {}
-        self._conditions: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._agenda = Agenda(run_id, self._ledger)
+        self._mailbox = Mailbox(self._loop)
+        self._conditions = Conditions(self._loop)
         self._draws: dict[str, int] = {}
         self._outcome: Outcome | None = None
         self._finish_given = False
@@ -151,14 +145,14 @@ class Machine:
         """Effects that wait for an operator, each with the reason."""
         return {
             effect.operation: effect.in_doubt
-            for effect in self._operations.values()
-            if isinstance(effect, EffectOperation) and effect.in_doubt
+            for effect in self._agenda.effects()
+            if effect.in_doubt
         }
 
     @property
     def awaited_signals(self) -> list[str]:
         """Names of the messages that the workflow waits for."""
-        return [name for name, waiting in self._receivers.items() if waiting]
+        return self._mailbox.awaited
 
     @property
     def pinned(self) -> int:
@@ -167,11 +161,11 @@ class Machine:
 
     def find(self, operation: OperationId) -> Operation | None:
         """Return an open operation, to be looked at and not changed."""
-        return self._operations.get(operation)
+        return self._agenda.find(operation)
 
     def is_open(self, operation: OperationId) -> bool:
         """Whether the operation still waits for its outcome."""
-        return operation in self._operations
+        return self._agenda.find(operation) is not None
 
     def deliver(self, turn: Sequence[Entry], at: datetime) -> None:
         """Deliver one turn, and let the workflow run until it waits.
@@ -187,14 +181,16 @@ class Machine:
         self._now = max(at, self._now) if self._now else at
         for entry in turn:
             self._apply(entry)
-            self._delivered += 1
-        self._run()
+            self._agenda.position += 1
+        # Workflow code cannot see an intent. If one let code run (a condition over the time, say), that code could give up an
+        # effect whose intent is the next entry of the same commit.
+        if not all(isinstance(entry, EffectIntended) for entry in turn):
+            self._run()
 
     def take_commands(self) -> list[Command]:
         """Return the commands that were not returned before, in the order in which they were given."""
-        commands = list(self._commands.values())
-        self._commands.clear()
-        if self._outcome and not self._finish_given and self._closed is None and self._settled():
+        commands = self._agenda.take()
+        if self._outcome and not self._finish_given and not self._agenda.effects():
             self._finish_given = True
             commands.append(Finish(outcome=self._outcome))
         return commands
@@ -202,14 +198,12 @@ class Machine:
     def evict(self) -> None:
         """Take the run out of memory: end every task without letting it act. The machine is of no use afterwards."""
         self._loop.evict()
-        self._commands.clear()
-        self._operations.clear()
+        self._agenda.clear()
 
     # What workflow code asks (the Context protocol)
 
     def info(self) -> RunInfo:
         """Return what is known about the run."""
-        self._refuse_when_evicting()
         assert self._started_at is not None
         return RunInfo(
             tenant=self._tenant,
@@ -217,18 +211,16 @@ class Machine:
             workflow=self._program.name,
             generation=self._generation,
             started_at=self._started_at,
-            entries=self._delivered,
+            entries=self._agenda.position,
         )
 
     def now(self) -> datetime:
         """Return the time of the entry that was delivered last."""
-        self._refuse_when_evicting()
         assert self._now is not None
         return self._now
 
     def random(self) -> RunRandom:
         """Return a fresh generator, the same one in every replay."""
-        self._refuse_when_evicting()
         assert self._started is not None
         path = self._loop.current_path()
         self._draws[path] = count = self._draws.get(path, 0) + 1
@@ -244,6 +236,7 @@ class Machine:
         if self._loop.evicting:
             return future
         operation = self._next_operation()
+        future.on_cancel = lambda: self._agenda.abandon(operation)
         match request:
             case StepRequest():
                 self._begin_step(operation, request, future)
@@ -257,37 +250,12 @@ class Machine:
 
     async def receive(self, name: str, decode: Callable[[bytes], Any]) -> Any:
         """Wait for the next message of that name."""
-        queue = self._mail.setdefault(name, deque())
-        waiting = self._receivers.setdefault(name, deque())
-        while not queue or waiting:
-            future: asyncio.Future[None] = self._loop.create_future()
-            waiting.append(future)
-            try:
-                await future
-            except BaseException:
-                # A receiver that leaves after it was woken passes the wake-up on, so that no message waits unseen.
-                if future in waiting:
-                    waiting.remove(future)
-                elif queue and not self._loop.evicting:
-                    self._wake_receiver(name)
-                raise
-            if queue:
-                break
-        return decode(bytes(queue.popleft().value))
+        message = await self._mailbox.receive(name)
+        return decode(bytes(message.value))
 
     async def wait_condition(self, predicate: Callable[[], bool]) -> None:
         """Wait until `predicate` is true; it is looked at after all messages of a turn were handled."""
-        self._refuse_when_evicting()
-        if predicate():
-            return
-        future: asyncio.Future[None] = self._loop.create_future()
-        condition = (predicate, future)
-        self._conditions.append(condition)
-        try:
-            await future
-        finally:
-            if condition in self._conditions:
-                self._conditions.remove(condition)
+        await self._conditions.wait(predicate)
 
     # What the loop asks (the LoopHost protocol)
 
@@ -303,12 +271,13 @@ class Machine:
         operation = self._next_operation()
         handle.operation = operation
         due = self._now + timedelta(seconds=delay_seconds)
-        self._operations[operation] = TimerOperation(operation, handle)
-        self._commands[operation] = StartTimer(operation=operation, due=due)
+        self._agenda.open(
+            TimerOperation(operation, handle), StartTimer(operation=operation, due=due)
+        )
 
     def cancel_timer(self, handle: TimerHandle) -> None:
         """Forget a timer that was cancelled before it came due."""
-        self._abandon(handle.operation)
+        self._agenda.abandon(handle.operation)
 
     # Operations begin
 
@@ -319,11 +288,10 @@ class Machine:
     def _begin_step(
         self, operation: OperationId, request: StepRequest, future: WorkflowFuture[Any]
     ) -> None:
-        self._operations[operation] = StepOperation(operation, request, future)
-        self._commands[operation] = RunStep(
-            operation=operation, name=request.name, arguments=request.arguments
+        self._agenda.open(
+            StepOperation(operation, request, future),
+            RunStep(operation=operation, name=request.name, arguments=request.arguments),
         )
-        future.on_cancel = lambda: self._abandon(operation)
 
     def _begin_effect(
         self, operation: OperationId, request: EffectRequest, future: WorkflowFuture[Any]
@@ -331,7 +299,7 @@ class Machine:
         twin = self._ledger.open_twin(request)
         if twin is not None:
             future.uncancellable = twin.intent is not None
-            future.on_cancel = lambda: self._abandon(twin.operation)
+            future.on_cancel = lambda: self._agenda.abandon(twin.operation)
             twin.followers.append(future)
             return
         try:
@@ -342,75 +310,49 @@ class Machine:
             return
         effect = EffectOperation(operation, request, future, number, grant, match)
         self._ledger.opened(effect)
-        self._operations[operation] = effect
-        self._commands[operation] = IntendEffect(
-            operation=operation,
-            name=request.name,
-            arguments=request.arguments,
-            payload_sha256=request.payload_sha256,
-            action_sha256=request.action_sha256,
-            match_sha256=match,
-            number=number,
-            grant=grant,
+        self._agenda.open(
+            effect,
+            IntendEffect(
+                operation=operation,
+                name=request.name,
+                arguments=request.arguments,
+                payload_sha256=request.payload_sha256,
+                action_sha256=request.action_sha256,
+                match_sha256=match,
+                number=number,
+                grant=grant,
+            ),
         )
-        future.on_cancel = lambda: self._abandon(operation)
 
     def _begin_approval(
         self, operation: OperationId, request: ApprovalRequest, future: WorkflowFuture[Any]
     ) -> None:
         approval_id = f"{self._generation}~{operation}"
-        self._operations[operation] = ApprovalOperation(operation, request, future, approval_id)
         self._ledger.asked(approval_id, request.covers)
-        self._commands[operation] = RequestApproval(
-            operation=operation,
-            approval_id=approval_id,
-            role=request.role,
-            subject=request.subject,
-            subject_sha256=request.subject_sha256,
-            covers=request.covers,
-            expires_in=request.expires_in,
-            use_within=request.use_within,
+        self._agenda.open(
+            ApprovalOperation(operation, request, future, approval_id),
+            RequestApproval(
+                operation=operation,
+                approval_id=approval_id,
+                role=request.role,
+                subject=request.subject,
+                subject_sha256=request.subject_sha256,
+                covers=request.covers,
+                expires_in=request.expires_in,
+                use_within=request.use_within,
+            ),
         )
-        future.on_cancel = lambda: self._abandon(operation)
-
-    def _abandon(self, operation: OperationId) -> None:
-        """Forget what the workflow waits for no longer; an effect goes on once intended, or while an equal call waits for it."""
-        found = self._operations.get(operation)
-        if isinstance(found, EffectOperation) and (
-            found.intent is not None or not all(one.done() for one in found.futures())
-        ):
-            return
-        if found is not None:
-            self._forget(found)
-
-    def _forget(self, found: Operation) -> None:
-        if isinstance(found, EffectOperation):
-            self._ledger.settled(found, succeeded=False)
-        operation = found.operation
-        del self._operations[operation]
-        self._abandoned.add(operation)
-        untaken = self._commands.pop(operation, None) is not None
-        asked = isinstance(found, ApprovalOperation) and found.requested
-        if not untaken or asked:
-            approval_id = found.approval_id if isinstance(found, ApprovalOperation) else ""
-            self._commands[operation] = Abandon(operation=operation, approval_id=approval_id)
 
     # Entries arrive
 
-    def _apply(self, entry: Entry) -> None:  # noqa: C901, PLR0912 - one arm a kind; the union is closed
+    def _apply(self, entry: Entry) -> None:  # noqa: C901 - one arm a kind; the union is closed
         match entry:
             case Started():
                 self._started = entry
             case Taken():
                 self._begin_run()
-            case StepCompleted():
-                step = self._expect(entry.operation, StepOperation, entry.name)
-                if step is not None:
-                    self._settle(step.operation, step.future, step.request.decode, entry.value)
-            case StepFailed():
-                step = self._expect(entry.operation, StepOperation, entry.name)
-                if step is not None:
-                    self._fail(step.operation, step.future, entry.failure, step.request.raises)
+            case StepCompleted() | StepFailed():
+                self._apply_step(entry)
             case EffectIntended():
                 self._apply_intent(entry)
             case EffectCompleted():
@@ -418,21 +360,19 @@ class Machine:
             case EffectFailed() | EffectRefused():
                 self._settle_effect(entry.operation, entry.name, entry.failure)
             case EffectInDoubt():
-                effect = self._expect_effect(entry.operation, entry.name)
-                effect.in_doubt = entry.why
-                self._commands.pop(entry.operation, None)
+                self._agenda.expect_effect(entry.operation, entry.name).in_doubt = entry.why
+                self._agenda.silence(entry.operation)
             case EffectCleared():
-                effect = self._expect_effect(entry.operation, entry.name)
+                effect = self._agenda.expect_effect(entry.operation, entry.name)
                 effect.in_doubt = ""
-                self._command_settle(effect, cleared=True)
+                self._command_settle(effect)
             case TimerFired():
-                timer = self._expect(entry.operation, TimerOperation, "")
+                timer = self._agenda.expect(entry.operation, TimerOperation)
                 if timer is not None:
-                    self._close_operation(timer.operation)
+                    self._agenda.close(timer.operation)
                     self._loop.fire(timer.handle)
             case MessageReceived():
-                self._mail.setdefault(entry.name, deque()).append(entry)
-                self._wake_receiver(entry.name)
+                self._mailbox.put(entry)
             case ApprovalRequested():
                 self._apply_request(entry)
             case ApprovalDecided() | ApprovalExpired():
@@ -452,17 +392,24 @@ class Machine:
             return
         assert self._started is not None
         self._started_at = self._now
-        arguments = bytes(self._started.arguments)
+        # Decoded here and not in the task: arguments that do not fit are for an operator, and no failure of the run.
+        body = self._program.start(bytes(self._started.arguments))
+        self._root = self._loop.spawn(body, name=self._run_id, context=self._context)
 
-        async def body() -> Any:
-            return await self._program.start(arguments)
-
-        self._root = self._loop.spawn(body(), name=self._run_id, context=self._context)
+    def _apply_step(self, entry: StepCompleted | StepFailed) -> None:
+        step = self._agenda.expect(entry.operation, StepOperation, entry.name)
+        if step is None:
+            return
+        self._agenda.close(step.operation)
+        if isinstance(entry, StepFailed):
+            _set_failure(step.future, entry.failure, step.request.raises)
+        elif not step.future.done():
+            step.future.set_result(step.request.decode(bytes(entry.value)))
 
     def _apply_intent(self, entry: EffectIntended) -> None:
-        effect = self._expect_effect(entry.operation, entry.name)
+        effect = self._agenda.expect_effect(entry.operation, entry.name)
         if not effect.request.same_arguments(bytes(entry.requested)):
-            raise self._mismatch(
+            raise self._agenda.mismatch(
                 f"the journal holds the effect {entry.name!r} with other arguments",
                 recorded=bytes(entry.requested).decode(errors="replace"),
                 asked=effect.request.arguments.decode(errors="replace"),
@@ -470,180 +417,81 @@ class Machine:
             )
         effect.intent = entry
         for future in effect.futures():
-            if isinstance(future, WorkflowFuture):
-                future.uncancellable = True
-        self._command_settle(effect, cleared=False)
+            future.uncancellable = True
+        self._command_settle(effect)
 
-    def _command_settle(self, effect: EffectOperation, *, cleared: bool) -> None:
+    def _command_settle(self, effect: EffectOperation) -> None:
         assert effect.intent is not None
-        self._commands[effect.operation] = SettleEffect(
-            operation=effect.operation,
-            name=effect.request.name,
-            intent=effect.intent,
-            cleared=cleared,
+        self._agenda.command(
+            SettleEffect(operation=effect.operation, name=effect.request.name, intent=effect.intent)
         )
 
     def _settle_effect(self, operation: OperationId, name: str, result: Raw | Failure) -> None:
-        if operation in self._abandoned:
+        effect = self._agenda.expect(operation, EffectOperation, name)
+        if effect is None:
             return
-        effect = self._expect_effect(operation, name)
-        self._close_operation(operation)
+        self._agenda.close(operation)
         self._ledger.settled(effect, succeeded=not isinstance(result, Failure))
         for future in effect.futures():
-            if isinstance(future, WorkflowFuture):
-                future.uncancellable = False
+            future.uncancellable = False
             if isinstance(result, Failure):
                 _set_failure(future, result, effect.request.raises)
             elif not future.done():
                 future.set_result(effect.request.decode(bytes(result)))
 
     def _apply_request(self, entry: ApprovalRequested) -> None:
-        self._approvals[entry.operation] = entry
-        approval = self._expect(entry.operation, ApprovalOperation, "")
+        approval = self._agenda.expect(entry.operation, ApprovalOperation)
         if approval is None:
             # Cancelled in an earlier turn of the same commit: nobody waits, so nobody should be asked.
-            self._commands[entry.operation] = Abandon(
-                operation=entry.operation, approval_id=entry.approval_id
-            )
+            self._agenda.command(Abandon(operation=entry.operation, approval_id=entry.approval_id))
             return
-        if approval.request.subject_sha256 != entry.subject_sha256:
-            raise self._mismatch(
+        request = approval.request
+        if request.role != entry.role or not request.same_subject(bytes(entry.subject)):
+            raise self._agenda.mismatch(
                 "the journal holds an approval request for something else",
-                recorded=bytes(entry.subject).decode(errors="replace"),
-                asked=bytes(approval.request.subject).decode(errors="replace"),
+                recorded=f"role {entry.role}: " + bytes(entry.subject).decode(errors="replace"),
+                asked=f"role {request.role}: " + bytes(request.subject).decode(errors="replace"),
                 operation=entry.operation,
             )
-        approval.requested = True
-        self._commands[entry.operation] = AwaitDecision(
-            operation=entry.operation, approval_id=entry.approval_id, expires_at=entry.expires_at
+        approval.requested = entry
+        self._agenda.command(
+            AwaitDecision(
+                operation=entry.operation,
+                approval_id=entry.approval_id,
+                expires_at=entry.expires_at,
+            )
         )
 
     def _apply_decision(self, entry: ApprovalDecided | ApprovalExpired) -> None:
-        approval = self._expect(entry.operation, ApprovalOperation, "")
+        approval = self._agenda.expect(entry.operation, ApprovalOperation)
         if approval is None:
             return
-        self._close_operation(entry.operation)
-        requested = self._approvals[entry.operation]
+        requested = approval.requested
+        if requested is None:
+            raise self._agenda.mismatch(
+                "the journal holds a decision on what was never asked",
+                recorded=f"decision on {entry.approval_id}",
+                asked=self._agenda.describe(),
+                operation=entry.operation,
+            )
+        self._agenda.close(entry.operation)
         if isinstance(entry, ApprovalDecided) and entry.approved:
             self._ledger.approved(entry.approval_id)
-            grant = Grant(
-                approval_id=entry.approval_id,
-                by=entry.by,
-                reason=entry.reason,
-                subject_sha256=entry.subject_sha256,
-                decided_at=entry.decided_at,
-                use_by=requested.use_by,
-            )
             if not approval.future.done():
-                approval.future.set_result(grant)
+                approval.future.set_result(grant_of(entry, requested))
         elif not approval.future.done():
-            approval.future.set_exception(self._not_granted(entry, requested))
-
-    def _not_granted(
-        self, entry: ApprovalDecided | ApprovalExpired, requested: ApprovalRequested
-    ) -> OutlastError:
-        if isinstance(entry, ApprovalExpired):
-            return ApprovalExpiredError(
-                f"nobody with the role {requested.role!r} decided before {requested.expires_at:%Y-%m-%d %H:%M:%S} UTC",
-                stage="decide",
-                run=self._run_id,
-                operation=entry.operation,
-                hint="start the run again with a new id, or give a longer expires_in",
-            )
-        return ApprovalDeniedError(
-            f"denied by {entry.by}: {entry.reason or 'no reason given'}",
-            by=entry.by,
-            reason=entry.reason,
-            run=self._run_id,
-            operation=entry.operation,
-            hint="nothing that the approval covers was done",
-        )
+            approval.future.set_exception(not_granted(entry, requested, self._run_id))
 
     def _apply_end(self, entry: Outcome) -> None:
-        if self._outcome is None:
-            raise self._mismatch(
-                "the journal says that the run has ended, and the code still waits",
-                recorded=type(entry).__name__.lower(),
-                asked=self._open_text(),
+        if type(self._outcome) is not type(entry):
+            code = "still waits" if self._outcome is None else _word(self._outcome)
+            raise self._agenda.mismatch(
+                f"the journal says that the run {_word(entry)}, and the code {code}",
+                recorded=_word(entry),
+                asked=f"{code}; open: {self._agenda.describe()}",
             )
         self._closed = entry
         self._finish_given = True
-
-    def _wake_receiver(self, name: str) -> None:
-        waiting = self._receivers.get(name)
-        while waiting:
-            future = waiting.popleft()
-            if not future.done():
-                future.set_result(None)
-                return
-
-    # Settling
-
-    def _settle(
-        self,
-        operation: OperationId,
-        future: asyncio.Future[Any],
-        decode: Callable[[bytes], Any],
-        value: Raw,
-    ) -> None:
-        self._close_operation(operation)
-        if not future.done():
-            future.set_result(decode(bytes(value)))
-
-    def _fail(
-        self,
-        operation: OperationId,
-        future: asyncio.Future[Any],
-        failure: Failure,
-        raises: tuple[type[BaseException], ...],
-    ) -> None:
-        self._close_operation(operation)
-        _set_failure(future, failure, raises)
-
-    def _close_operation(self, operation: OperationId) -> None:
-        self._operations.pop(operation, None)
-        self._commands.pop(operation, None)
-
-    def _expect(self, operation: OperationId, kind: type[Any], name: str) -> Any:
-        """Return the open operation that an entry speaks of, or None when the workflow abandoned it."""
-        found = self._operations.get(operation)
-        if found is None and operation in self._abandoned:
-            return None
-        asked_name = "" if found is None or not name else name_of(found)
-        if not isinstance(found, kind) or (name and asked_name != name):
-            wanted = kind.__name__.removesuffix("Operation").lower()
-            raise self._mismatch(
-                f"the journal answers {operation} and the code asks for something else there",
-                recorded=f"{wanted} {name}".strip(),
-                asked=describe(found) if found else f"nothing at {operation}; open: {self._open_text()}",
-                operation=operation,
-            )
-        return found
-
-    def _expect_effect(self, operation: OperationId, name: str) -> EffectOperation:
-        found = self._expect(operation, EffectOperation, name)
-        if found is None:
-            raise self._mismatch(
-                "the journal holds an effect that the code gave up before it was intended",
-                recorded=f"effect {name}",
-                asked="nothing: the call was cancelled",
-                operation=operation,
-            )
-        return found
-
-    def _mismatch(
-        self, what: str, *, recorded: str, asked: str, operation: OperationId | None = None
-    ) -> NonDeterminismError:
-        return NonDeterminismError(
-            f"{what}\n  journal entry {self._delivered}: {recorded}\n  code:             {asked}",
-            run=self._run_id,
-            operation=operation,
-            hint="the workflow's code changed under a run in flight, or it decides by something that is not recorded; "
-            "deploy the code that began the run, or keep decisions out of clocks, random values, sets and globals",
-        )
-
-    def _open_text(self) -> str:
-        return ", ".join(describe(one) for one in self._operations.values()) or "nothing"
 
     # Running
 
@@ -652,8 +500,9 @@ class Machine:
             return
         try:
             self._run_until_idle()
-        except ForbiddenInWorkflowError as spinning:
-            self._end_body(Failed(failure=capture(spinning)))
+        except (ForbiddenInWorkflowError, SystemExit) as error:
+            # It spins; or it calls `sys.exit()`, which must end the run and not the worker.
+            self._end_body(Failed(failure=capture(error)))
             return
         if self._loop.errors:
             self._end_body(Failed(failure=capture(self._loop.errors[0])))
@@ -668,58 +517,44 @@ class Machine:
 
             def look() -> None:
                 nonlocal fired
-                fired = self._fire_conditions()
+                fired = self._conditions.fire()
 
             self._loop.call_soon(look, context=self._context)
             self._loop.run_until_idle()
-
-    def _fire_conditions(self) -> bool:
-        """Resolve the conditions that are true, in the order in which they were registered."""
-        fired = False
-        for condition in list(self._conditions):
-            predicate, future = condition
-            if future.done() or condition not in self._conditions:
-                continue
-            try:
-                holds = predicate()
-            except Exception as error:  # noqa: BLE001 - the author's predicate; its error belongs to who waits
-                self._conditions.remove(condition)
-                future.set_exception(error)
-                fired = True
-                continue
-            if holds:
-                self._conditions.remove(condition)
-                future.set_result(None)
-                fired = True
-        return fired
 
     def _end_body(self, outcome: Outcome) -> None:
         self._outcome = outcome
         self._conditions.clear()
         self._loop.close()
-        for found in list(self._operations.values()):
-            if not (isinstance(found, EffectOperation) and found.intent is not None):
-                self._forget(found)
+        self._agenda.abandon_all()
 
     def _outcome_of(self, root: asyncio.Task[Any]) -> Outcome:
         if root.cancelled():
             return Cancelled(failure=capture(asyncio.CancelledError("the run was cancelled")))
         error = root.exception()
-        if isinstance(error, ApprovalExpiredError):
-            return Cancelled(failure=capture(error))
         if error is not None:
-            return Failed(failure=capture(error))
+            return _end_by(error)
         try:
             return Completed(value=Raw(self._program.encode(root.result())))
         except OutlastError as refused:
             return Failed(failure=capture(refused))
 
-    def _settled(self) -> bool:
-        return not any(isinstance(one, EffectOperation) for one in self._operations.values())
 
-    def _refuse_when_evicting(self) -> None:
-        if self._loop.evicting:
-            raise RunEvicted
+def _end_by(error: BaseException) -> Failed | Cancelled:
+    """An approval that nobody gave cancels the run, also out of a group of tasks; anything else fails it."""
+    failure = capture(error)
+    return Cancelled(failure=failure) if _is_expiry(error) else Failed(failure=failure)
+
+
+def _is_expiry(error: BaseException) -> bool:
+    members: tuple[BaseException, ...] | None = getattr(error, "exceptions", None)
+    if isinstance(error, BaseExceptionGroup) and members:
+        return all(map(_is_expiry, members))
+    return isinstance(error, ApprovalExpiredError)
+
+
+def _word(outcome: Outcome) -> str:
+    return type(outcome).__name__.lower()
 
 
 def _set_failure(

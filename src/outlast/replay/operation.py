@@ -6,12 +6,13 @@ workflow stopped waiting. Entries for abandoned operations are expected and chan
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from outlast.journal.entry import EffectIntended, GrantUse, OperationId
+from outlast.journal.entry import ApprovalRequested, EffectIntended, GrantUse, OperationId
 from outlast.replay.context import ApprovalRequest, EffectRequest, StepRequest
+from outlast.replay.loop import TimerHandle
+from outlast.replay.task import WorkflowFuture
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +21,7 @@ class StepOperation:
 
     operation: OperationId
     request: StepRequest
-    future: asyncio.Future[Any]
+    future: WorkflowFuture[Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -34,15 +35,15 @@ class EffectOperation:
 
     operation: OperationId
     request: EffectRequest
-    future: asyncio.Future[Any]
+    future: WorkflowFuture[Any]
     number: int
     grant: GrantUse | None
     match_sha256: str
     intent: EffectIntended | None = None
     in_doubt: str = ""
-    followers: list[asyncio.Future[Any]] = field(default_factory=list[asyncio.Future[Any]])
+    followers: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
 
-    def futures(self) -> list[asyncio.Future[Any]]:
+    def futures(self) -> list[WorkflowFuture[Any]]:
         """Return the futures that wait for the outcome, the first caller's first."""
         return [self.future, *self.followers]
 
@@ -52,18 +53,22 @@ class TimerOperation:
     """A durable timer of the loop."""
 
     operation: OperationId
-    handle: asyncio.TimerHandle
+    handle: TimerHandle
 
 
 @dataclass(slots=True, eq=False)
 class ApprovalOperation:
-    """A request that waits for a person."""
+    """A request that waits for a person.
+
+    Args:
+        requested: The entry by which the person was asked.
+    """
 
     operation: OperationId
     request: ApprovalRequest
-    future: asyncio.Future[Any]
+    future: WorkflowFuture[Any]
     approval_id: str
-    requested: bool = False
+    requested: ApprovalRequested | None = None
 
 
 Operation = StepOperation | EffectOperation | TimerOperation | ApprovalOperation

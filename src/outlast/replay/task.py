@@ -68,10 +68,6 @@ class TaskLoop(RefusingLoop):
         """Return the next creation number of this loop."""
 
     @abstractmethod
-    def begin(self, startable: Startable[Any]) -> None:
-        """Start a call's operation in the name of the current task."""
-
-    @abstractmethod
     def defer_cancel(self, task: WorkflowTask[Any]) -> bool:
         """Note a cancel for the end of the running callback; False when it is to be delivered at once."""
 
@@ -86,17 +82,9 @@ class Startable(Coroutine[Any, Any, T_co]):
     `create_task` begins it at once in the creating task, which gives the operation its number.
     """
 
+    @abstractmethod
     def begin(self) -> None:
-        """Start the operation now, in the name of the current task.
-
-        Raises:
-            RuntimeError: No workflow loop is running in this thread.
-        """
-        loop = asyncio.get_running_loop()
-        if not isinstance(loop, TaskLoop):
-            message = "a call can only be started by workflow code"
-            raise RuntimeError(message)  # noqa: TRY004  # the state is wrong, not an argument
-        loop.begin(self)
+        """Start the operation now, in the name of the current task."""
 
 
 class WorkflowFuture(asyncio.Future[T]):

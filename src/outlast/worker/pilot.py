@@ -418,7 +418,7 @@ class Pilot:
                     self._intend(command)
                 case SettleEffect():
                     effect = self._deck.registry.effects.get(command.name)
-                    fresh = operation in self._intended_here or command.cleared
+                    fresh = operation in self._intended_here
                     self._intended_here.discard(operation)
                     known = self._known(effect, command.name)
                     self._begin(operation, EffectRun(self, command, known, fresh=fresh).run())
@@ -568,7 +568,10 @@ class Pilot:
             if one.entry is not None
         ]
         self._intended_here.update(
-            entry.operation for entry, _ in entries if isinstance(entry, EffectIntended)
+            # Only in these hands: after a crash, an attempt may have been made since the effect was cleared.
+            entry.operation
+            for entry, _ in entries
+            if isinstance(entry, EffectIntended | EffectCleared)
         )
         await self._deliver(_turns(entries))
         for proposal in proposals:

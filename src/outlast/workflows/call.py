@@ -5,6 +5,7 @@ It happens once: when it is awaited, or when it is handed to a task. Until then 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Protocol, TypeVar
 
@@ -72,11 +73,13 @@ class Call(Startable[R_co]):
 
     def send(self, value: Any) -> Any:
         """Advance, as a task does."""
-        return self._started().send(value)
+        if self._awaitable is None:
+            self.begin()
+        return self._iterate().send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Raise inside, as a task does to cancel."""
-        return self._started().throw(*error)
+        """Raise inside, as a task does to cancel; a call that was not started stays so."""
+        return self._iterate().throw(*error)
 
     def close(self) -> None:
         """Give up waiting."""
@@ -87,18 +90,17 @@ class Call(Startable[R_co]):
         """Name the function, never its arguments: they may be secret."""
         return f"<Call of {self.callee.name}>"
 
-    def _started(self) -> Generator[Any, Any, R_co]:
-        if self._awaitable is None:
-            self.begin()
+    def _iterate(self) -> Generator[Any, Any, R_co]:
         if self._iterator is None:
             self._iterator = self._waiting()
         return self._iterator
 
     def _waiting(self) -> Generator[Any, Any, R_co]:
-        return (yield from self._awaitable.__await__())
+        waiting: Generator[Any, Any, R_co] = self._awaitable.__await__()
+        return (yield from waiting)
 
 
 async def plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a decorated function as the ordinary function that it is."""
-    result = function(*args, **kwargs)
-    return await result if isinstance(result, Coroutine) else result
+    result: Any = function(*args, **kwargs)
+    return await result if inspect.isawaitable(result) else result

@@ -19,7 +19,12 @@ import msgspec
 from outlast.effects.intent import SETTLE, Repeat
 from outlast.effects.key import check_name
 from outlast.effects.retry import ONCE, RetryPolicy
-from outlast.errors import DefinitionError, EffectOutsideWorkflowError, ForbiddenInWorkflowError
+from outlast.errors import (
+    DecodeError,
+    DefinitionError,
+    EffectOutsideWorkflowError,
+    ForbiddenInWorkflowError,
+)
 from outlast.journal.canonical import canonical, payload_sha256, sha256_of
 from outlast.journal.codec import ArgumentCodec, TypeCodec, arguments_codec, codec_for
 from outlast.journal.entry import Cover
@@ -274,14 +279,6 @@ class Effect(Definition[P, R]):
             return Repeat.IDEMPOTENT
         return Repeat.PROBED if self.rules.probe is not None else Repeat.NEVER
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """Describe a call; it happens when a workflow awaits it.
-
-        Raises:
-            TypeError: The function cannot be called with these arguments.
-        """
-        return super().__call__(*args, **kwargs)
-
     def where(self, **fields: Any) -> Pattern:
         """Return the pattern of calls whose named arguments equal these, for `covers=`.
 
@@ -349,15 +346,20 @@ class Effect(Definition[P, R]):
         }
         return sha256_of(action)
 
-    def _recode(self, recorded: bytes) -> bytes:
-        args, kwargs = self.arguments.decode(recorded)
+    def _recode(self, recorded: bytes) -> bytes | None:
+        """Return recorded arguments as today's types write them; None when they do not fit them."""
+        try:
+            args, kwargs = self.arguments.decode(recorded)
+        except DecodeError:
+            return None
         return self.arguments.encode(args, kwargs)
 
     def _check_rules(self) -> None:
         rules, options = self.rules, self.options
         if rules.idempotent and rules.probe is not None:
             raise self._refused(
-                "is both idempotent and probed", "keep one: a key that the receiver honours needs no probe"
+                "is both idempotent and probed",
+                "keep one: a key that the receiver honours needs no probe",
             )
         if self.repeat is not Repeat.IDEMPOTENT and options.start_to_close_timeout is None:
             raise self._refused(
@@ -371,7 +373,9 @@ class Effect(Definition[P, R]):
             )
         unknown = [name for name in rules.key_on if name not in self.signature.parameters]
         if unknown:
-            raise self._refused(f"has no parameter {', '.join(unknown)}", "name parameters in key_on=")
+            raise self._refused(
+                f"has no parameter {', '.join(unknown)}", "name parameters in key_on="
+            )
         if rules.probe is not None:
             wanted = list(self.signature.parameters)
             found = list(inspect.signature(_bare(rules.probe)).parameters)

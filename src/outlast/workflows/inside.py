@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
-from outlast.approvals.request import subject_of
+from outlast.approvals.request import still_asks, subject_of
 from outlast.errors import DefinitionError
 from outlast.journal.codec import codec_for
 from outlast.journal.entry import Cover
@@ -20,6 +20,8 @@ from outlast.workflows.definition import Effect, Pattern
 from outlast.workflows.message import Signal
 
 T = TypeVar("T")
+
+_PLAIN: frozenset[type[Any]] = frozenset({dict, list, str, int, float, bool, type(None)})
 
 
 def now() -> datetime:
@@ -66,7 +68,9 @@ async def receive(signal: Signal[T], *, timeout: timedelta | None = None) -> T: 
 
 
 async def wait_condition(
-    predicate: Callable[[], bool], *, timeout: timedelta | None = None  # noqa: ASYNC109 - durable
+    predicate: Callable[[], bool],
+    *,
+    timeout: timedelta | None = None,  # noqa: ASYNC109 - durable
 ) -> None:
     """Wait until `predicate()` is true; it is looked at after every turn, when all messages of the turn were handled.
 
@@ -121,20 +125,23 @@ async def approval(
             role=role,
             expires_in=expires_in,
             use_within=until,
+            same_subject=lambda recorded: still_asks(recorded, bytes(asked.body)),
         )
     )
 
 
 def _annotation_of(subject: Any) -> Any:
     """A plain JSON value is shown as it is; anything else by its own type."""
-    return Any if isinstance(subject, dict | list | str | int | float | None) else type(subject)
+    kind: Any = subject.__class__
+    return Any if kind in _PLAIN else kind
 
 
 def _cover(one: Call[Any] | Pattern) -> tuple[Cover, Any]:
     if isinstance(one, Pattern):
         return one.cover, one.fields
-    if isinstance(one, Call) and isinstance(one.callee, Effect):
-        return one.callee.cover(one)
+    callee: Any = getattr(one, "callee", None)
+    if isinstance(callee, Effect):
+        return callee.cover(one)
     raise DefinitionError(
         f"covers= holds {one!r}, which is no call of an effect",
         hint="give calls such as send(mail), or patterns such as send.where(to=address)",

@@ -45,9 +45,6 @@ class VirtualHost:
     def time(self) -> float:
         return self.now
 
-    def begin(self, startable: Startable[Any], task_path: TaskPath) -> None:
-        self.begun.append((startable, task_path))
-
 
 class Started(Startable[int]):
     """A call that answers when its future is resolved."""
@@ -58,8 +55,9 @@ class Started(Startable[int]):
         self.closed = False
 
     def begin(self) -> None:
-        super().begin()
-        self.future = asyncio.get_running_loop().create_future()
+        loop: Any = asyncio.get_running_loop()
+        loop.host.begun.append((self, loop.current_path()))
+        self.future = loop.create_future()
 
     def __await__(self):
         if self.future is None:

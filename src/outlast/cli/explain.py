@@ -1,0 +1,264 @@
+"""Why a run is where it is, in plain words: what it waits for, since when, what happens next, who can act and how.
+
+Pure: a run's detail goes in, sentences come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from outlast.cli.text import ago, json_text
+from outlast.client import ApprovalView, RunDetail, Standing, Status
+
+REMEDIES = {
+    "in doubt": "It goes on when somebody says what became of the effect.",
+    "non-determinism": "Its code no longer asks for what the journal holds. It goes on by itself when a worker with "
+    "fitting code starts: deploy the former code, or keep the former order of operations.",
+    "undecodable": "What the journal holds does not fit the types that the code names. It goes on by itself when a "
+    "worker with fitting code starts.",
+    "poison": "Worker after worker died while it had this run. Find out what kills the process (memory, a native "
+    "crash), deploy the cure, then send the run any message to have it tried again.",
+    "refused by the store": "The store will never take what the run has to write; look at its journal, change the code, then "
+    "send the run any message to have it tried again.",
+    "internal error": "Moving the run broke inside Outlast. It goes on by itself when a worker with other code starts; "
+    "please report the error.",
+}
+_ENDABLE = frozenset({"non-determinism", "undecodable", "poison", "refused by the store", "internal error"})
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """One thing that a run waits for.
+
+    Args:
+        kind: `timer`, `retry`, `signal`, `approval`, `in doubt`, `effect`, `blocked`, `mail` or `worker`.
+        about: The operation, approval or signal.
+        until: When something happens without anyone acting.
+        text: All of it in words.
+        commands: What can be typed.
+    """
+
+    kind: str
+    about: str
+    text: str
+    since: datetime | None = None
+    until: datetime | None = None
+    commands: tuple[str, ...] = ()
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why a run is where it is.
+
+    Args:
+        text: One paragraph.
+        commands: What can be typed, in the order of the paragraph.
+    """
+
+    run_id: str
+    status: Status
+    text: str
+    waits: list[Wait]
+    commands: list[str]
+
+
+def explain(detail: RunDetail, command: Callable[..., str]) -> Explanation:
+    """Return why a run is where it is.
+
+    Args:
+        command: Makes a command to type out of its words.
+    """
+    teller = _Teller(detail, command)
+    waits = [] if detail.status.status.closed else list(teller.waits())
+    text = " ".join([teller.opening(), *(wait.text for wait in waits)])
+    commands = [one for wait in waits for one in wait.commands]
+    if detail.status.status.closed:
+        commands = [command("runs", "show", detail.status.run_id)]
+    return Explanation(detail.status.run_id, detail.status.status, text, waits, commands)
+
+
+class _Teller:
+    """Tells one run."""
+
+    def __init__(self, detail: RunDetail, command: Callable[..., str]) -> None:
+        self._detail = detail
+        self._status = detail.status
+        self._run = detail.status.run_id
+        self._command = command
+        # What was noted when the run last left memory says nothing about a run that is in memory now.
+        self._noted: dict[str, Any] = {} if self._status.worker else self._status.waits
+
+    def opening(self) -> str:
+        """Return what the run is, and what it does."""
+        status = self._status
+        head = f"Run {self._run} of workflow {status.workflow}"
+        since = ago(status.changed_at, self._detail.now)
+        if status.status.closed:
+            why = f": {status.reason}" if status.reason else ""
+            return f"{head} ended as {status.status} at {since}{why}. Nothing more happens."
+        match status.status:
+            case Status.RUNNING if self._detail.attended:
+                return (
+                    f"{head} is in the hands of worker {status.worker}; its last entry or change came at {since}. "
+                    "What it has just begun (a first attempt of a step, a short timer) leaves no trace until it ends."
+                )
+            case Status.RUNNING:
+                return (
+                    f"{head} was in the hands of worker {status.worker}, which is gone; its last entry or change came at "
+                    f"{since}. The next worker that has registered the workflow takes it up."
+                )
+            case Status.READY:
+                return f"{head} can go on, since {since}, as soon as a worker takes it up."
+            case Status.BLOCKED:
+                return f"{head} is blocked since {since}: {status.reason or 'nobody can move it'}."
+            case Status.PAUSED:
+                return f"{head} is paused since {since}."
+            case _:
+                return f"{head} waits, parked since {since}."
+
+    def waits(self) -> Iterator[Wait]:
+        """Yield everything that the run waits for."""
+        if self._status.status is Status.BLOCKED:
+            yield from self._blocked()
+        for one in self._detail.operations:
+            yield self._operation(one)
+        for approval in self._detail.approvals:
+            yield self._approval(approval)
+        for operation, due in self._noted.get("timers", {}).items():
+            yield self._timer(operation, msgspec.convert(due, datetime, strict=False))
+        for name in self._noted.get("signals", []):
+            yield self._signal(name)
+        if self._detail.unread:
+            yield self._mail()
+        elif self._waits_for_nothing_known():
+            yield Wait(
+                "condition", "", "It waits for a condition that only a message to it can make true."
+            )
+        if not self._detail.fitting:
+            yield self._no_worker()
+
+    def _blocked(self) -> Iterator[Wait]:
+        reason = self._status.reason
+        error = self._noted.get("error", "")
+        if reason == "in doubt":
+            return
+        said = f" The worker said: {error.rstrip('.')}." if error else ""
+        end = self._command("runs", "terminate", self._run, "--reason", "TEXT")
+        remedy = REMEDIES.get(reason, "An operator must act.")
+        commands = (self._command("runs", "journal", self._run), end) if reason in _ENDABLE else ()
+        text = f"{remedy}{said} To give it up without clean-up, type: {end}."
+        yield Wait("blocked", reason, text, since=self._status.changed_at, commands=commands)
+
+    def _operation(self, one: Standing) -> Wait:
+        match one.state:
+            case "in doubt":
+                return self._doubt(one)
+            case "retrying":
+                return self._retry(one)
+            case _:
+                return Wait(
+                    "effect",
+                    one.operation,
+                    f"Effect {one.name} ({one.operation}) was intended at {self._ago(one.since)} and has no outcome yet: "
+                    "it is being attempted, or its worker finds out what became of the attempt. Nobody needs to act.",
+                    since=one.since,
+                )
+
+    def _retry(self, one: Standing) -> Wait:
+        tried = f"{one.failures} time{'' if one.failures == 1 else 's'}"
+        last = f", last with {one.failure}" if one.failure else ""
+        number = one.failures + 1
+        if one.due_at is None or one.due_at <= self._detail.now:
+            then = f"attempt {number} is due or under way"
+        else:
+            then = f"attempt {number} begins at {self._ago(one.due_at)}"
+        return Wait(
+            "retry",
+            one.operation,
+            f"{one.kind.capitalize()} {one.name} ({one.operation}) failed {tried}{last}; {then}. Nobody needs to act.",
+            since=one.since,
+            until=one.due_at,
+        )
+
+    def _doubt(self, one: Standing) -> Wait:
+        resolve = ("runs", "resolve", self._run, "--operation", one.operation)
+        commands = (
+            self._command(*resolve, "--applied", "RESULT-AS-JSON", "--reason", "TEXT"),
+            self._command(*resolve, "--not-applied", "--reason", "TEXT"),
+            self._command(*resolve, "--failed", "MESSAGE", "--reason", "TEXT"),
+        )
+        return Wait(
+            "in doubt",
+            one.operation,
+            f"Effect {one.name} ({one.operation}) is in doubt since {self._ago(one.since)}: {one.why.rstrip('.')}. "
+            f"It was called with {json_text(one.arguments, indent=None)} under the key {one.key}. "
+            "An operator looks up in the remote system whether it happened. If it did, type: "
+            f"{commands[0]}. If it did not and is to be attempted again: {commands[1]}. "
+            f"If it did not and never will: {commands[2]}.",
+            since=one.since,
+            commands=commands,
+        )
+
+    def _approval(self, one: ApprovalView) -> Wait:
+        commands = tuple(
+            self._command("approvals", word, self._run, one.approval_id)
+            for word in ("show", "approve", "deny")
+        )
+        who = f"somebody in the role {one.role}" if one.role else "a person"
+        if one.expires_at <= self._detail.now:
+            text = (
+                f"Approval {one.approval_id} was asked of {who} and its time to decide ended at {self._ago(one.expires_at)}; "
+                "the wait ends as expired when a worker next looks."
+            )
+            return Wait("approval", one.approval_id, text, one.requested_at, one.expires_at)
+        text = (
+            f"It asks {who} for approval {one.approval_id} since {self._ago(one.requested_at)}; "
+            f"without a decision the request expires at {self._ago(one.expires_at)}. "
+            f"To see it: {commands[0]}. To decide: {commands[1]}, or: {commands[2]}."
+        )
+        return Wait(
+            "approval", one.approval_id, text, one.requested_at, one.expires_at, commands
+        )
+
+    def _timer(self, operation: str, due: datetime) -> Wait:
+        return Wait(
+            "timer",
+            operation,
+            f"Timer {operation} is due at {self._ago(due)}; it goes on by itself then.",
+            since=self._status.changed_at,
+            until=due,
+        )
+
+    def _signal(self, name: str) -> Wait:
+        send = self._command("runs", "send", self._run, name, "JSON")
+        return Wait(
+            "signal",
+            name,
+            f"It waits for the message {name!r}, which anyone with access may send: {send}.",
+            since=self._status.changed_at,
+            commands=(send,),
+        )
+
+    def _mail(self) -> Wait:
+        count = self._detail.unread
+        what = "A message has" if count == 1 else f"{count} messages have"
+        return Wait("mail", "", f"{what} arrived and will be taken in when a worker looks.")
+
+    def _no_worker(self) -> Wait:
+        start = self._command("worker", "MODULE")
+        return Wait(
+            "worker",
+            self._status.workflow,
+            f"No live worker has registered workflow {self._status.workflow}, so nothing moves. Start one: {start}.",
+            commands=(start,),
+        )
+
+    def _waits_for_nothing_known(self) -> bool:
+        noted = self._noted.get("timers") or self._noted.get("signals")
+        known = noted or self._detail.operations or self._detail.approvals
+        return self._status.status is Status.WAITING and not known
+
+    def _ago(self, time: datetime | None) -> str:
+        return "an unknown time" if time is None else ago(time, self._detail.now)

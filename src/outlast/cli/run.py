@@ -1,0 +1,186 @@
+"""`outlast runs`: look at runs, send to them, end them, and say what became of an effect in doubt."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from outlast.cli import show
+from outlast.cli.explain import explain as explain_run
+from outlast.cli.output import print_json, say
+from outlast.cli.session import Session, stored, usage_error
+from outlast.client import Client, RunDetail, Status
+from outlast.errors import DefinitionError
+
+runs = typer.Typer(no_args_is_help=True, help="Look at runs, and act on them.")
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the run.")]
+
+
+@runs.command("list")
+@stored
+def list_runs(
+    session: Session,
+    status: Annotated[list[Status] | None, typer.Option(help="Only these; may be repeated.")] = None,
+    workflow: Annotated[str, typer.Option(help="Only runs of this workflow.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List runs, newest first."""
+    statuses = frozenset(status or ())
+    found = session.call(
+        lambda client: client.runs.list(statuses=statuses, workflow=workflow, limit=limit)
+    )
+    if as_json:
+        print_json(found)
+    else:
+        show.runs(found)
+
+
+@runs.command("show")
+@stored
+def show_run(session: Session, run: Run, as_json: Json = False) -> None:
+    """Show a run: where it stands, what it waits for, its last entries, how it ended."""
+    detail = session.call(_detail(run))
+    if as_json:
+        print_json(show.run_document(detail))
+    else:
+        show.run(detail, session.command)
+
+
+@runs.command("explain")
+@stored
+def explain(session: Session, run: Run, as_json: Json = False) -> None:
+    """Explain in plain words what a run waits for, what happens next, and who can act how."""
+    explanation = explain_run(session.call(_detail(run)), session.command)
+    if as_json:
+        print_json(explanation)
+    else:
+        say(explanation.text)
+
+
+@runs.command("journal")
+@stored
+def journal(session: Session, run: Run, as_json: Json = False) -> None:
+    """Print a run's journal: everything that was decided, in order."""
+    entries = session.call(lambda client: client.handle(run).journal())
+    if as_json:
+        print_json([show.entry_document(one) for one in entries])
+    else:
+        show.journal(entries)
+
+
+@runs.command("send")
+@stored
+def send(
+    session: Session,
+    run: Run,
+    signal: Annotated[str, typer.Argument(metavar="SIGNAL", help="The message's name.")],
+    value: Annotated[str, typer.Argument(metavar="[JSON]", help="Its value.")] = "null",
+    message_id: Annotated[
+        str, typer.Option("--id", help="The same id again is the same message.")
+    ] = "",
+) -> None:
+    """Send a run a message; it is delivered once."""
+    body = _json(value)
+    session.call(lambda client: client.handle(run).send(signal, body, id=message_id))
+    say(f"accepted: {signal} for run {run}")
+
+
+@runs.command("cancel")
+@stored
+def cancel(session: Session, run: Run, reason: Reason = "") -> None:
+    """Ask a run to stop and clean up; intended effects are settled first."""
+    session.call(lambda client: client.handle(run).cancel(reason))
+    say(f"accepted: run {run} is asked to stop; see {session.command('runs', 'explain', run)}")
+
+
+@runs.command("terminate")
+@stored
+def terminate(session: Session, run: Run, reason: Reason = "") -> None:
+    """End a run at once, without its clean-up. Works on any run, however large or broken."""
+    session.call(lambda client: client.handle(run).terminate(reason))
+    say(f"run {run} is terminated")
+
+
+@runs.command("resolve")
+@stored
+def resolve(  # noqa: PLR0913, PLR0917 - what an operator can say
+    session: Session,
+    run: Run,
+    operation: Annotated[
+        str, typer.Option(help="As r:3; may be left out when one effect is in doubt.")
+    ] = "",
+    applied: Annotated[
+        str | None, typer.Option(metavar="JSON", help="It happened, with this result.")
+    ] = None,
+    not_applied: Annotated[
+        bool, typer.Option("--not-applied", help="It did not happen; attempt it again.")
+    ] = False,
+    failed: Annotated[
+        str, typer.Option(metavar="TEXT", help="It did not happen and never will.")
+    ] = "",
+    reason: Reason = "",
+) -> None:
+    """Say what became of an effect in doubt, or of a step that cannot succeed."""
+    if (applied is not None) + not_applied + bool(failed) != 1:
+        raise usage_error("say one of --applied JSON, --not-applied and --failed TEXT")
+    outcome: dict[str, Any] = {"not_applied": not_applied, "failed": failed, "reason": reason}
+    if applied is not None:
+        outcome["applied"] = _json(applied)
+
+    async def work(client: Client) -> str:
+        handle = client.handle(run)
+        chosen = _open_operation(await handle.detail(), operation)
+        await handle.resolve(chosen, **outcome)
+        return chosen
+
+    chosen = session.call(work)
+    say(
+        f"accepted: the outcome of {chosen} in run {run} is recorded when a worker takes it in; "
+        f"see {session.command('runs', 'explain', run)}"
+    )
+
+
+def _detail(run: str) -> Any:
+    async def work(client: Client) -> RunDetail:
+        return await client.handle(run).detail()
+
+    return work
+
+
+def _json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text.encode())
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise usage_error(
+            f"{text!r} is not JSON ({error}); a text needs its quotes, as '\"text\"'"
+        ) from None
+
+
+def _open_operation(detail: RunDetail, operation: str) -> str:
+    """Return the operation that is meant: the one named, if its outcome can be said; else the only one in doubt."""
+    run = detail.status.run_id
+    doubtful = [one.operation for one in detail.operations if one.state == "in doubt"]
+    if not operation and len(doubtful) == 1:
+        return doubtful[0]
+    if not operation:
+        raise DefinitionError(
+            f"{len(doubtful)} effects are in doubt: {', '.join(doubtful)}"
+            if doubtful
+            else "no effect of this run is in doubt",
+            run=run,
+            hint="name one with --operation" if doubtful else "see `outlast runs explain`",
+        )
+    steps = [one.operation for one in detail.operations if one.kind == "step"]
+    if operation not in doubtful and operation not in steps:
+        raise DefinitionError(
+            f"{operation} is no effect in doubt, and no step that failed and is tried again",
+            run=run,
+            hint=f"in doubt: {', '.join(doubtful) or 'none'}; see `outlast runs explain`",
+        )
+    return operation

@@ -1,0 +1,151 @@
+"""`outlast worker`: imports code, runs what it declares until told to stop, and gives every run back."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import logging
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outlast.app import App, library_version
+from outlast.app import open as open_app
+from outlast.cli.output import complain, note, say
+from outlast.cli.session import Session, run, stored
+from outlast.cli.text import parse_length
+from outlast.errors import DefinitionError, OutlastError
+from outlast.workflows.registry import Registry
+
+
+def _length(text: str) -> timedelta:
+    try:
+        return parse_length(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+
+@stored
+def worker(
+    session: Session,
+    modules: Annotated[
+        list[str], typer.Argument(metavar="MODULE...", help="Modules to import, or files (agent.py).")
+    ],
+    lease: Annotated[
+        timedelta,
+        typer.Option(
+            parser=_length, metavar="TIME", help="How long it may be silent before others take its runs."
+        ),
+    ] = "15s",  # pyright: ignore[reportArgumentType] - parsed like what is typed
+    idle: Annotated[
+        timedelta,
+        typer.Option(parser=_length, metavar="TIME", help="How long a run that only waits stays in memory."),
+    ] = "1s",  # pyright: ignore[reportArgumentType]
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what each run does.")] = False,
+) -> None:
+    """Run the workflows that MODULE... declare, until SIGINT or SIGTERM; a second signal stops at once."""
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        for module in modules:
+            load(module)
+        workflows = sorted(Registry.of_everything().workflows)
+        if not workflows:
+            raise DefinitionError(
+                "the modules declare no workflow",
+                hint="name the module that holds what @outlast.workflow decorates",
+            )
+    except OutlastError as error:
+        complain(error)
+        raise typer.Exit(1) from None
+    app = open_app(session.database, tenant=session.tenant, lease=lease, idle=idle)
+    run(_serve(app, workflows))
+
+
+def load(name: str) -> None:
+    """Import a module by its name, or a file by its path.
+
+    Raises:
+        DefinitionError: There is no such module or file.
+    """
+    place = Path(name)
+    if place.suffix == ".py" or place.is_file():
+        _load_file(place)
+        return
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise DefinitionError(
+            f"there is no module {name!r} (no {error.name!r} on the path)",
+            hint=f"run this from the folder of the project ({Path.cwd()} now), or name a file: agent.py",
+        ) from None
+
+
+def _load_file(place: Path) -> None:
+    place = place.resolve()
+    if not place.is_file():
+        raise DefinitionError(f"there is no file {place}", hint="check the path")
+    name = place.stem
+    other = sys.modules.get(name)
+    if other is not None and getattr(other, "__file__", None) != str(place):
+        raise DefinitionError(
+            f"{place} would be imported as {name!r}, which is another module already",
+            hint="rename the file",
+        )
+    if other is not None:
+        return
+    # As `python FILE` does: the file's neighbours can be imported.
+    sys.path.insert(0, str(place.parent))
+    spec = importlib.util.spec_from_file_location(name, place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+async def _serve(app: App, workflows: list[str]) -> None:
+    stop = _stop_on_signals()
+    async with app:
+        say(f"outlast    {library_version()}")
+        say(f"database   {app.store.describe()}")
+        say(f"workflows  {', '.join(workflows)}")
+        say(f"worker     {app.worker.id}")
+        await stop.wait()
+        note("stopping: runs are given back as their attempts end; the same signal again stops at once")
+    note("stopped")
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """Return what the first signal sets; the second one ends the process, as a crash would: nothing is lost."""
+    stop = asyncio.Event()
+
+    def told(number: int) -> None:
+        if stop.is_set():
+            note("stopped at once")
+            sys.stdout.flush()
+            os._exit(128 + number)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told, number)
+    return stop

@@ -1,0 +1,52 @@
+"""A clock that moves only when the simulation moves it.
+
+Two scales, as on a machine: wall time, which an administrator can set, and monotonic time, which never goes back. Whole
+nanoseconds inside, so that adding small steps for a simulated year loses nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+BOOT_SECONDS = 1000
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class SimulatedClock:
+    """Wall and monotonic time of a simulated machine.
+
+    Args:
+        wall: The wall time at the beginning.
+    """
+
+    def __init__(self, wall: datetime = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)) -> None:
+        self._nanos = BOOT_SECONDS * 1_000_000_000
+        self._wall_at_boot = wall - timedelta(seconds=BOOT_SECONDS)
+
+    def now(self) -> datetime:
+        """Return the wall time."""
+        return self._wall_at_boot + timedelta(microseconds=self._nanos // 1000)
+
+    def monotonic(self) -> float:
+        """Return the seconds since the simulated boot."""
+        return self._nanos / 1_000_000_000
+
+    def advance(self, step: timedelta | float) -> None:
+        """Let time pass, on both scales.
+
+        Args:
+            step: A `timedelta`, or seconds; never less than asked for, so that what is due then is due.
+        """
+        if isinstance(step, timedelta):
+            self._nanos += step // _MICROSECOND * 1000
+        else:
+            self._nanos += max(1, math.ceil(step * 1_000_000_000))
+
+    def jump(self, step: timedelta) -> None:
+        """Move the wall clock alone, forth or back."""
+        self._wall_at_boot += step
+
+    def set_wall(self, time: datetime) -> None:
+        """Set the wall clock alone, as an administrator does."""
+        self._wall_at_boot += time - self.now()

@@ -1,0 +1,287 @@
+"""An event loop on simulated time, and the simulated processes whose callbacks it runs.
+
+Nothing waits: when nothing is ready, the clock moves to the next timer. Every callback belongs to the process in whose context
+it was made, so a process can be frozen (as by SIGSTOP) or killed (as by SIGKILL) between any two callbacks: none of its code
+runs any more, no clean-up either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import itertools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
+from typing import Any, TypeVar, TypeVarTuple
+
+from outlast.errors import OutlastError
+from outlast.testing.clock import SimulatedClock
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+logger = logging.getLogger("outlast.testing")
+
+LONGEST = timedelta(hours=1)
+MOST_TURNS = 1_000_000
+"""Turns of the loop without any time passing, after which the simulated code is held to spin."""
+
+
+class SimulationStuckError(OutlastError):
+    """Nothing can happen any more, or nothing ends."""
+
+    code = "simulation_stuck"
+
+
+class Process:
+    """A simulated process: what runs in its context stops when it is frozen or dead."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.dead = False
+        self._frozen = False
+        self._held: deque[asyncio.Handle] = deque()
+        self._release: Callable[[deque[asyncio.Handle]], None] = lambda _: None
+
+    def __repr__(self) -> str:
+        """Show name and state."""
+        state = "dead" if self.dead else "frozen" if self._frozen else "running"
+        return f"<Process {self.name} {state}>"
+
+    @property
+    def stopped(self) -> bool:
+        """Whether none of its code runs now."""
+        return self.dead or self._frozen
+
+    def context(self) -> contextvars.Context:
+        """Return a new context of this process."""
+        context = contextvars.Context()
+        context.run(current_process.set, self)
+        return context
+
+    def freeze(self) -> None:
+        """Stop it where it is."""
+        self._frozen = True
+
+    def thaw(self) -> None:
+        """Let it go on, with everything that came due meanwhile."""
+        self._frozen = False
+        if not self.dead:
+            self.release()
+
+    def kill(self) -> None:
+        """End it: none of its code runs again."""
+        self.dead = True
+
+    def hold(self, handle: asyncio.Handle, release: Callable[[deque[asyncio.Handle]], None]) -> None:
+        """Keep a callback that cannot run now."""
+        self._held.append(handle)
+        self._release = release
+
+    def release(self) -> None:
+        """Hand back what was kept, in order."""
+        held, self._held = self._held, deque()
+        self._release(held)
+
+
+current_process: contextvars.ContextVar[Process | None] = contextvars.ContextVar(
+    "outlast_process", default=None
+)
+
+
+async def halt_if_stopped() -> None:
+    """Go no further when the process of the caller was killed or frozen just now, by a call of its own."""
+    process = current_process.get()
+    if process is not None and process.dead:
+        await asyncio.get_running_loop().create_future()
+    if process is not None and process.stopped:
+        await asyncio.sleep(0)
+
+
+class SimulatedLoop(asyncio.AbstractEventLoop):
+    """Runs callbacks first in, first out, and never waits.
+
+    Args:
+        clock: Moved when nothing is ready.
+        longest: How much simulated time may pass in all.
+    """
+
+    def __init__(self, clock: SimulatedClock, *, longest: timedelta = LONGEST) -> None:
+        self._clock = clock
+        self._end = clock.monotonic() + longest.total_seconds()
+        self._ready: deque[tuple[asyncio.Handle, Process | None]] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle, Process | None]] = []
+        self._numbers = itertools.count()
+        self._turns = 0
+        self._closed = False
+        self.errors: list[dict[str, Any]] = []
+        """What the loop's exception handler was told."""
+
+    # Running
+
+    def run_until_complete(self, future: Awaitable[T]) -> T:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Run until `future` is done."""
+        asyncio._set_running_loop(self)
+        try:
+            task = asyncio.ensure_future(future, loop=self)
+            while not task.done():
+                self._turn()
+            return task.result()
+        finally:
+            asyncio._set_running_loop(None)
+
+    def drain(self) -> None:
+        """Cancel every task and run what is left to its end; time stands still."""
+        asyncio._set_running_loop(self)
+        try:
+            for _ in range(100):
+                tasks = asyncio.all_tasks(self)
+                if not tasks:
+                    return
+                for task in tasks:
+                    task.cancel()
+                for _, _, handle, process in self._timers:
+                    # What a process waited for does not come any more; what is left wakes up to be told so.
+                    self._ready.append((handle, process))
+                self._timers.clear()
+                for _ in range(1000):
+                    if self._ready:
+                        self._run_ready()
+        finally:
+            asyncio._set_running_loop(None)
+
+    def _turn(self) -> None:
+        if self._ready:
+            self._turns += 1
+            if self._turns > MOST_TURNS:
+                raise SimulationStuckError("the simulated code spins: no time passes")
+        else:
+            self._advance()
+        self._run_ready()
+
+    def _advance(self) -> None:
+        """Move the clock to the next timer, and make what is due then ready."""
+        while self._timers and self._timers[0][2].cancelled():
+            heapq.heappop(self._timers)
+        if not self._timers:
+            raise SimulationStuckError(
+                f"nothing is ready and no timer runs; open tasks: {self._open_tasks()}",
+                hint="something waits for what nobody will do",
+            )
+        self._turns = 0
+        when = self._timers[0][0]
+        if when > self._clock.monotonic():
+            self._clock.advance(when - self._clock.monotonic())
+        if self._clock.monotonic() > self._end:
+            raise SimulationStuckError(
+                f"the simulated time is over; open tasks: {self._open_tasks()}",
+                hint="give the simulation a larger `longest`, if the scenario means to last so long",
+            )
+        while self._timers and self._timers[0][0] <= self._clock.monotonic():
+            _, _, handle, process = heapq.heappop(self._timers)
+            if not handle.cancelled():
+                self._ready.append((handle, process))
+
+    def _run_ready(self) -> None:
+        for _ in range(len(self._ready)):
+            handle, process = self._ready.popleft()
+            if handle.cancelled():
+                continue
+            if process is not None and process.stopped:
+                process.hold(handle, lambda held, at=process: self._take_back(held, at))
+                continue
+            handle._run()
+
+    def _take_back(self, held: deque[asyncio.Handle], process: Process) -> None:
+        self._ready.extend((handle, process) for handle in held)
+
+    def _open_tasks(self) -> str:
+        names = sorted(task.get_name() for task in asyncio.all_tasks(self) if not task.done())
+        return ", ".join(names) or "none"
+
+    # What asyncio asks
+
+    def call_soon(
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """Run `callback` in the next turn."""
+        context = contextvars.copy_context() if context is None else context
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append((handle, context.get(current_process)))
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run `callback` after `delay` seconds."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run `callback` at a time of this loop."""
+        context = contextvars.copy_context() if context is None else context
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        process = context.get(current_process)
+        heapq.heappush(self._timers, (when, next(self._numbers), handle, process))
+        return handle
+
+    def time(self) -> float:
+        """Return the simulated monotonic time."""
+        return self._clock.monotonic()
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a future of this loop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        coro: Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        """Return a task of this loop."""
+        return asyncio.Task(coro, loop=self, name=name, context=context)
+
+    def get_debug(self) -> bool:
+        """Say that asyncio's debug mode is off."""
+        return False
+
+    def is_running(self) -> bool:
+        """Whether this is the running loop."""
+        return asyncio._get_running_loop() is self
+
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def close(self) -> None:
+        """Take no more part."""
+        self._closed = True
+        self._ready.clear()
+        self._timers.clear()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Keep what nobody handled."""
+        self.errors.append(context)
+        logger.error("%s", context.get("message"), exc_info=context.get("exception"))
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Nothing: cancelled timers are dropped when their time comes."""
