@@ -34,9 +34,6 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("complexity", "store/memory.py:MemoryStore._apply_owned"): (
         "the guards of an owned change, in the order in which the contract names their verdicts"
     ),
-    ("complexity", "worker/pilot.py:Pilot._advance"): (
-        "the one loop of a run: each branch is a state, and their order is the rule"
-    ),
     ("parameters", "workflows/decorator.py:effect"): (
         "each parameter is a sentence of the declaration"
     ),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import getpass
-import importlib.metadata
 import logging
 import os
 import secrets
@@ -18,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 from outlast.client import Birth, Client
 from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import Taken
+from outlast.store.finding import Finding
 from outlast.store.protocol import Store
 from outlast.worker.lease import LEASE
 from outlast.worker.worker import Worker, WorkerOptions
@@ -105,6 +106,8 @@ def local_principal() -> str:
 
 def library_version() -> str:
     """Return Outlast's version."""
+    import importlib.metadata  # costs more than the rest of this module, and only an open app needs it
+
     return importlib.metadata.version("outlast")
 
 
@@ -155,6 +158,22 @@ def _announce(text: str) -> None:
         logger.info(text)
     else:
         print(text, file=sys.stderr)
+
+
+def store_place(url: str | None = None) -> str:
+    """Return the absolute file that `url` names, or `url` itself for another kind of store."""
+    file = sqlite_file(store_url(url))
+    return str(Path(file).resolve()) if file else store_url(url)
+
+
+def examine_store(url: str | None = None) -> list[Finding]:
+    """Return what is found about the store that `url` names, without changing it; nothing where there is none."""
+    place = Path(store_place(url))
+    if not sqlite_file(store_url(url)) or not place.is_file():
+        return []
+    from outlast.store.sqlite.checkup import examine
+
+    return examine(str(place), SystemClock())
 
 
 class Connection(Client):

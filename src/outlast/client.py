@@ -454,7 +454,7 @@ class Client:
             verdict = await self._birth.submit(change)
         else:
             while isinstance(verdict := (await self.store.commit([change]))[0], Unknown):
-                await asyncio.sleep(_UNKNOWN_WAIT_SECONDS)
+                await asyncio.sleep(_UNKNOWN_WAIT_SECONDS)  # noqa: ASYNC110 - there is no event to wait for
         return verdict
 
     def new_id(self) -> str:

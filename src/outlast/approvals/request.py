@@ -6,7 +6,7 @@ What is shown is what is hashed, and what is hashed is what the decision must ca
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Raw
@@ -64,12 +64,10 @@ def _without_hashes(body: bytes) -> Any:
 def _extends(old: Any, new: Any) -> bool:
     if type(old) is not type(new):
         return False
-    match old:
-        case dict():
-            fields: dict[str, Any] = old
-            return all(key in new and _extends(value, new[key]) for key, value in fields.items())
-        case list():
-            items: list[Any] = old
-            return len(items) == len(new) and all(map(_extends, items, new))
-        case _:
-            return old == new
+    if isinstance(old, dict):
+        fields = cast("dict[str, Any]", old)
+        return all(key in new and _extends(value, new[key]) for key, value in fields.items())
+    if isinstance(old, list):
+        items = cast("list[Any]", old)
+        return len(items) == len(new) and all(map(_extends, items, new))
+    return old == new

@@ -11,16 +11,16 @@ from typing import Annotated, Any, cast
 import typer
 from rich.syntax import Syntax
 
-from outlast.cli.output import console, print_json, print_table, say
+from outlast.cli.output import console, print_json, print_table, say, say_lines
 from outlast.cli.session import Session, at_terminal, stored, usage_error
-from outlast.cli.text import ago, at, hidden_count, json_text, safe
+from outlast.cli.text import ago, at, counted, hidden_count, json_text, safe
 from outlast.client import ApprovalView, Client
 
 approvals = typer.Typer(no_args_is_help=True, help="See what people are asked, and decide.")
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 Approval = Annotated[
-    str, typer.Argument(metavar="[APPROVAL]", help="May be left out when one request waits.")
+    str, typer.Argument(metavar="APPROVAL", help="May be left out when one request waits.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the decision.")]
@@ -102,7 +102,7 @@ def show(view: ApprovalView, now: Any) -> None:
     say(f"{'use':<11}covered effects begin before {ago(view.use_by, now)}")
     diff = _diff_of(shown)
     say("subject")
-    say(json_text({**shown, "diff": "(below)"} if diff else shown))
+    say_lines(json_text({**shown, "diff": "(below)"} if diff else shown))
     if diff:
         say("diff")
         _print_diff(diff)
@@ -120,16 +120,16 @@ def _diff_of(shown: Any) -> str:
 
 
 def _print_diff(diff: str) -> None:
-    text = safe(diff, lines=True)
+    text = safe(diff, lines=True).rstrip("\n")
     screen = console()
     if screen.is_terminal:
         screen.print(
             Syntax(text, "diff", theme="ansi_dark", background_color="default", word_wrap=True)
         )
     else:
-        say(text)
+        say_lines(text)
     if hidden := hidden_count(diff):
-        say(f"({hidden} characters of the diff are invisible or direct the terminal; they are shown escaped)")
+        say(f"({counted(hidden, 'character')} of the diff hidden from the eye or obeyed by terminals, shown escaped)")
 
 
 def _cover_text(cover: dict[str, Any], spent: str) -> str:
@@ -163,6 +163,9 @@ def _decide(
             )
         view, now = session.call(_get(run, approval))
         show(view, now)
+        if view.state != "pending":
+            say(f"nothing is to be decided: it is {view.state}")
+            raise typer.Exit(1)
         if not typer.confirm(f"{word.capitalize()} exactly this ({view.subject_sha256[:12]}…)?"):
             say("nothing was decided")
             raise typer.Exit(1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from outlast.cli.text import ago, json_text
+from outlast.cli.text import ago, counted, json_text
 from outlast.client import ApprovalView, RunDetail, Standing, Status
 
 REMEDIES = {
@@ -96,7 +96,7 @@ class _Teller:
         head = f"Run {self._run} of workflow {status.workflow}"
         since = ago(status.changed_at, self._detail.now)
         if status.status.closed:
-            why = f": {status.reason}" if status.reason else ""
+            why = f": {_one_line(status.reason)}" if status.reason else ""
             return f"{head} ended as {status.status} at {since}{why}. Nothing more happens."
         match status.status:
             case Status.RUNNING if self._detail.attended:
@@ -141,10 +141,10 @@ class _Teller:
 
     def _blocked(self) -> Iterator[Wait]:
         reason = self._status.reason
-        error = self._noted.get("error", "")
+        error = _one_line(self._noted.get("error", ""))
         if reason == "in doubt":
             return
-        said = f" The worker said: {error.rstrip('.')}." if error else ""
+        said = f" The worker said: {error}." if error else ""
         end = self._command("runs", "terminate", self._run, "--reason", "TEXT")
         remedy = REMEDIES.get(reason, "An operator must act.")
         commands = (self._command("runs", "journal", self._run), end) if reason in _ENDABLE else ()
@@ -167,17 +167,17 @@ class _Teller:
                 )
 
     def _retry(self, one: Standing) -> Wait:
-        tried = f"{one.failures} time{'' if one.failures == 1 else 's'}"
-        last = f", last with {one.failure}" if one.failure else ""
+        tried = counted(one.failures, "time")
+        last = f", last with {_one_line(one.failure)}" if one.failure else ""
         number = one.failures + 1
         if one.due_at is None or one.due_at <= self._detail.now:
-            then = f"attempt {number} is due or under way"
+            then = f"attempt {number} is {'due or under way' if self._detail.fitting else 'due'}."
         else:
-            then = f"attempt {number} begins at {self._ago(one.due_at)}"
+            then = f"attempt {number} begins at {self._ago(one.due_at)}; nobody needs to act."
         return Wait(
             "retry",
             one.operation,
-            f"{one.kind.capitalize()} {one.name} ({one.operation}) failed {tried}{last}; {then}. Nobody needs to act.",
+            f"{one.kind.capitalize()} {one.name} ({one.operation}) failed {tried}{last}; {then}",
             since=one.since,
             until=one.due_at,
         )
@@ -192,7 +192,7 @@ class _Teller:
         return Wait(
             "in doubt",
             one.operation,
-            f"Effect {one.name} ({one.operation}) is in doubt since {self._ago(one.since)}: {one.why.rstrip('.')}. "
+            f"Effect {one.name} ({one.operation}) is in doubt since {self._ago(one.since)}: {_one_line(one.why)}. "
             f"It was called with {json_text(one.arguments, indent=None)} under the key {one.key}. "
             "An operator looks up in the remote system whether it happened. If it did, type: "
             f"{commands[0]}. If it did not and is to be attempted again: {commands[1]}. "
@@ -262,3 +262,7 @@ class _Teller:
 
     def _ago(self, time: datetime | None) -> str:
         return "an unknown time" if time is None else ago(time, self._detail.now)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).rstrip(".")

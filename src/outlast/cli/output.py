@@ -35,13 +35,18 @@ def console(stream: TextIO | None = None) -> Console:
 
 
 def say(text: str) -> None:
-    """Print a line of a result, never wrapped or cut."""
+    """Print one line of a result, never wrapped or cut; a line break in it is escaped."""
+    console().print(Text(safe(text)), soft_wrap=True)
+
+
+def say_lines(text: str) -> None:
+    """Print lines of a result."""
     console().print(Text(safe(text, lines=True)), soft_wrap=True)
 
 
 def note(text: str) -> None:
-    """Print a line that is no result."""
-    console(sys.stderr).print(Text(safe(text, lines=True)), soft_wrap=True)
+    """Print one line that is no result."""
+    console(sys.stderr).print(Text(safe(text)), soft_wrap=True)
 
 
 def complain(error: OutlastError) -> None:
@@ -70,5 +75,5 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(safe(cell, lines=True)) for cell in row))
+        table.add_row(*(Text(safe(cell)) for cell in row))
     console().print(table)

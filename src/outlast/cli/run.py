@@ -11,7 +11,7 @@ from outlast.cli import show
 from outlast.cli.explain import explain as explain_run
 from outlast.cli.output import print_json, say
 from outlast.cli.session import Session, stored, usage_error
-from outlast.client import Client, RunDetail, Status
+from outlast.client import Client, RunDetail, RunHandle, Status
 from outlast.errors import DefinitionError
 
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and act on them.")
@@ -80,7 +80,7 @@ def send(
     session: Session,
     run: Run,
     signal: Annotated[str, typer.Argument(metavar="SIGNAL", help="The message's name.")],
-    value: Annotated[str, typer.Argument(metavar="[JSON]", help="Its value.")] = "null",
+    value: Annotated[str, typer.Argument(metavar="JSON", help="Its value.")] = "null",
     message_id: Annotated[
         str, typer.Option("--id", help="The same id again is the same message.")
     ] = "",
@@ -109,7 +109,7 @@ def terminate(session: Session, run: Run, reason: Reason = "") -> None:
 
 @runs.command("resolve")
 @stored
-def resolve(  # noqa: PLR0913, PLR0917 - what an operator can say
+def resolve(  # noqa: PLR0913 - what an operator can say
     session: Session,
     run: Run,
     operation: Annotated[
@@ -134,7 +134,7 @@ def resolve(  # noqa: PLR0913, PLR0917 - what an operator can say
         outcome["applied"] = _json(applied)
 
     async def work(client: Client) -> str:
-        handle = client.handle(run)
+        handle: RunHandle[Any] = client.handle(run)
         chosen = _open_operation(await handle.detail(), operation)
         await handle.resolve(chosen, **outcome)
         return chosen

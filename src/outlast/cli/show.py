@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from outlast.cli.output import plain, print_table, say
+from outlast.cli.output import plain, print_table, say, say_lines
 from outlast.cli.text import ago, at, json_text
-from outlast.client import JournalEntry, RunDetail, RunStatus
+from outlast.client import JournalEntry, RunDetail, RunStatus, Status
 
 LAST_ENTRIES = 10
 
@@ -54,8 +54,8 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     document = run_document(detail)
     if document["failure"] is not None:
         say(f"{'failure':<11}{document['failure']['type']}: {document['failure']['message']}")
-    elif status.status.closed and detail.entries:
-        say(f"{'result':<11}{json_text(document['result'])}")
+    elif status.status is Status.COMPLETED:
+        say_lines(f"{'result':<11}{json_text(document['result'])}")
     say("")
     journal(detail.entries[-LAST_ENTRIES:])
     if not status.status.closed:
@@ -65,8 +65,10 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
 
 def run_document(detail: RunDetail) -> dict[str, Any]:
     """Return one run as a JSON document."""
-    last = entry_document(detail.entries[-1]) if detail.entries else {"kind": "", "body": {}}
-    ended = last["body"] if last["kind"] in {"completed", "failed", "cancelled"} else {}
+    last = entry_document(detail.entries[-1]) if detail.entries else {}
+    ended: dict[str, Any] = {}
+    if last.get("kind") in {"completed", "failed", "cancelled"}:
+        ended = last["body"]
     status: dict[str, Any] = plain(detail.status)
     return {
         **status,

@@ -60,6 +60,11 @@ def ago(time: datetime, now: datetime) -> str:
     return f"{at(time)} ({near})"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, as `1 effect` or `2 effects`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def length(gap: timedelta) -> str:
     """Return a length of time in words, with its two largest units."""
     seconds = int(gap.total_seconds())
@@ -69,7 +74,7 @@ def length(gap: timedelta) -> str:
     for word, size in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):
         count, seconds = divmod(seconds, size)
         if count or parts:
-            parts.append(f"{count} {word}{'' if count == 1 else 's'}" if count else "")
+            parts.append(counted(count, word) if count else "")
         if len(parts) == 2:
             break
     return " ".join(part for part in parts if part)

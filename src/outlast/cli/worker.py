@@ -19,7 +19,7 @@ from outlast.app import App, library_version
 from outlast.app import open as open_app
 from outlast.cli.output import complain, note, say
 from outlast.cli.session import Session, run, stored
-from outlast.cli.text import parse_length
+from outlast.cli.text import parse_length, safe
 from outlast.errors import DefinitionError, OutlastError
 from outlast.workflows.registry import Registry
 
@@ -51,11 +51,7 @@ def worker(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what each run does.")] = False,
 ) -> None:
     """Run the workflows that MODULE... declare, until SIGINT or SIGTERM; a second signal stops at once."""
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    _log_to_stderr(logging.DEBUG if verbose else logging.INFO)
     try:
         for module in modules:
             load(module)
@@ -70,6 +66,19 @@ def worker(
         raise typer.Exit(1) from None
     app = open_app(session.database, tenant=session.tenant, lease=lease, idle=idle)
     run(_serve(app, workflows))
+
+
+class _SafeFormatter(logging.Formatter):
+    """Escapes what a terminal would obey: messages quote what remote systems and models wrote."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return safe(super().format(record), lines=True)
+
+
+def _log_to_stderr(level: int) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def load(name: str) -> None:

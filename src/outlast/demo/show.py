@@ -71,13 +71,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no", dest="decide", action="store_const", const="deny", help="deny without asking")
     parser.add_argument("--let-expire", dest="decide", action="store_const", const="expire", help="give two seconds to decide, and nobody does")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object on the last line")
-    parser.add_argument("--osv", type=Path, metavar="FILE", help="a vulnerability record in OSV format")
-    parser.add_argument("--repository", type=Path, metavar="PATH", help="a git repository or a directory to fix; it is copied, never changed")
+    parser.add_argument("--osv", type=_file, metavar="FILE", help="a vulnerability record in OSV format")
+    parser.add_argument("--repository", type=_folder, metavar="PATH", help="a git repository or a directory to fix; it is copied, never changed")
     parser.add_argument("--package", default="", help="which package, where the record names several")
     parser.add_argument("--directory", type=Path, metavar="PATH", help="keep everything here, to look at afterwards")
     parser.add_argument("--undisturbed", action="store_true", help="kill nobody")
     parser.add_argument("--without-probe", action="store_true", help="show what would happen if nobody asked the forge first")
     return parser  # fmt: skip
+
+
+def _file(text: str) -> Path:
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    return Path(text)
+
+
+def _folder(text: str) -> Path:
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {text}")
+    return Path(text)
 
 
 def _run(options: argparse.Namespace, play: Play, directory: Path, console: Console) -> int:

@@ -1,6 +1,6 @@
 """The demo's worker: a process of its own, so that it can be killed. Ends when its standard input does.
 
-    python -m outlast.demo.work sqlite:////path/agent.db
+Run as `python -m outlast.demo.work sqlite:////path/agent.db`.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def check_name(name: str, *, what: str) -> str:
             f"{name!r} cannot be the name of a {what}",
             hint="a name is not empty and holds no ':', no '#' and no control character",
         )
-    return name
+    return _encodable(name, f"name of a {what}")
 
 
 def check_run_id(run_id: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, cast
 
 from outlast.errors import DefinitionError
 
@@ -54,20 +55,30 @@ class RetryPolicy:
             raise _bad("maximum_interval must not be shorter than initial_interval")
         if self.maximum_attempts < 0:
             raise _bad("maximum_attempts must be 0 (no limit) or more")
+        names: Any = self.non_retryable_error_types
+        if not isinstance(names, tuple) or not all(
+            type(one) is str for one in cast("tuple[Any, ...]", names)
+        ):
+            raise _bad("non_retryable_error_types must be a tuple of names, as ('ValueError',)")
 
     def gap(self, failures: int) -> timedelta:
         """Return the wait after the `failures`-th failed attempt, counted from 1. No jitter: replayed and tested waits are equal.
 
         Source: Temporal's retry policy (initial x coefficient^(n-1), capped; overflow counts as the cap).
         """
-        cap = self.maximum_interval or self.initial_interval * _UNCAPPED
+        cap = self.maximum_interval or self._default_cap()
         try:
-            wait = self.initial_interval.total_seconds() * self.backoff_coefficient ** (
-                failures - 1
-            )
+            wait = self.initial_interval.total_seconds() * self._factor(failures)
         except OverflowError:
             return cap
         return cap if wait >= cap.total_seconds() else timedelta(seconds=wait)
+
+    def _default_cap(self) -> timedelta:
+        longest = timedelta.max / _UNCAPPED
+        return min(self.initial_interval, longest) * _UNCAPPED
+
+    def _factor(self, failures: int) -> float:
+        return float(self.backoff_coefficient) ** (failures - 1)
 
     def allows_another(self, failures: int) -> bool:
         """Whether an attempt may follow `failures` failed ones."""

@@ -56,7 +56,7 @@ from outlast.store.condition import (
     settle_approvals,
 )
 from outlast.store.moment import Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
-from outlast.store.protocol import Claim, ClaimedRun, LiveWorker, RunImage
+from outlast.store.protocol import SUSPECT_LAPSES, Claim, ClaimedRun, LiveWorker, RunImage
 
 _BOOT = "memory"
 
@@ -185,6 +185,10 @@ class MemoryStore:
         for item in change.outbox:
             if (change.run, item.number) in self._outbox:
                 return Refused("outbox", str(item.number))
+        if change.head is not None and change.head.status.closed:
+            unread = {item.stamped.message.message_id for item in self._unconsumed(run)}
+            if not unread <= set(change.consumed):
+                return Refused("mail")
         approvals = settle_approvals(change, run.approvals.get, now, at)
         if isinstance(approvals, Refused):
             return approvals
@@ -390,10 +394,32 @@ class MemoryStore:
                 for run in self._runs.values()
                 if run.due is not None and run.head.workflow in workflows and _offered(run, build)
             )
-            due_now = [key for due, key in parked if due <= now]
+            due_now = self._one_suspect([key for due, key in parked if due <= now], worker)
             taken = [self._take(self._runs[key], worker) for key in due_now[: max(limit, 0)]]
             next_due = next((due for due, _ in parked if due > now), None)
             return Claim(tuple(taken), tuple(mail), next_due, now)
+
+    def _one_suspect(self, keys: list[RunKey], worker: WorkerId) -> list[RunKey]:
+        """Return the runs without those suspects that must wait for their turn to be alone."""
+        room = not any(
+            run.head.owner == worker and run.head.lapses >= SUSPECT_LAPSES
+            for run in self._runs.values()
+        )
+        kept: list[RunKey] = []
+        for key in keys:
+            if self._runs[key].head.lapses < SUSPECT_LAPSES:
+                kept.append(key)
+            elif room:
+                room = False
+                kept.append(key)
+        return kept
+
+    async def owned(self, worker: WorkerId) -> list[RunHead]:
+        """Return the runs that a worker owns, by run."""
+        with self._lock:
+            self._check_open()
+            heads = [run.head for run in self._runs.values() if run.head.owner == worker]
+        return sorted(heads, key=lambda head: head.run)
 
     def _take(self, run: _Run, worker: WorkerId) -> ClaimedRun:
         head = run.head

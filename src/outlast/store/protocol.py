@@ -27,6 +27,11 @@ from outlast.store.change import (
 )
 
 
+SUSPECT_LAPSES = 3
+"""Owners that died in a row without any new entry, after which a run is taken up alone: it may be what kills them, or it may
+only have been beside that."""
+
+
 class ClaimedRun(Struct, frozen=True):
     """A run that this worker now owns, at a new epoch.
 
@@ -158,6 +163,16 @@ class Store(StoreReader, Protocol):
         That is: `ready`; past `wake_at`; with mail; or owned by a worker whose lease lapsed or whose death is proved. A paused run is
         never taken. A run with `unfit_build` equal to the worker's build is taken for mail only; with another build, at once.
         Oldest first by the time since which it could have gone on. Takes nothing for a worker whose lease has lapsed.
+
+        A worker owns one suspect at a time: of runs with `lapses` of `SUSPECT_LAPSES` or more at most one is taken, and none
+        while the worker owns one. So the deaths that a run causes are no longer counted against its neighbours.
+        """
+        ...
+
+    async def owned(self, worker: WorkerId) -> list[RunHead]:
+        """Return the runs that a worker owns, by run.
+
+        After an answer was lost (of a claim, or of a birth) a worker finds by this what it owns without knowing.
         """
         ...
 

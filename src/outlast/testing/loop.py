@@ -116,6 +116,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle, Process | None]] = []
         self._numbers = itertools.count()
         self._turns = 0
+        self._draining = False
         self._closed = False
         self.errors: list[dict[str, Any]] = []
         """What the loop's exception handler was told."""
@@ -134,7 +135,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
 
     def drain(self) -> None:
-        """Cancel every task and run what is left to its end; time stands still."""
+        """Cancel every task and run what is left to its end, dead or alive; time stands still."""
+        self._draining = True
         asyncio._set_running_loop(self)
         try:
             for _ in range(100):
@@ -190,7 +192,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             handle, process = self._ready.popleft()
             if handle.cancelled():
                 continue
-            if process is not None and process.stopped:
+            if process is not None and process.stopped and not self._draining:
                 process.hold(handle, lambda held, at=process: self._take_back(held, at))
                 continue
             handle._run()

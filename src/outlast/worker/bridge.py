@@ -7,13 +7,13 @@ from typing import Protocol
 
 from outlast.clock import Clock
 from outlast.journal.entry import OperationId
-from outlast.store.change import Applied, OperationPut, Refused
+from outlast.store.change import Applied, OperationPut, Refused, RunKey
 from outlast.worker.executor import Executor
 from outlast.worker.proposal import Proposal
 from outlast.workflows.attempt import Attempt
 
 
-class RunLost(BaseException):  # noqa: N818 - control flow, not an error
+class RunLost(BaseException):
     """This worker no longer owns the run, or may no longer act: stop, and write nothing."""
 
 
@@ -22,6 +22,7 @@ class Bridge(Protocol):
 
     executor: Executor
     clock: Clock
+    run_key: RunKey
 
     def store_now(self) -> datetime:
         """Return the store's time."""
@@ -49,6 +50,10 @@ class Bridge(Protocol):
 
     async def rest_until(self, operation: OperationId, due: datetime) -> None:
         """Wait for the store's time; the run may be parked meanwhile."""
+        ...
+
+    async def stand_by(self, operation: OperationId, seconds: float) -> None:
+        """Wait without acting, until an earlier attempt can act no more; a stop need not wait for that."""
         ...
 
     def check_lease(self) -> None:

@@ -7,7 +7,6 @@ key, ask the probe, or leave it to an operator; and never before no earlier atte
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
@@ -46,12 +45,12 @@ class _Doubt:
     Args:
         why: What is known of its end.
         idle: Seconds since it began, or since it could have begun.
-        failure: Its failure, where it has one.
+        raised: Its failure, where it has one.
     """
 
     why: str
     idle: float
-    failure: Failure | None = None
+    raised: Raised | None = None
 
 
 class EffectRun:
@@ -76,6 +75,8 @@ class EffectRun:
 
     async def run(self) -> None:
         """Go on until there is an outcome, and post it."""
+        # A thread of a former life of this process may still be in the middle of it.
+        await self._bridge.executor.returned(self._bridge.run_key, self._operation)
         if self._due is not None and self._doubt is None:
             await self._bridge.rest_until(self._operation, self._due)
         while True:
@@ -121,7 +122,7 @@ class EffectRun:
                 doubt.why,
                 wait.total_seconds(),
             )
-            await asyncio.sleep(wait.total_seconds())
+            await self._bridge.stand_by(self._operation, wait.total_seconds())
 
     async def _ask_probe(self, doubt: _Doubt) -> bool:
         asked = 0
@@ -140,21 +141,17 @@ class EffectRun:
                     return await self._count_failure(doubt)
                 case Unknown(why):
                     if PROBING.allows_another(asked):
-                        await asyncio.sleep(PROBING.gap(asked).total_seconds())
+                        gap = PROBING.gap(asked).total_seconds()
+                        await self._bridge.stand_by(self._operation, gap)
                         continue
                     self._post_in_doubt(f"{doubt.why}; asked {asked} times, the probe cannot say: {why}")
                     return False
 
     async def _count_failure(self, doubt: _Doubt) -> bool:
         """The probe says that the attempt was not applied. A failed one counts; one cut off by a crash does not."""
-        if doubt.failure is None:
+        if doubt.raised is None:
             return True
-        self._failures += 1
-        if not self._effect.options.retry.allows_another(self._failures):
-            self._post_failed(doubt.failure)
-            return False
-        await self._wait_for_next(doubt.failure)
-        return True
+        return not await self._failed(doubt.raised)
 
     async def _attempt(self) -> bool:
         """Make one attempt; True when that settled the effect."""
@@ -171,10 +168,11 @@ class EffectRun:
         if raised.not_applied or self._effect.repeat is Repeat.IDEMPOTENT:
             return await self._failed(raised)
         why = f"the attempt ended in {raised.failure.type}: {raised.failure.message}"
-        self._doubt = _Doubt(why, self._bridge.clock.monotonic() - began, raised.failure)
+        self._doubt = _Doubt(why, self._bridge.clock.monotonic() - began, raised)
         return False
 
     async def _failed(self, raised: Raised) -> bool:
+        """Count an attempt that was not applied; True when no other one follows."""
         self._failures += 1
         if raised.hopeless or not self._effect.options.retry.allows_another(self._failures):
             self._post_failed(raised.failure)

@@ -7,10 +7,9 @@ import contextvars
 import functools
 import inspect
 import logging
-from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from outlast.clock import Threads
 from outlast.effects.intent import Applied, NotApplied, Unknown
@@ -63,13 +62,27 @@ class Executor:
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
-        self._acting: Counter[tuple[str, str]] = Counter()
+        self._acting: dict[asyncio.Future[Any], tuple[RunKey, str]] = {}
 
     def acting(self, run: RunKey | None = None) -> bool:
         """Whether a thread is in the middle of an effect, of this run or of any. It cannot be stopped."""
-        if run is None:
-            return self._acting.total() > 0
-        return self._acting[run.tenant, run.run_id] > 0
+        return any(run is None or run == whose for whose, _ in self._acting.values())
+
+    async def returned(
+        self, run: RunKey, operation: str = "", *, within: float | None = None
+    ) -> None:
+        """Return when no thread is in the middle of an effect of this run, or of this operation of it.
+
+        Args:
+            within: Seconds after which to return all the same.
+        """
+        threads = [
+            thread
+            for thread, whose in self._acting.items()
+            if whose == (run, operation) or (whose[0] == run and not operation)
+        ]
+        if threads:
+            await asyncio.wait(threads, timeout=within)
 
     async def attempt(
         self, definition: Step[..., Any] | Effect[..., Any], arguments: bytes, attempt: Attempt
@@ -114,8 +127,8 @@ class Executor:
                 body, attempt, effect.options.start_to_close_timeout, acts=False
             )
             match answer:
-                case Applied(value):
-                    return Applied(effect.result.encode(value))
+                case Applied():
+                    return Applied(effect.result.encode(cast("Applied[Any]", answer).value))
                 case NotApplied() | Unknown():
                     return answer
                 case _:
@@ -144,11 +157,15 @@ class Executor:
             return await _within(running, timeout, patient=acts)
         thread = asyncio.ensure_future(self._threads.run(functools.partial(context.run, body)))
         if acts:
-            key = (attempt.tenant, attempt.run_id)
-            self._acting[key] += 1
-            thread.add_done_callback(lambda _: self._acting.subtract([key]))
-            # A thread cannot be stopped: until it returns it is still acting, and what it returns is what happened.
-            return await asyncio.shield(thread)
+            self._acting[thread] = (RunKey(attempt.tenant, attempt.run_id), attempt.operation)
+            thread.add_done_callback(lambda done: self._acting.pop(done, None))
+            try:
+                # A thread cannot be stopped: until it returns it is still acting, and what it returns is what happened.
+                return await asyncio.shield(thread)
+            except asyncio.CancelledError:
+                if not thread.done():
+                    thread.add_done_callback(functools.partial(_log_late, attempt))
+                raise
         done, _ = await asyncio.wait(
             {thread}, timeout=None if timeout is None else timeout.total_seconds()
         )
@@ -203,7 +220,7 @@ def _log_late(attempt: Attempt, running: asyncio.Future[Any]) -> None:
     error = running.exception()
     ending = f"raised {type(error).__name__}" if error else "returned"
     logger.warning(
-        "run %s: attempt %d of step %s %s after its time; the result is dropped",
+        "run %s: attempt %d of %s %s after its time; the result is dropped",
         attempt.run_id,
         attempt.number,
         attempt.name,

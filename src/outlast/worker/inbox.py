@@ -128,6 +128,8 @@ def _resolved_effect(resolution: Resolution, effect: EffectOperation, source: st
         return EffectCleared(effect.operation, name, **said)
     if resolution.outcome == "failed" and resolution.failure is not None:
         return EffectFailed(effect.operation, name, resolution.failure, source=source, **said)
+    if resolution.outcome != "applied":
+        return _unfit(resolution, "an outcome is applied, not_applied, or failed with a failure")
     if problem := _misfit(effect.request.decode, resolution.value):
         return _unfit(resolution, problem)
     return EffectCompleted(effect.operation, name, resolution.value, source=source, **said)
@@ -140,6 +142,8 @@ def _resolved_step(resolution: Resolution, step: StepOperation) -> Entry:
         return StepFailed(step.operation, name, resolution.failure, **said)
     if resolution.outcome == "not_applied":
         return _unfit(resolution, "a step is repeated anyway")
+    if resolution.outcome != "applied":
+        return _unfit(resolution, "an outcome is applied, or failed with a failure")
     if problem := _misfit(step.request.decode, resolution.value):
         return _unfit(resolution, problem)
     return StepCompleted(step.operation, name, resolution.value, **said)

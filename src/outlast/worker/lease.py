@@ -30,6 +30,7 @@ class Lease:
         worker: Whose.
         length: How long the worker may be silent.
         lapsed: Called once, from any thread, when the store says that the lease is over.
+        acting: Whether a thread is in the middle of an effect: then nobody else may take over, however long the loop stands.
     """
 
     def __init__(
@@ -38,13 +39,15 @@ class Lease:
         worker: WorkerId,
         length: timedelta,
         clock: Clock,
-        lapsed: Callable[[], None],
+        lapsed: Callable[[], object],
+        acting: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._worker = worker
         self._seconds = length.total_seconds()
         self._clock = clock
         self._lapsed = lapsed
+        self._acting = acting
         self._over = False
         self._turned_at = clock.monotonic()
         self._deadline = clock.monotonic() + self._seconds
@@ -81,7 +84,8 @@ class Lease:
     def _tick(self) -> None:
         if self._over:
             return
-        if self._clock.monotonic() - self._turned_at > STALL_LIMIT.total_seconds():
+        stalled = self._clock.monotonic() - self._turned_at > STALL_LIMIT.total_seconds()
+        if stalled and not self._acting():
             logger.error("the event loop has stood still for %s; the lease is not renewed", STALL_LIMIT)
             return
         renewed = self.sending()

@@ -1,7 +1,8 @@
 """Moves one run: gathers what happened, writes it as one change, delivers it to the machine, carries out what comes out.
 
 One commit of a run is under way at a time, and the machine sees only what was committed. Commands are carried out only when
-everything that came before them (late outcomes, messages, due timers) was delivered.
+everything that came before them (late outcomes, messages, due timers) was delivered. Once the run is given back, nothing of
+it is attempted here any more.
 """
 
 from __future__ import annotations
@@ -10,38 +11,28 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 import msgspec
 
-from outlast.clock import Clock
-from outlast.errors import DecodeError, NonDeterminismError, OutlastError
+from outlast.errors import DecodeError, NonDeterminismError, OutlastError, StoreUnavailableError
 from outlast.journal.entry import (
-    AlarmRaised,
+    NO_OPERATION,
     ApprovalExpired,
     ApprovalRequested,
     EffectCleared,
-    EffectCompleted,
-    EffectFailed,
     EffectIntended,
-    EffectRefused,
-    Entry,
     OperationId,
     StampedRow,
     Started,
-    StepCompleted,
-    StepFailed,
     Taken,
-    TimerFired,
     from_row,
 )
 from outlast.replay.command import (
     Abandon,
     AwaitDecision,
-    Command,
     Finish,
     IntendEffect,
     RequestApproval,
@@ -49,11 +40,10 @@ from outlast.replay.command import (
     SettleEffect,
     StartTimer,
 )
-from outlast.replay.machine import Machine, Outcome
 from outlast.replay.ledger import match_sha256
+from outlast.replay.machine import Machine, Outcome
 from outlast.store.change import (
     Applied,
-    ApprovalExpire,
     ApprovalPut,
     ApprovalWithdraw,
     Conflict,
@@ -67,50 +57,32 @@ from outlast.store.change import (
     RunHead,
     RunKey,
     Status,
-    WorkerId,
 )
-from outlast.store.protocol import RunImage, Store
+from outlast.store.protocol import RunImage
 from outlast.worker.bridge import RunLost
+from outlast.worker.deck import Deck
+from outlast.worker.delivery import Delivery
 from outlast.worker.effect import EffectRun
-from outlast.worker.executor import Executor
 from outlast.worker.gate import Gate
 from outlast.worker.inbox import alarm, proposal_of
-from outlast.worker.lease import Lease
-from outlast.worker.proposal import Proposal, Rank, change_of, in_order
+from outlast.worker.proposal import Proposal, Rank, change_of, is_refused, sift
 from outlast.worker.step import run_step
-from outlast.worker.writer import Writer
+from outlast.worker.wait import Waits
 from outlast.workflows.attempt import Attempt
-from outlast.workflows.registry import Registry
+
+T = TypeVar("T")
 
 logger = logging.getLogger("outlast.worker")
-
-SLICE_SECONDS = 0.005
-"""Replay gives the event loop back after so long: 50,000 entries must not stop every other run."""
 
 POISON_LAPSES = 10
 """Owners that died in a row without any new entry, after which a run is held to be what kills them."""
 
-_OUTCOMES = (StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared)
+_LOOK_AGAIN_SECONDS = 10.0
+"""No wait for a due time is longer in one piece: the store's clock may be set meanwhile."""
 
+_STORE_RETRY_SECONDS = 0.5
 
-@dataclass(frozen=True, slots=True)
-class Deck:
-    """What all runs of a worker share.
-
-    Args:
-        idle: How long a run that only waits stays in memory.
-    """
-
-    store: Store
-    writer: Writer
-    lease: Lease
-    executor: Executor
-    clock: Clock
-    registry: Registry
-    worker: WorkerId
-    build: str
-    library: str
-    idle: timedelta
+_Acting = RunStep | IntendEffect | SettleEffect | RequestApproval
 
 
 class _RefusedByStoreError(OutlastError):
@@ -132,7 +104,7 @@ class Pilot:
 
     Args:
         head: As claimed, at this worker's epoch.
-        idle_seconds: How long ago a former owner could last have begun an attempt; None when there was none.
+        stopped_ago: How long ago a former owner could last have begun an attempt; None when there was none.
         rows: The journal, where the worker knows it already (a run that was born here).
     """
 
@@ -153,54 +125,56 @@ class Pilot:
             stopped_ago.total_seconds() if stopped_ago else 0.0
         )
         self._machine: Machine
+        self._delivery: Delivery | None = None
         self._gate: Gate
-        self._turn = 0
         self._rows: dict[str, OperationPut] = {}
         self._pending_approvals: set[str] = set()
         self._proposals: list[Proposal] = []
-        self._held: list[Command] = []
-        self._timers: dict[OperationId, datetime] = {}
-        self._deadlines: dict[OperationId, tuple[datetime, str]] = {}
+        self._held: list[_Acting] = []
+        self._waits = Waits()
         self._attempts: dict[OperationId, asyncio.Task[None]] = {}
-        self._resting: dict[OperationId, datetime] = {}
+        self._standing_by: set[OperationId] = set()
         self._intended_here: set[OperationId] = set()
         self._outcome: Outcome | None = None
         self._mail = head.mail
-        self._mail_seen = 0
+        self._mail_seen: int | None = None
         self._wake = asyncio.Event()
+        self._idle_since: float | None = None
         self._stopping = False
         self._aborted = False
-        self._idle_over = False
         self._ended = False
         self._lost = False
+        self._broken: Exception | None = None
 
     # What the worker says
 
     async def fly(self) -> None:
         """Move the run until it ends, parks, or is lost. Raises nothing that belongs to the run."""
         try:
+            await self._move()
+        except RunLost:
+            self._lost = True
+            logger.info("run %s: no longer ours", self.run_key)
+        finally:
+            await self._leave()
+
+    async def _move(self) -> None:
+        try:
             if self._head.lapses >= POISON_LAPSES:
                 await self._block("poison", _poison(self._head))
                 return
             await self._take_up()
             await self._advance()
-        except RunLost:
-            logger.info("run %s: no longer ours", self.run_key)
         except NonDeterminismError as error:
-            logger.error("%s", error)
             await self._block("non-determinism", error, unfit_build=self._deck.build)
         except DecodeError as error:
-            logger.error("%s", error)
             await self._block("undecodable", error, unfit_build=self._deck.build)
         except _RefusedByStoreError as error:
-            logger.error("%s", error)
             await self._block("refused by the store", error)
         except Exception as error:
             # A bug of ours must not keep the run hidden in a worker that does not move it.
             logger.exception("run %s: moving it broke inside Outlast", self.run_key)
             await self._block("internal error", error, unfit_build=self._deck.build)
-        finally:
-            await self._leave()
 
     def mail_came(self) -> None:
         """Look into the inbox."""
@@ -230,9 +204,14 @@ class Pilot:
         return self._ended
 
     @property
+    def lost(self) -> bool:
+        """Whether the run was let go without being given back."""
+        return self._lost
+
+    @property
     def attempting(self) -> list[OperationId]:
         """Operations that are being attempted now."""
-        return [one for one in self._attempts if one not in self._resting]
+        return [one for one in self._attempts if one not in self._waits.retries]
 
     # What attempts ask (the Bridge protocol)
 
@@ -268,13 +247,22 @@ class Pilot:
 
     async def rest_until(self, operation: OperationId, due: datetime) -> None:
         """Wait for the store's time; the run may be parked meanwhile."""
-        self._resting[operation] = due
+        self._waits.retries[operation] = due
         self._wake.set()
         try:
-            while (wait := (due - self.store_now()).total_seconds()) > 0:
-                await asyncio.sleep(wait)
+            while (wait := (due - self.store_now()).total_seconds()) > 0:  # noqa: ASYNC110 - no event says that a clock was set
+                await asyncio.sleep(min(wait, _LOOK_AGAIN_SECONDS))
         finally:
-            self._resting.pop(operation, None)
+            self._waits.retries.pop(operation, None)
+
+    async def stand_by(self, operation: OperationId, seconds: float) -> None:
+        """Wait without acting; a stop need not wait for that."""
+        self._standing_by.add(operation)
+        self._wake.set()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._standing_by.discard(operation)
 
     def check_lease(self) -> None:
         """Return when the worker may act now."""
@@ -289,8 +277,10 @@ class Pilot:
     # Taking up
 
     async def _take_up(self) -> None:
-        image = self._image or await self._deck.store.load(self.run_key)
+        image = self._image or await self._read(lambda: self._deck.store.load(self.run_key))
         if image is None or image.head.epoch != self._head.epoch:
+            raise RunLost
+        if image.head.owner != self._deck.worker:
             raise RunLost
         self._head = image.head
         self._mail = self._mail or bool(image.messages) or image.head.mail
@@ -303,18 +293,29 @@ class Pilot:
         started = entries[0][0]
         assert isinstance(started, Started)
         self._gate = Gate(started.namespace)
-        program = self._deck.registry.workflows[self._head.workflow]
         self._machine = Machine(
-            program,
+            self._deck.registry.workflows[self._head.workflow],
             tenant=self.run_key.tenant,
             run_id=self.run_key.run_id,
             generation=self._head.generation,
         )
-        await self._deliver(_turns(entries))
+        self._delivery = Delivery(self._machine, self.clock)
+        await self._delivery.deliver(entries)
         self._image = None
         if not any(isinstance(entry, Taken) for entry, _ in entries):
             python = f"{sys.version_info.major}.{sys.version_info.minor}"
             self.post(Proposal(Rank.ARRIVAL, Taken(python=python, library=self._deck.library)))
+
+    async def _read(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Read from the store, however long it is away."""
+        while True:
+            if self._lost:
+                raise RunLost
+            try:
+                return await ask()
+            except StoreUnavailableError as error:
+                logger.warning("run %s: the store cannot be read, trying again: %s", self.run_key, error)
+                await asyncio.sleep(_STORE_RETRY_SECONDS)
 
     # Moving
 
@@ -322,40 +323,52 @@ class Pilot:
         while True:
             if self._lost:
                 raise RunLost
+            if self._broken is not None:
+                raise self._broken
             self._wake.clear()
             self._sort_commands()
             await self._gather()
+            if self._outcome is not None:
+                self._propose_end(self._outcome)
             if self._proposals:
                 if await self._commit():
                     return
-                continue
-            if self._stopping:
-                if self._deck.executor.acting(self.run_key):
-                    if self._aborted:
-                        # A thread cannot be stopped, and while it acts nobody else may: keep the run until we die.
-                        raise RunLost
-                elif not self.attempting:
-                    await self._park(Status.READY)
-                    return
-            elif self._held:
-                self._carry_out()
-                continue
-            if self._outcome is not None and not self._stopping:
-                self._propose_end(self._outcome)
-                continue
-            if self._may_park():
-                await self._park(self._resting_status())
+            elif await self._act_or_wait():
                 return
-            await self._wait()
+
+    async def _act_or_wait(self) -> bool:
+        """Do what there is to do when nothing is to be written; True when the run was given back."""
+        if self._stopping:
+            if self._may_give_back():
+                await self._park(Status.READY)
+                return True
+        elif self._held:
+            self._carry_out()
+            return False
+        elif self._may_park():
+            await self._park(self._resting_status())
+            return True
+        await self._wait()
+        return False
+
+    def _may_give_back(self) -> bool:
+        if self._deck.executor.acting(self.run_key):
+            if self._aborted:
+                # A thread cannot be stopped, and while it acts nobody else may: keep the run until we die.
+                raise RunLost
+            return False
+        return all(one in self._standing_by for one in self.attempting)
 
     def _sort_commands(self) -> None:
         """Note what only waits, and hold what acts until everything that came before was delivered."""
         for command in self._machine.take_commands():
             match command:
                 case StartTimer():
-                    self._timers[command.operation] = command.due
+                    self._waits.add_timer(command.operation, command.due)
                 case AwaitDecision():
-                    self._deadlines[command.operation] = (command.expires_at, command.approval_id)
+                    self._waits.add_request(
+                        command.operation, command.expires_at, command.approval_id
+                    )
                     self._pending_approvals.add(command.approval_id)
                 case Abandon():
                     self._abandon(command)
@@ -368,8 +381,7 @@ class Pilot:
 
     def _abandon(self, command: Abandon) -> None:
         operation = command.operation
-        self._timers.pop(operation, None)
-        self._deadlines.pop(operation, None)
+        self._waits.forget(operation)
         task = self._attempts.pop(operation, None)
         if task is not None:
             task.cancel()
@@ -383,32 +395,24 @@ class Pilot:
         if self._mail:
             self._mail = False
             known = {one.consumed for one in self._proposals}
-            for stamped in await self._deck.store.mail(self.run_key):
-                self._mail_seen = max(self._mail_seen, stamped.number)
-                if stamped.message.message_id not in known:
-                    self.post(proposal_of(stamped, self._machine, self._head.generation))
-        now = self.store_now()
-        for operation, due in sorted(self._timers.items(), key=lambda item: item[1]):
-            if due <= now:
-                del self._timers[operation]
-                self.post(Proposal(Rank.ARRIVAL, TimerFired(operation), guard=operation, at=due))
-        for operation, (expires_at, approval_id) in list(self._deadlines.items()):
-            if expires_at <= now:
-                del self._deadlines[operation]
-                self.post(
-                    Proposal(
-                        Rank.REQUEST,
-                        ApprovalExpired(operation, approval_id),
-                        guard=operation,
-                        approval=ApprovalExpire(approval_id),
-                    )
-                )
+            latest: datetime | None = None
+            for stamped in await self._read(lambda: self._deck.store.mail(self.run_key)):
+                self._mail_seen = max(self._mail_seen or 0, stamped.number)
+                if stamped.message.message_id in known:
+                    continue
+                proposal = proposal_of(stamped, self._machine, self._head.generation)
+                if proposal.at is not None:
+                    # Messages keep their order of arrival, whatever the wall clock did meanwhile.
+                    latest = proposal.at = max(proposal.at, latest or proposal.at)
+                self.post(proposal)
+        for proposal in self._waits.take_due(self.store_now()):
+            self.post(proposal)
 
     def _carry_out(self) -> None:
         held, self._held = self._held, []
         for command in held:
-            operation = command.operation if not isinstance(command, Finish) else None
-            if operation is None or not self._machine.is_open(operation):
+            operation = command.operation
+            if not self._machine.is_open(operation):
                 continue
             match command:
                 case RunStep():
@@ -424,8 +428,6 @@ class Pilot:
                     self._begin(operation, EffectRun(self, command, known, fresh=fresh).run())
                 case RequestApproval():
                     self._request(command)
-                case _:
-                    raise AssertionError(f"{command} is not held")
 
     def _known(self, definition: Any, name: str) -> Any:
         if definition is None:
@@ -445,9 +447,9 @@ class Pilot:
                 self.lose()
             except asyncio.CancelledError:
                 raise
-            except Exception:
+            except Exception as error:
                 logger.exception("run %s: operation %s broke inside Outlast", self.run_key, operation)
-                self.lose()
+                self._broken = error
 
         def ended(task: asyncio.Task[None]) -> None:
             if self._attempts.get(operation) is task:
@@ -461,9 +463,7 @@ class Pilot:
     def _intend(self, command: IntendEffect) -> None:
         self._known(self._deck.registry.effects.get(command.name), command.name)
         leave = self._gate.ask(command, self._head.epoch)
-        self.post(
-            Proposal(Rank.INTENT, leave.intent, guard=command.operation, spend=leave.spend)
-        )
+        self.post(Proposal(Rank.INTENT, leave.intent, guard=command.operation, spend=leave.spend))
 
     def _request(self, command: RequestApproval) -> None:
         now = self.store_now()
@@ -502,11 +502,17 @@ class Pilot:
     # Writing
 
     async def _commit(self) -> bool:
-        """Write the proposals as one change and deliver it; True when the run has ended."""
-        proposals = self._take_proposals()
+        """Write the proposals as one change and deliver it; True when the run was given back or has ended."""
+        sifted = sift(self._proposals, self._machine.is_open)
+        self._proposals = sifted.later
+        proposals = sifted.now
+        for extra in sifted.extra:
+            assert extra.entry is not None
+            entry = alarm("late_outcome", NO_OPERATION, {"outcome": extra.entry})
+            proposals.append(Proposal(Rank.ARRIVAL, entry, consumed=extra.consumed))
         if not proposals:
             return False
-        change = change_of(proposals, self._head, worker=self._deck.worker, turn=self._turn)
+        change = self._change(proposals)
         verdict = await self._deck.writer.submit(change)
         match verdict:
             case Applied():
@@ -523,31 +529,16 @@ class Pilot:
             case _:
                 raise AssertionError(verdict)
 
-    def _take_proposals(self) -> list[Proposal]:
-        """Return what is to be written, in order: nothing for operations that were given up, one outcome an operation."""
-        taken, self._proposals = self._proposals, []
-        kept: list[Proposal] = []
-        settled: set[OperationId] = set()
-        for proposal in taken:
-            entry = proposal.entry
-            if proposal.guard and not self._machine.is_open(proposal.guard):
-                proposal.drop()
-                continue
-            if isinstance(entry, _OUTCOMES):
-                if entry.operation in settled:
-                    if not proposal.consumed:
-                        proposal.drop()
-                        continue
-                    detail = {"entry": str(type(entry).__struct_config__.tag)}
-                    proposal.entry = alarm("late_outcome", entry.operation, detail)
-                    proposal.row = None
-                settled.add(entry.operation)
-            kept.append(proposal)
-        return in_order(kept)
+    def _change(self, proposals: Sequence[Proposal]) -> RunChange:
+        # No turn was delivered when the journal was not read; a position is never below a turn.
+        turn = self._delivery.next_turn if self._delivery else self._head.next_seq
+        return change_of(proposals, self._head, worker=self._deck.worker, turn=turn)
 
     async def _applied(
         self, change: RunChange, proposals: Sequence[Proposal], verdict: Applied
     ) -> None:
+        assert self._delivery is not None
+        self._idle_since = None
         self._head = msgspec.structs.replace(
             self._head,
             version=change.version + 1,
@@ -560,20 +551,18 @@ class Pilot:
                 self._rows[row.operation] = row
             else:
                 self._rows.pop(row.operation, None)
+        written = [one.entry for one in proposals if one.entry is not None]
         entries = [
-            (one.entry, StampedRow(row, verdict.at))
-            for one, row in zip(
-                (one for one in proposals if one.entry is not None), change.entries, strict=True
-            )
-            if one.entry is not None
+            (entry, StampedRow(row, verdict.at))
+            for entry, row in zip(written, change.entries, strict=True)
         ]
         self._intended_here.update(
             # Only in these hands: after a crash, an attempt may have been made since the effect was cleared.
             entry.operation
-            for entry, _ in entries
+            for entry in written
             if isinstance(entry, EffectIntended | EffectCleared)
         )
-        await self._deliver(_turns(entries))
+        await self._delivery.deliver(entries)
         for proposal in proposals:
             proposal.settle(verdict)
         for operation in [one for one in self._attempts if not self._machine.is_open(one)]:
@@ -581,140 +570,102 @@ class Pilot:
 
     def _refused(self, proposals: list[Proposal], refused: Refused) -> None:
         """Take the refused part out and put the others back."""
-        for proposal in proposals:
-            if not self._is_refused(proposal, refused):
-                self._proposals.append(proposal)
-                continue
-            proposal.settle(refused)
-            entry = proposal.entry
-            if isinstance(entry, EffectIntended):
-                refusal = self._gate.refusal(entry, refused.reason, self.run_key.run_id)
-                self._proposals.append(
-                    Proposal(Rank.OUTCOME, refusal, guard=entry.operation)
-                )
-            elif isinstance(entry, ApprovalExpired):
-                if refused.reason == "not_due":
-                    later = self.store_now() + timedelta(milliseconds=50)
-                    self._deadlines[entry.operation] = (later, entry.approval_id)
-                self._mail = True
-            else:
-                self._mail = True
-        if len(self._proposals) == len(proposals):
+        kept = [one for one in proposals if not is_refused(one, refused)]
+        if len(kept) == len(proposals):
             raise _RefusedByStoreError(
                 f"the store refuses what the run has to write: {refused.reason} {refused.part}".rstrip(),
                 run=self.run_key.run_id,
                 hint="see the journal with `outlast runs journal`; a value may be too large for the store",
             )
+        self._proposals.extend(kept)
+        for proposal in proposals:
+            if is_refused(proposal, refused):
+                self._drop_refused(proposal, refused)
 
-    @staticmethod
-    def _is_refused(proposal: Proposal, refused: Refused) -> bool:
-        if proposal.spend is not None:
-            return refused.part in {proposal.spend.approval_id, proposal.spend.operation}
-        if isinstance(proposal.approval, ApprovalExpire):
-            return refused.part == proposal.approval.approval_id
-        if refused.reason == "message":
-            return bool(proposal.consumed) and refused.part in {"", proposal.consumed}
-        return refused.reason == "mail" and proposal.rank is Rank.END
-
-    async def _deliver(self, turns: Sequence[tuple[list[Entry], datetime, int]]) -> None:
-        """Deliver turns to the machine, from plain callbacks, in slices."""
-        if not turns:
+    def _drop_refused(self, proposal: Proposal, refused: Refused) -> None:
+        proposal.settle(refused)
+        entry = proposal.entry
+        if isinstance(entry, EffectIntended):
+            refusal = self._gate.refusal(entry, refused.reason, self.run_key.run_id)
+            self.post(Proposal(Rank.OUTCOME, refusal, guard=entry.operation))
             return
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        waiting = iter(turns)
-
-        def deliver_slice() -> None:
-            until = self.clock.monotonic() + SLICE_SECONDS
-            try:
-                for entries, at, turn in waiting:
-                    if done.done():
-                        return
-                    self._machine.deliver(entries, at)
-                    self._turn = turn + 1
-                    if self.clock.monotonic() > until:
-                        loop.call_soon(deliver_slice)
-                        return
-            except Exception as error:  # noqa: BLE001 - handed to whoever waits
-                if not done.done():
-                    done.set_exception(error)
-                return
-            if not done.done():
-                done.set_result(None)
-
-        loop.call_soon(deliver_slice)
-        await done
+        if isinstance(entry, ApprovalExpired) and refused.reason == "not_due":
+            later = self.store_now() + timedelta(milliseconds=50)
+            self._waits.add_request(entry.operation, later, entry.approval_id)
+        self._mail = True
 
     # Waiting, parking, leaving
 
     async def _wait(self) -> None:
         """Wait until something happens, or the next due time."""
-        dues = [*self._timers.values(), *(due for due, _ in self._deadlines.values())]
-        seconds = self._deck.idle.total_seconds() if self._is_idle() else None
-        if dues:
-            until = max(0.0, (min(dues) - self.store_now()).total_seconds())
-            seconds = until if seconds is None else min(seconds, until)
-        waited_from = self.clock.monotonic()
+        seconds = _LOOK_AGAIN_SECONDS
+        due = self._waits.next_due()
+        if due is not None:
+            seconds = min(seconds, max(0.0, (due - self.store_now()).total_seconds()))
+        if not self._is_idle():
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = self.clock.monotonic()
+        if self._idle_since is not None and not self._stopping:
+            rest = self._deck.idle.total_seconds() - (self.clock.monotonic() - self._idle_since)
+            if rest > 0:
+                seconds = min(seconds, rest)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
-        self._idle_over = (
-            not self._wake.is_set()
-            and self.clock.monotonic() - waited_from >= self._deck.idle.total_seconds() * 0.99
-        )
+        if self._wake.is_set():
+            self._idle_since = None
 
     def _is_idle(self) -> bool:
         return not self.attempting and not self._held and self._outcome is None
 
     def _may_park(self) -> bool:
         """Whether the run has only waited for a while, and will for a while longer."""
-        if not (self._idle_over and self._is_idle()):
+        if self._idle_since is None or not self._is_idle():
             return False
-        wake_at = self._wake_at()
-        return wake_at is None or wake_at - self.store_now() > self._deck.idle
-
-    def _wake_at(self) -> datetime | None:
-        dues = [
-            *self._timers.values(),
-            *(due for due, _ in self._deadlines.values()),
-            *self._resting.values(),
-        ]
-        return min(dues, default=None)
+        idle = self._deck.idle
+        if self.clock.monotonic() - self._idle_since < idle.total_seconds() * 0.99:
+            return False
+        wake_at = self._waits.wake_at()
+        return wake_at is None or wake_at - self.store_now() > idle
 
     def _resting_status(self) -> Status:
-        waits = self._timers or self._deadlines or self._resting or self._machine.awaited_signals
+        waits = self._waits or self._machine.awaited_signals
         return Status.BLOCKED if self._machine.in_doubt and not waits else Status.WAITING
 
     async def _park(self, status: Status) -> None:
-        doubt = self._machine.in_doubt
-        reason = "in doubt" if status is Status.BLOCKED and doubt else ""
+        reason = "in doubt" if status is Status.BLOCKED else ""
+        note = {
+            **self._waits.note(),
+            "signals": self._machine.awaited_signals,
+            "in_doubt": self._machine.in_doubt,
+        }
         head = HeadUpdate(
             status=status,
             reason=reason,
-            wake_at=self._wake_at(),
+            wake_at=self._waits.wake_at(),
             release=True,
-            note=msgspec.json.encode(self._note()),
+            note=msgspec.json.encode(note),
         )
+        await self._end_attempts()
         self.post(Proposal(Rank.END, head=head))
         while not await self._commit():
             if self._lost:
                 raise RunLost
 
-    def _note(self) -> dict[str, Any]:
-        """Return what the run waits for, for people."""
-        return {
-            "timers": {one: due for one, due in self._timers.items()},
-            "approvals": {approval: due for due, approval in self._deadlines.values()},
-            "retries": {one: due for one, due in self._resting.items()},
-            "signals": self._machine.awaited_signals,
-            "in_doubt": self._machine.in_doubt,
-        }
-
     async def _block(self, reason: str, error: Exception, *, unfit_build: str = "") -> None:
         """Leave the run to an operator, or to a worker with other code."""
+        logger.error("run %s is blocked (%s): %s", self.run_key, reason, error)
+        await self._end_attempts()
+        while self._deck.executor.acting(self.run_key) and not self._lost:
+            # Whoever takes the run up must not meet a thread of ours that still acts.
+            await self._deck.executor.returned(self.run_key, within=1.0)
         for proposal in self._proposals:
             proposal.drop()
         self._proposals.clear()
+        if self._mail_seen is None:
+            messages = await self._read(lambda: self._deck.store.mail(self.run_key))
+            self._mail_seen = max((one.number for one in messages), default=0)
         head = HeadUpdate(
             status=Status.BLOCKED,
             reason=reason,
@@ -724,51 +675,26 @@ class Pilot:
             unfit_build=unfit_build,
             note=msgspec.json.encode({"error": str(error)}),
         )
-        proposal = Proposal(Rank.END, head=head)
-        change = change_of([proposal], self._head, worker=self._deck.worker, turn=self._turn)
+        # An entry ends the count of lapses: a run that a message sends on gets as many tries again.
+        entry = alarm("poison", NO_OPERATION, {"error": str(error)}) if reason == "poison" else None
+        change = self._change([Proposal(Rank.END, entry, head=head)])
         verdict = await self._deck.writer.submit(change)
         if not isinstance(verdict, Applied):
             logger.warning("run %s: could not be marked as blocked: %s", self.run_key, verdict)
+            self._lost = True
 
-    async def _leave(self) -> None:
-        """Let go of everything in memory."""
+    async def _end_attempts(self) -> None:
+        """Cancel every attempt, and wait until none of them is under way."""
         tasks = list(self._attempts.values())
         for task in tasks:
             task.cancel()
-        for proposal in self._proposals:
-            proposal.drop()
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
-        machine = getattr(self, "_machine", None)
-        if machine is not None:
-            await _in_callback(machine.evict)
 
-
-async def _in_callback(function: Callable[[], None]) -> None:
-    """Run `function` outside any task: the machine must not be driven from inside one."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def call() -> None:
-        try:
-            function()
-        except Exception as error:  # noqa: BLE001 - handed to whoever waits
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    loop.call_soon(call)
-    await done
-
-
-def _turns(
-    entries: Sequence[tuple[Entry, StampedRow]],
-) -> list[tuple[list[Entry], datetime, int]]:
-    """Group entries by their turn."""
-    turns: list[tuple[list[Entry], datetime, int]] = []
-    for entry, stamped in entries:
-        if turns and turns[-1][2] == stamped.row.turn:
-            turns[-1][0].append(entry)
-        else:
-            turns.append(([entry], stamped.at, stamped.row.turn))
-    return turns
+    async def _leave(self) -> None:
+        """Let go of everything in memory."""
+        for proposal in self._proposals:
+            proposal.drop()
+        await self._end_attempts()
+        if self._delivery is not None:
+            await self._delivery.evict()

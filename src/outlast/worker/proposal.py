@@ -7,7 +7,7 @@ then messages and due timers by the store's time, messages first at a tie; then 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
@@ -16,10 +16,16 @@ import msgspec
 
 from outlast.journal.entry import (
     NO_OPERATION,
+    EffectCleared,
+    EffectCompleted,
+    EffectFailed,
+    EffectRefused,
     Entry,
     EntryRow,
     MessageReceived,
     OperationId,
+    StepCompleted,
+    StepFailed,
     to_row,
 )
 from outlast.store.change import (
@@ -81,6 +87,67 @@ class Proposal:
         """Tell who waits that nothing will be written."""
         if self.done is not None:
             self.done.cancel()
+
+
+_OUTCOMES = (StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared)
+
+
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    """What goes into the next change, and what waits for the one after.
+
+    Args:
+        now: In the order of their entries.
+        extra: Outcomes from outside for operations that have one in this change already.
+    """
+
+    now: list[Proposal]
+    later: list[Proposal]
+    extra: list[Proposal]
+
+
+def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) -> Sifted:
+    """Choose what is written next: nothing for operations that were given up, one outcome an operation.
+
+    A change spends one cover of an approval at most, so that a refusal of the store names one effect.
+    """
+    now: list[Proposal] = []
+    later: list[Proposal] = []
+    extra: list[Proposal] = []
+    settled: set[OperationId] = set()
+    spent: set[str] = set()
+    for proposal in proposals:
+        if proposal.guard and not is_open(proposal.guard):
+            proposal.drop()
+            continue
+        if proposal.spend is not None:
+            if proposal.spend.approval_id in spent:
+                later.append(proposal)
+                continue
+            spent.add(proposal.spend.approval_id)
+        if isinstance(proposal.entry, _OUTCOMES):
+            if proposal.entry.operation in settled:
+                if proposal.consumed:
+                    extra.append(proposal)
+                else:
+                    proposal.drop()
+                continue
+            settled.add(proposal.entry.operation)
+        now.append(proposal)
+    return Sifted(in_order(now), later, extra)
+
+
+def is_refused(proposal: Proposal, refused: Refused) -> bool:
+    """Whether this is the part of a change that the store refused."""
+    if refused.reason == "message":
+        return bool(proposal.consumed) and refused.part in {"", proposal.consumed}
+    if refused.reason == "mail":
+        return proposal.rank is Rank.END
+    if proposal.spend is not None:
+        return refused.part in {proposal.spend.approval_id, proposal.spend.operation}
+    if isinstance(proposal.approval, ApprovalExpire):
+        return refused.part == proposal.approval.approval_id
+    return False
 
 
 def in_order(proposals: Sequence[Proposal]) -> list[Proposal]:

@@ -50,7 +50,7 @@ async def run_step(bridge: Bridge, command: RunStep, step: Step[..., object]) ->
         )
 
 
-async def record_failure(  # noqa: PLR0913, PLR0917 - the columns of one row
+async def record_failure(  # noqa: PLR0913 - the columns of one row
     bridge: Bridge,
     operation: OperationId,
     kind: str,

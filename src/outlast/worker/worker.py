@@ -15,11 +15,21 @@ from datetime import timedelta
 from outlast.clock import Clock, Random, Threads
 from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import StampedRow
-from outlast.store.change import Change, RunHead, RunKey, Verdict, WorkerId, WorkerRow
+from outlast.store.change import (
+    Applied,
+    Change,
+    RunHead,
+    RunKey,
+    StartRun,
+    Verdict,
+    WorkerId,
+    WorkerRow,
+)
 from outlast.store.protocol import Claim, ClaimedRun, Store
+from outlast.worker.deck import Deck
 from outlast.worker.executor import Executor
 from outlast.worker.lease import LEASE, Lease
-from outlast.worker.pilot import Deck, Pilot
+from outlast.worker.pilot import Pilot
 from outlast.worker.writer import Writer
 from outlast.workflows.registry import Registry
 
@@ -33,6 +43,8 @@ PAUSE = timedelta(milliseconds=10)
 
 _STORE_RETRY_SECONDS = 0.5
 _CLAIM_BATCH = 100
+_LAST_SECONDS = 5.0
+"""How long a stop waits for what it has cancelled, before it leaves the rest to the end of the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +101,7 @@ class Worker:
         self._pilots: dict[RunKey, tuple[Pilot, asyncio.Task[None]]] = {}
         self._hint = asyncio.Event()
         self._lapsed = False
+        self._unsure = False
         self._task: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._deck: Deck
@@ -124,19 +137,34 @@ class Worker:
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
+        await self._stop_pilots(grace.total_seconds())
+        await self._deck.writer.close()
+        if self._executor.acting():
+            # Nobody may take these runs before the threads return or the process ends; its lease covers the time until then.
+            logger.error("worker %s: synchronous effects still run; their runs are not given back", self.id)
+            return
+        self._deck.lease.end()
+        try:
+            await self._store.retire(self.id)
+        except StoreUnavailableError as error:
+            logger.warning("worker %s: could not sign off, its lease will run out: %s", self.id, error)
+
+    async def _stop_pilots(self, grace_seconds: float) -> None:
         tasks = [task for _, task in self._pilots.values()]
         for pilot, _ in self._pilots.values():
             pilot.stop()
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=grace.total_seconds())
-            if late:
-                for pilot, _ in list(self._pilots.values()):
-                    pilot.abort_attempts()
-                await asyncio.wait(late)
-        self._deck.lease.end()
-        await self._deck.writer.close()
-        if not self._executor.acting():
-            await self._store.retire(self.id)
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=grace_seconds)
+        for pilot, _ in list(self._pilots.values()):
+            pilot.abort_attempts()
+        if late:
+            _, late = await asyncio.wait(late, timeout=_LAST_SECONDS)
+        for task in late:
+            # The store is away: nothing can be given back, and the end of the lease will say so.
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
 
     async def kill(self) -> None:
         """End as if the process died: write nothing, give nothing back. For tests and simulations."""
@@ -160,7 +188,11 @@ class Worker:
 
     async def submit(self, change: Change) -> Verdict:
         """Write a change of a client together with what the runs write."""
-        return await self._deck.writer.submit(change)
+        verdict = await self._deck.writer.submit(change)
+        if isinstance(change, StartRun) and not isinstance(verdict, Applied):
+            # It may have been applied by an earlier sending whose answer was lost, and then the run is ours.
+            self._unsure = True
+        return verdict
 
     def born_here(self, workflow: str) -> WorkerId | None:
         """Return this worker's id when a new run of that workflow may be born claimed by it."""
@@ -193,6 +225,7 @@ class Worker:
             options.lease,
             self._clock,
             lambda: loop.call_soon_threadsafe(self._lose_life),
+            self._executor.acting,
         )
         await self._store.register(row)
         lease.begin(self._threads)
@@ -240,6 +273,11 @@ class Worker:
                 seconds = await self._look()
             except StoreUnavailableError as error:
                 logger.warning("the store cannot be read, trying again: %s", error)
+                self._unsure = True
+                seconds = _STORE_RETRY_SECONDS
+            except Exception:
+                # A worker that no longer looks would keep its lease and its runs, and move none of them.
+                logger.exception("worker %s: looking for work broke inside Outlast", self.id)
                 seconds = _STORE_RETRY_SECONDS
             if seconds <= 0:
                 continue
@@ -253,15 +291,30 @@ class Worker:
     async def _look(self) -> float:
         """Claim once; return how long to wait until the next look."""
         self._hint.clear()
+        if self._unsure:
+            await self._find_owned()
         limit = min(_CLAIM_BATCH, self._options.runs - len(self._pilots))
         claim = await self._store.claim(self.id, self._workflows, limit)
         for claimed in claim.runs:
             self._launch(claimed)
         for run in claim.mail:
-            await self._deliver_mail(run)
+            self._deliver_mail(run)
         if limit and len(claim.runs) == limit:
             return 0
         return self._next_look(claim)
+
+    async def _find_owned(self) -> None:
+        """Take up what is ours in the store and not in memory: a claim or a birth whose answer was lost."""
+        self._unsure = False
+        try:
+            heads = await self._store.owned(self.id)
+        except StoreUnavailableError:
+            self._unsure = True
+            raise
+        for head in heads:
+            if head.run not in self._pilots and head.workflow in self._workflows:
+                logger.info("run %s: ours without our knowing; taken up", head.run)
+                self._launch(ClaimedRun(head, timedelta(0)))
 
     def _next_look(self, claim: Claim) -> float:
         poll = self._options.poll.total_seconds()
@@ -269,15 +322,12 @@ class Worker:
             return poll
         return min(poll, max(0.001, (claim.next_due - claim.now).total_seconds()))
 
-    async def _deliver_mail(self, run: RunKey) -> None:
+    def _deliver_mail(self, run: RunKey) -> None:
         held = self._pilots.get(run)
         if held is not None:
             held[0].mail_came()
-            return
-        # Ours in the store, and not in memory: a claim or a birth whose answer was lost.
-        head = await self._store.head(run)
-        if head is not None and head.owner == self.id and run not in self._pilots:
-            self._launch(ClaimedRun(head, timedelta(0)))
+        else:
+            self._unsure = True
 
     def _launch(self, claimed: ClaimedRun, rows: tuple[StampedRow, ...] | None = None) -> None:
         run = claimed.head.run
@@ -300,6 +350,8 @@ class Worker:
             del self._pilots[run]
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("run %s: its pilot broke", run, exc_info=error)
+        if pilot.lost or (not task.cancelled() and task.exception() is not None):
+            self._unsure = True
         if pilot.ended and self._closed is not None:
             self._closed(run)
         self._hint.set()

@@ -47,6 +47,11 @@ class Definition(Generic[P, R]):
     kind = "function"
 
     def __init__(self, function: Callable[..., Any], name: str = "") -> None:
+        if not inspect.isroutine(function):
+            raise DefinitionError(
+                f"@{self.kind} was put on {function!r}, which is no function",
+                hint="decorate a function, once",
+            )
         self.function = function
         self.name = check_name(name or function.__name__, what=self.kind)
         self.__doc__ = function.__doc__
@@ -205,7 +210,7 @@ class Step(Definition[P, R]):
     def __init__(self, function: Callable[..., Any], name: str, options: AttemptOptions) -> None:
         super().__init__(function, name)
         self.options = options
-        _check_timeout(self, options.start_to_close_timeout)
+        _check_options(self, options)
 
     def enter(self, context: Context, call: Call[Any]) -> Any:
         """Begin the step in a workflow."""
@@ -269,7 +274,7 @@ class Effect(Definition[P, R]):
         self.options = options
         self.rules = rules
         super().__init__(function, name)
-        _check_timeout(self, options.start_to_close_timeout)
+        _check_options(self, options)
         self._check_rules()
 
     @property
@@ -406,10 +411,26 @@ def once_unless(rules: EffectOptions, retry: RetryPolicy | None) -> RetryPolicy:
     return RetryPolicy() if rules.idempotent or rules.probe is not None else ONCE
 
 
-def _check_timeout(definition: Definition[Any, Any], timeout: timedelta | None) -> None:
+def _check_options(definition: Definition[Any, Any], options: AttemptOptions) -> None:
+    timeout = options.start_to_close_timeout
     if timeout is not None and timeout <= timedelta(0):
         raise DefinitionError(
             f"{definition.kind} {definition.name} has a start_to_close_timeout of {timeout}",
             step=definition.name,
             hint="give a time longer than nothing",
         )
+    unfit = [one for one in options.raises if not _can_arrive(one)]
+    if unfit:
+        raise DefinitionError(
+            f"{definition.kind} {definition.name} has raises={unfit}, which cannot arrive in a workflow",
+            step=definition.name,
+            hint="name exception types of your own; StopIteration and those that end the process are none",
+        )
+
+
+def _can_arrive(kind: Any) -> bool:
+    return (
+        isinstance(kind, type)
+        and issubclass(kind, Exception)
+        and not issubclass(kind, StopIteration | StopAsyncIteration)
+    )

@@ -16,16 +16,16 @@ class Signal(Generic[T]):
     Args:
         name: Unique in the run.
         type: Of the value that it carries.
+
+    Raises:
+        DefinitionError: The name makes ambiguous messages, or the type cannot be stored.
     """
 
     def __init__(self, name: str, type: type[T]) -> None:  # noqa: A002 - the field's word
         self.name = check_name(name, what="signal")
         self.type: Any = type
-
-    @property
-    def codec(self) -> TypeCodec[T]:
+        self.codec: TypeCodec[T] = codec_for(type, where=f"signal {self.name!r}")
         """How its values are stored."""
-        return codec_for(self.type, where=f"signal {self.name!r}")
 
     def __repr__(self) -> str:
         """Show name and type."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import inspect
 import sys
 from collections.abc import Iterable
@@ -73,6 +72,8 @@ class Registry:
 
     def build(self) -> str:
         """Return a hash of the code that the app runs: the sources of the modules that declare it, and Outlast's version."""
+        import importlib.metadata  # slow to import, and only a worker needs it
+
         digest = hashlib.sha256(importlib.metadata.version("outlast").encode())
         definitions = [*self.workflows.values(), *self.steps.values(), *self.effects.values()]
         for module in sorted({one.__module__ for one in definitions}):

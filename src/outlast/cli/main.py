@@ -1,0 +1,79 @@
+"""The command `outlast`: its commands in one place, and the options that come before them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from outlast.app import library_version
+from outlast.cli.approval import approvals
+from outlast.cli.doctor import doctor
+from outlast.cli.output import complain, say
+from outlast.cli.run import runs
+from outlast.cli.session import DATABASE_HELP, TENANT_HELP, Session
+from outlast.cli.worker import worker
+from outlast.errors import OutlastError
+
+_DEMO_PACKAGES = frozenset({"httpx", "packaging"})
+
+app = typer.Typer(
+    name="outlast",
+    help="Durable execution for AI agents: no lost work, no doubled effects, approvals that mean what they say.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command("worker", no_args_is_help=True)(worker)
+app.add_typer(runs, name="runs")
+app.add_typer(approvals, name="approvals")
+app.command("doctor")(doctor)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        say(f"outlast {library_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    database: Annotated[
+        str | None, typer.Option("--database", "-d", metavar="URL", help=DATABASE_HELP)
+    ] = None,
+    tenant: Annotated[str, typer.Option("--tenant", help=TENANT_HELP)] = "default",
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Durable execution for AI agents: no lost work, no doubled effects, approvals that mean what they say."""
+    ctx.obj = Session(database, tenant)
+
+
+@app.command("version")
+def version() -> None:
+    """Print the version."""
+    say(f"outlast {library_version()}")
+
+
+@app.command(
+    "demo",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def demo(ctx: typer.Context) -> None:
+    """Watch an agent fix a dependency, get killed, come back, and open exactly one pull request."""
+    try:
+        from outlast.demo.show import main as show
+    except ModuleNotFoundError as error:
+        if error.name not in _DEMO_PACKAGES:
+            raise
+        complain(OutlastError(f"the demo needs the package {error.name}", hint="pip install 'outlast[demo]'"))
+        raise typer.Exit(1) from None
+    raise typer.Exit(show(ctx.args))
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

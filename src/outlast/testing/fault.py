@@ -1,0 +1,270 @@
+"""A wrapper of any store that fails as stores and networks do, from a seed, and that can kill its caller at any commit.
+
+It keeps the store's contract: what it says was not written was not written; what it cannot know it calls unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from outlast.errors import StoreUnavailableError
+from outlast.journal.entry import StampedRow
+from outlast.store.change import (
+    ApprovalRow,
+    Change,
+    OutboxItem,
+    RunHead,
+    RunKey,
+    StampedMessage,
+    Status,
+    Unknown,
+    Verdict,
+    WorkerId,
+    WorkerRow,
+)
+from outlast.store.protocol import Claim, LiveWorker, RunImage, Store
+from outlast.testing.loop import halt_if_stopped
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How a store fails. Chances are between 0 and 1, times are seconds.
+
+    Args:
+        latency: The most that a request, and again its answer, takes on its way.
+        unavailable: Chance that a verb raises `StoreUnavailableError` and does nothing.
+        lost_request: Chance that a commit answers `Unknown` and does nothing.
+        lost_answer: Chance that a verb does its work and its answer is lost: `Unknown` for a commit, an error for others.
+        lost_hint: Chance that a notification is lost.
+        outlives: Chance that a request on its way is carried out although its sender was killed meanwhile.
+        down: Every verb raises `StoreUnavailableError`.
+    """
+
+    latency: float = 0.0
+    unavailable: float = 0.0
+    lost_request: float = 0.0
+    lost_answer: float = 0.0
+    lost_hint: float = 0.0
+    outlives: float = 0.0
+    down: bool = False
+
+
+class FaultyStore:
+    """A store on the other side of a bad network.
+
+    Args:
+        inner: The store.
+        source: Where faults come from.
+        note: Told of each verb, for a trace.
+    """
+
+    def __init__(
+        self,
+        inner: Store,
+        source: random.Random,
+        *,
+        faults: Faults | None = None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._inner = inner
+        self._source = source
+        self._note = note
+        self.faults = faults or Faults()
+        self.commits = 0
+        """Commits that reached the store."""
+        self.at_commit: Callable[[str, int], None] = lambda _moment, _number: None
+        """Called with `before` and `after` and the number of each commit, from 1; may kill the calling process."""
+
+    # The write verb
+
+    async def commit(self, changes: Sequence[Change]) -> list[Verdict]:
+        """Write, unless a fault comes between; see `Store.commit`."""
+        await self._request("commit")
+        if self._happens(self.faults.lost_request):
+            self._note("commit: lost")
+            return [Unknown("the request was lost")] * len(changes)
+        verdicts = await self._carry(lambda: self._write(changes))
+        await self._travel()
+        if self._happens(self.faults.lost_answer):
+            self._note("commit: answer lost")
+            return [Unknown("the answer was lost")] * len(changes)
+        return verdicts
+
+    async def _write(self, changes: Sequence[Change]) -> list[Verdict]:
+        self.commits += 1
+        number = self.commits
+        self.at_commit("before", number)
+        await halt_if_stopped()
+        verdicts = await self._inner.commit(changes)
+        words = [f"{type(one).__name__}={type(two).__name__}" for one, two in zip(changes, verdicts, strict=True)]
+        self._note(f"commit {' '.join(words)}")
+        self.at_commit("after", number)
+        await halt_if_stopped()
+        return verdicts
+
+    # The worker's verbs
+
+    async def register(self, row: WorkerRow) -> None:
+        """Announce a worker."""
+        await self._ask("register", lambda: self._inner.register(row))
+
+    def renew(self, worker: WorkerId) -> bool:
+        """Renew a lease."""
+        if self.faults.down or self._happens(self.faults.unavailable):
+            raise _unavailable("renew")
+        held = self._inner.renew(worker)
+        self._note(f"renew {held}")
+        if self._happens(self.faults.lost_answer):
+            raise _unavailable("renew")
+        return held
+
+    async def retire(self, worker: WorkerId) -> None:
+        """Forget a worker."""
+        await self._ask("retire", lambda: self._inner.retire(worker))
+
+    async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+        """Take runs."""
+        claim = await self._ask("claim", lambda: self._inner.claim(worker, workflows, limit))
+        if claim.runs:
+            self._note(f"claimed {', '.join(str(one.head.run) for one in claim.runs)}")
+        return claim
+
+    async def owned(self, worker: WorkerId) -> list[RunHead]:
+        """Return the runs that a worker owns."""
+        return await self._ask("owned", lambda: self._inner.owned(worker))
+
+    async def load(self, run: RunKey) -> RunImage | None:
+        """Return everything about a run."""
+        return await self._ask("load", lambda: self._inner.load(run))
+
+    async def mail(self, run: RunKey) -> tuple[StampedMessage, ...]:
+        """Return a run's unread messages."""
+        return await self._ask("mail", lambda: self._inner.mail(run))
+
+    async def outbox(self, limit: int) -> list[tuple[RunKey, OutboxItem]]:
+        """Return what waits for the relay."""
+        return await self._ask("outbox", lambda: self._inner.outbox(limit))
+
+    # What readers ask
+
+    async def head(self, run: RunKey) -> RunHead | None:
+        """Return the run's row."""
+        return await self._ask("head", lambda: self._inner.head(run))
+
+    async def heads(
+        self,
+        tenant: str,
+        *,
+        statuses: frozenset[Status] = frozenset(),
+        workflow: str = "",
+        limit: int = 100,
+        before: tuple[datetime, str] | None = None,
+    ) -> list[RunHead]:
+        """Return a page of runs."""
+        return await self._ask(
+            "heads",
+            lambda: self._inner.heads(
+                tenant, statuses=statuses, workflow=workflow, limit=limit, before=before
+            ),
+        )
+
+    async def journal(self, run: RunKey, *, generation: int | None = None) -> tuple[StampedRow, ...]:
+        """Return a journal."""
+        return await self._ask("journal", lambda: self._inner.journal(run, generation=generation))
+
+    async def approvals(
+        self, tenant: str, *, pending: bool = True, run: RunKey | None = None
+    ) -> list[ApprovalRow]:
+        """Return approvals."""
+        return await self._ask(
+            "approvals", lambda: self._inner.approvals(tenant, pending=pending, run=run)
+        )
+
+    async def workers(self) -> list[LiveWorker]:
+        """Return the workers."""
+        return await self._ask("workers", self._inner.workers)
+
+    async def control(self, tenant: str, name: str) -> tuple[int, bytes] | None:
+        """Return a control row."""
+        return await self._ask("control", lambda: self._inner.control(tenant, name))
+
+    # What needs no network
+
+    def now(self) -> datetime:
+        """Return the store's time."""
+        return self._inner.now()
+
+    def subscribe(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` in the subscriber's own context, unless the hint is lost."""
+        loop = asyncio.get_running_loop()
+        context = contextvars.copy_context()
+
+        def hint() -> None:
+            if not self.faults.down and not self._happens(self.faults.lost_hint):
+                loop.call_soon(wake, context=context.copy())
+
+        return self._inner.subscribe(hint)
+
+    async def timeline(self) -> str:
+        """Return the id of the line of history."""
+        return await self._inner.timeline()
+
+    def describe(self) -> str:
+        """Return where the store is."""
+        return f"faulty {self._inner.describe()}"
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self._inner.close()
+
+    # The network
+
+    async def _ask(self, verb: str, work: Callable[[], Awaitable[T]]) -> T:
+        await self._request(verb)
+        answer = await self._carry(work)
+        await self._travel()
+        if self._happens(self.faults.lost_answer):
+            self._note(f"{verb}: answer lost")
+            raise _unavailable(verb)
+        return answer
+
+    async def _request(self, verb: str) -> None:
+        await self._travel()
+        if self.faults.down or self._happens(self.faults.unavailable):
+            self._note(f"{verb}: unavailable")
+            raise _unavailable(verb)
+
+    async def _travel(self) -> None:
+        if self.faults.latency:
+            await asyncio.sleep(self._source.uniform(0, self.faults.latency))
+
+    async def _carry(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do the work in the caller's process, or on the network, where the caller's death does not reach it."""
+        if not self._happens(self.faults.outlives):
+            return await work()
+
+        async def outside() -> T:
+            await self._travel()
+            return await work()
+
+        task: asyncio.Task[T] = asyncio.get_running_loop().create_task(
+            outside(), context=contextvars.Context()
+        )
+        return await asyncio.shield(task)
+
+    def _happens(self, chance: float) -> bool:
+        return chance > 0 and self._source.random() < chance
+
+
+def _unavailable(verb: str) -> StoreUnavailableError:
+    return StoreUnavailableError(f"a simulated fault at {verb}", hint="it was asked for")
+
+

@@ -1,0 +1,223 @@
+"""Several workers in one thread, on simulated time, with every chance drawn from one seed.
+
+Equal seeds give equal traces. Each worker is a simulated process with a network of its own to the one store: it can be killed,
+frozen and cut off at any moment. Nothing really waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from outlast.client import Birth, Client
+from outlast.journal.entry import Taken
+from outlast.store.change import RunHead, RunKey
+from outlast.store.memory import MemoryStore
+from outlast.testing.clock import SimulatedClock
+from outlast.testing.fault import Faults, FaultyStore
+from outlast.testing.loop import LONGEST, Process, SimulatedLoop, current_process
+from outlast.testing.thread import SeededRandom, SimulatedThreads
+from outlast.worker.worker import Worker, WorkerOptions
+from outlast.workflows.definition import Definition
+from outlast.workflows.registry import Registry
+
+T = TypeVar("T")
+
+
+class SimulatedWorker:
+    """A worker in a simulated process.
+
+    Args:
+        process: Where all its code runs.
+        store: Its own way to the store; set its `faults` to cut it off.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        worker: Worker,
+        store: FaultyStore,
+        threads: SimulatedThreads,
+        client: Client,
+    ) -> None:
+        self.process = process
+        self.worker = worker
+        self.store = store
+        self.threads = threads
+        self.client = client
+        """A client in the same process: its runs are born claimed by this worker."""
+
+    async def within(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in this process, and wait for it."""
+        loop = asyncio.get_running_loop()
+        return await asyncio.shield(loop.create_task(work, context=self.process.context()))
+
+    async def stop(self, grace: timedelta = timedelta(seconds=10)) -> None:
+        """Stop gracefully."""
+        await self.within(self.worker.stop(grace))
+
+    def kill(self) -> None:
+        """End it as SIGKILL does."""
+        self.process.kill()
+
+    def freeze(self) -> None:
+        """Stop it where it is, as SIGSTOP does."""
+        self.process.freeze()
+
+    def thaw(self) -> None:
+        """Let it go on, as SIGCONT does."""
+        self.process.thaw()
+
+
+class Simulation:
+    """A store, its clock, and the workers that share it.
+
+    Args:
+        definitions: The workflows, steps and effects of every worker.
+        seed: Everything that could be one way or another follows from it.
+        faults: Of each worker's way to the store.
+        options: Of each worker.
+        thread_delay: Seconds at most before and after a synchronous body.
+        longest: How much simulated time may pass.
+    """
+
+    def __init__(
+        self,
+        definitions: Iterable[Definition[..., Any]],
+        *,
+        seed: int = 0,
+        faults: Faults | None = None,
+        options: WorkerOptions | None = None,
+        thread_delay: float = 0.0,
+        longest: timedelta = LONGEST,
+    ) -> None:
+        self.seed = seed
+        self.clock = SimulatedClock()
+        self.loop = SimulatedLoop(self.clock, longest=longest)
+        self.store = MemoryStore(self.clock)
+        self.trace: list[str] = []
+        """What was asked of the store, by whom and when."""
+        self.workers: list[SimulatedWorker] = []
+        self._definitions = list(definitions)
+        self._faults = faults or Faults()
+        self._options = options or WorkerOptions(library="simulated")
+        self._thread_delay = thread_delay
+        outside = FaultyStore(self.store, self._source("outside"), note=self.note)
+        self.client = Client(outside, random=SeededRandom(f"{seed}/outside"), principal="tester")
+        """A client in no worker's process."""
+
+    def run(self, scenario: Callable[[Simulation], Awaitable[T]]) -> T:
+        """Run a scenario to its end, and put everything away."""
+        try:
+            return self.loop.run_until_complete(_awaited(scenario(self)))
+        finally:
+            self._close()
+
+    async def start_worker(
+        self,
+        name: str = "",
+        *,
+        definitions: Iterable[Definition[..., Any]] | None = None,
+        options: WorkerOptions | None = None,
+    ) -> SimulatedWorker:
+        """Start a worker in a process of its own.
+
+        Args:
+            definitions: What it has registered, where that differs.
+        """
+        name = name or f"w{len(self.workers) + 1}"
+        process = Process(name)
+        store = FaultyStore(
+            self.store, self._source(f"{name}/store"), faults=self._faults, note=self.note
+        )
+        threads = SimulatedThreads(self._source(f"{name}/threads"), delay=self._thread_delay)
+        bits = SeededRandom(f"{self.seed}/{name}")
+
+        def closed(run: RunKey) -> None:
+            client.closed(run)
+
+        worker = Worker(
+            store,
+            Registry(self._definitions if definitions is None else definitions),
+            clock=self.clock,
+            random=bits,
+            threads=threads,
+            options=options or self._options,
+            closed=closed,
+        )
+        client = Client(store, random=bits, principal="tester", birth=self._birth(worker, process))
+        simulated = SimulatedWorker(process, worker, store, threads, client)
+        self.workers.append(simulated)
+        await simulated.within(worker.start())
+        return simulated
+
+    async def closed(self, run_id: str, *, tenant: str = "default") -> RunHead:
+        """Wait until a run has ended, looking at the store."""
+        return await self.until(run_id, lambda head: head.status.closed, tenant=tenant)
+
+    async def until(
+        self, run_id: str, holds: Callable[[RunHead], bool], *, tenant: str = "default"
+    ) -> RunHead:
+        """Wait until something holds of a run's row."""
+        while True:
+            head = await self.store.head(RunKey(tenant, run_id))
+            if head is not None and holds(head):
+                return head
+            await asyncio.sleep(0.1)
+
+    def spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
+        """Do something from outside, beside the scenario."""
+        return asyncio.get_running_loop().create_task(_awaited(work))
+
+    def note(self, text: str) -> None:
+        """Add to the trace."""
+        process = current_process.get()
+        who = process.name if process is not None else "outside"
+        self.trace.append(f"{self.clock.monotonic():.6f} {who} {text}")
+
+    def _source(self, name: str) -> random.Random:
+        return random.Random(f"{self.seed}/{name}")  # noqa: S311 - a seed must repeat
+
+    def _birth(self, worker: Worker, process: Process) -> Birth:
+        async def submit(change: Any) -> Any:
+            context = process.context()
+            task = asyncio.get_running_loop().create_task(worker.submit(change), context=context)
+            verdict = await asyncio.shield(task)
+            worker.look()
+            return verdict
+
+        def adopt(*born: Any) -> None:
+            process.context().run(worker.adopt, *born)
+
+        return Birth(
+            submit=submit,
+            owner=worker.born_here,
+            adopt=adopt,
+            taken=Taken(python="simulated", library="simulated"),
+        )
+
+    def _close(self) -> None:
+        """End everything without letting it act: no store answers any more, and no thread begins."""
+        for one in self.workers:
+            one.store.faults = Faults(down=True)
+            one.process.kill()
+            one.process.release()
+        self.loop.drain()
+        self.loop.close()
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+def simulate(
+    scenario: Callable[[Simulation], Awaitable[T]],
+    definitions: Iterable[Definition[..., Any]],
+    **options: Any,
+) -> T:
+    """Run a scenario in a new simulation; see `Simulation` for the options."""
+    return Simulation(definitions, **options).run(scenario)
+

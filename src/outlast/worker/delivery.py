@@ -1,0 +1,102 @@
+"""Hands committed entries to the replay machine: turn by turn, from plain callbacks, in slices.
+
+The machine must not be driven from inside a task, and the replay of one long journal must not stop every other run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TypeAlias
+
+from outlast.clock import Clock
+from outlast.journal.entry import Entry, StampedRow
+from outlast.replay.machine import Machine
+
+SLICE_SECONDS = 0.005
+"""Replay gives the event loop back after so long: 50,000 entries must not stop every other run."""
+
+Turn: TypeAlias = tuple[list[Entry], datetime, int]
+"""The entries of one turn, when they were committed, and the turn's number."""
+
+
+class Delivery:
+    """The way of entries into one machine.
+
+    Args:
+        machine: Driven by nothing else.
+    """
+
+    def __init__(self, machine: Machine, clock: Clock) -> None:
+        self._machine = machine
+        self._clock = clock
+        self.next_turn = 0
+        """The number of the turn after those that were delivered."""
+
+    async def deliver(self, entries: Sequence[tuple[Entry, StampedRow]]) -> None:
+        """Deliver entries, and return when the workflow waits again.
+
+        Raises:
+            NonDeterminismError: The code does not ask for what the entries answer.
+            DecodeError: A recorded value does not fit the type that the code names.
+        """
+        if not entries:
+            return
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        waiting = iter(turns_of(entries))
+
+        def deliver_slice() -> None:
+            until = self._clock.monotonic() + SLICE_SECONDS
+            try:
+                for turn in waiting:
+                    if done.done():
+                        return
+                    self._machine.deliver(turn[0], turn[1])
+                    self.next_turn = turn[2] + 1
+                    if self._clock.monotonic() > until:
+                        loop.call_soon(deliver_slice)
+                        return
+            except Exception as error:  # noqa: BLE001 - handed to whoever waits
+                if not done.done():
+                    done.set_exception(error)
+                return
+            if not done.done():
+                done.set_result(None)
+
+        loop.call_soon(deliver_slice)
+        await done
+
+    async def evict(self) -> None:
+        """Take the run out of memory."""
+        await _in_callback(self._machine.evict)
+
+
+def turns_of(entries: Sequence[tuple[Entry, StampedRow]]) -> list[Turn]:
+    """Group entries by their turn."""
+    turns: list[Turn] = []
+    for entry, stamped in entries:
+        if turns and turns[-1][2] == stamped.row.turn:
+            turns[-1][0].append(entry)
+        else:
+            turns.append(([entry], stamped.at, stamped.row.turn))
+    return turns
+
+
+async def _in_callback(function: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def call() -> None:
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 - handed to whoever waits
+            if not done.done():
+                done.set_exception(error)
+        else:
+            if not done.done():
+                done.set_result(None)
+
+    loop.call_soon(call)
+    await done

@@ -1,0 +1,233 @@
+"""What crash tests work with: worker processes, and looks at what they left behind.
+
+Nothing here sleeps to let something happen: it polls for an event, until a deadline that is far away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+import crash_flow
+
+import outlast
+from outlast.app import SystemClock
+from outlast.journal.entry import StampedRow
+from outlast.store.change import RunKey
+from outlast.store.protocol import LiveWorker, RunImage
+from outlast.store.sqlite.store import open_sqlite
+
+T = TypeVar("T")
+
+SCRIPT = Path(__file__).parent / "worker_process.py"
+PATIENCE_SECONDS = 40.0
+OUTCOMES = {"step_completed", "step_failed", "effect_completed", "effect_failed", "effect_refused"}
+
+
+def until(happened: Callable[[], T], what: str, seconds: float = PATIENCE_SECONDS) -> T:
+    """Poll until `happened()` is true, and return what it gave."""
+    end = time.monotonic() + seconds
+    while not (found := happened()):
+        assert time.monotonic() < end, f"{what}: not within {seconds:g} s"
+        time.sleep(0.01)
+    return found
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """Return the whole lines of a file of JSON objects."""
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+@dataclass
+class Bench:
+    """One database, its workers and the log of what their bodies did."""
+
+    directory: Path
+    environment: dict[str, str]
+
+    def __post_init__(self) -> None:
+        self.file = self.directory / "agent.db"
+        self.url = f"sqlite:///{self.file}"
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, directory: Path, environment: dict[str, str] | None = None) -> Iterator[Bench]:
+        """Make a bench, and end every process of it afterwards."""
+        bench = cls(directory, {crash_flow.DIRECTORY: str(directory), **(environment or {})})
+        try:
+            yield bench
+        finally:
+            for process in bench.processes:
+                process.kill()
+                process.wait()
+                assert process.stdout is not None
+                process.stdout.close()
+
+    def launch(self, *options: str) -> subprocess.Popen[bytes]:
+        """Start a worker process."""
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(SCRIPT), self.url, "--writes", str(self.directory / "writes.jsonl"), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **self.environment},
+            )
+        self.processes.append(process)
+        return process
+
+    def worker(self, *options: str) -> subprocess.Popen[bytes]:
+        """Start a worker process, and wait until it works."""
+        process = self.launch(*options)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line == b"ready\n", self.words()
+        return process
+
+    def finish(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for the end of a process, and return its status."""
+        try:
+            return process.wait(timeout=PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"a worker does not end:\n{self.words()}") from None
+
+    @property
+    def log(self) -> Path:
+        """What all workers wrote to standard error."""
+        return self.directory / "worker.log"
+
+    def words(self) -> str:
+        """Return the end of the log."""
+        return self.log.read_text()[-4000:] if self.log.exists() else "(no log)"
+
+    def writes(self, pid: int) -> list[str]:
+        """Return the names of the store writes that a process made or was about to make."""
+        return [one["name"] for one in self._written(pid) if "name" in one]
+
+    def verdicts(self, pid: int) -> list[str]:
+        """Return what the store said to a process, change by change."""
+        return [verdict for one in self._written(pid) for verdict in one.get("verdicts", ())]
+
+    def _written(self, pid: int) -> list[dict[str, Any]]:
+        return [one for one in lines_of(self.directory / "writes.jsonl") if one["pid"] == pid]
+
+    def received(self, body: str = "", label: str = "") -> list[dict[str, Any]]:
+        """Return what the bodies logged."""
+        found = lines_of(self.directory / "receiver.jsonl")
+        return [one for one in found if body in ("", one["body"]) and label in ("", one["label"])]
+
+    def ask(self, act: Callable[[outlast.Client], Awaitable[T]]) -> T:
+        """Do something as a client: a process apart from every worker."""
+
+        async def go() -> T:
+            async with outlast.connect(self.url, principal="tester") as client:
+                return await act(client)
+
+        return asyncio.run(go())
+
+    def start(self, call: outlast.Call[Any], run_id: str) -> None:
+        """Start a run as a client."""
+
+        async def act(client: outlast.Client) -> None:
+            await client.start(call, id=run_id)
+
+        self.ask(act)
+
+    def result(self, run_id: str) -> Any:
+        """Wait for the end of a run as a client."""
+        return self.ask(lambda client: asyncio.wait_for(client.handle(run_id).result(), PATIENCE_SECONDS))
+
+    def image(self, run_id: str) -> RunImage | None:
+        """Return all that is stored of a run."""
+        return asyncio.run(_image(self.file, run_id))
+
+    def rows(self, run_id: str) -> tuple[StampedRow, ...]:
+        """Return a run's journal."""
+        image = self.image(run_id)
+        return image.rows if image else ()
+
+    def left_behind(self, run_id: str) -> RunImage | None:
+        """Return all that a killed process left of a run, from a copy: recovery is left to the next worker."""
+        with tempfile.TemporaryDirectory(dir=self.directory) as folder:
+            for path in self.directory.glob("agent.db*"):
+                if path.is_file() and not path.name.endswith("-shm"):
+                    shutil.copy(path, folder)
+            if not (Path(folder) / "agent.db").exists():
+                return None
+            return asyncio.run(_image(Path(folder) / "agent.db", run_id))
+
+    def workers(self) -> list[LiveWorker]:
+        """Return the registered workers."""
+
+        async def look() -> list[LiveWorker]:
+            store = await open_sqlite(self.file, clock=SystemClock())
+            try:
+                return await store.workers()
+            finally:
+                await store.close()
+
+        return asyncio.run(look())
+
+    def worker_id(self, process: subprocess.Popen[bytes]) -> str:
+        """Return the id under which a process works at present, or an empty string."""
+        found = [str(one.row.worker) for one in self.workers() if one.row.pid == process.pid and one.live]
+        return found[-1] if found else ""
+
+    def check_intact(self) -> None:
+        """Let SQLite look at every page."""
+        connection = apsw.Connection(str(self.file))
+        try:
+            assert connection.pragma("integrity_check") == "ok"
+            assert list(connection.execute("PRAGMA foreign_key_check")) == []
+        finally:
+            connection.close()
+
+
+async def _image(file: Path, run_id: str) -> RunImage | None:
+    store = await open_sqlite(file, clock=SystemClock())
+    try:
+        return await store.load(RunKey("default", run_id))
+    finally:
+        await store.close()
+
+
+def is_stopped(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process stands still because of SIGSTOP."""
+    words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return words[0] == "T"
+
+
+def go_on(process: subprocess.Popen[bytes]) -> None:
+    """Let a stopped process continue."""
+    process.send_signal(signal.SIGCONT)
+
+
+def check_journal(rows: tuple[StampedRow, ...]) -> None:
+    """Each operation is intended and settled once; sequence numbers have no gaps."""
+    assert [one.row.seq for one in rows] == list(range(len(rows)))
+    turns = [one.row.turn for one in rows]
+    assert turns == sorted(turns)
+    for kinds in (OUTCOMES, {"effect_intended"}, {"approval_requested"}, {"approval_decided"}):
+        operations = [one.row.operation for one in rows if one.row.kind in kinds]
+        assert len(operations) == len(set(operations)), f"twice: {operations}"
+    assert [one.row.kind for one in rows].count("completed") == 1
+    assert not [one.row.kind for one in rows if one.row.kind == "alarm_raised"]
+
+
+def settled(rows: tuple[StampedRow, ...]) -> set[str]:
+    """Return the names of the steps and effects whose outcome is recorded."""
+    return {one.row.name for one in rows if one.row.kind in OUTCOMES}

@@ -1,0 +1,226 @@
+"""A worker in a process of its own, which can be told to kill or stop itself at a certain store write.
+
+    python worker_process.py URL [--play] [--at WRITE --side before|after --strike KILL|STOP]
+
+Without `--play` it works until SIGTERM. With it, it plays the whole demo agent: starts the run, says yes, waits for the end.
+The store is wrapped; the production code knows nothing of this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+import crash_flow
+import outlast
+from outlast.app import App, open_store
+from outlast.demo import agent
+from outlast.demo.osv import read_record
+from outlast.demo.patch import Finding
+from outlast.demo.setting import Setting
+from outlast.demo.stage import REPO
+from outlast.store.change import Change, Decide, OperationPut, RunChange, StartRun
+from outlast.worker.worker import WorkerOptions
+from outlast.workflows.registry import Registry
+
+T = TypeVar("T")
+
+RUN_ID = "fix"
+
+
+class StrikingStore:
+    """A store that counts and names each write, and strikes its own process before or after one of them.
+
+    Args:
+        options: `at` is the number of a write; or a part of its name, with `#k` for the k-th write of that name. Each write is
+            named in the file `writes` before it is made, and followed by what the store said.
+    """
+
+    def __init__(self, store: Any, options: argparse.Namespace) -> None:
+        self._store = store
+        self._options = options
+        self._count = 0
+        self._named = 0
+
+    def __getattr__(self, name: str) -> Any:
+        """Hand everything else through."""
+        return getattr(self._store, name)
+
+    async def commit(self, changes: Sequence[Change]) -> Any:
+        """Count one write for the transaction."""
+        label = " ".join(name for change in changes for name in names_of(change))
+        return await self._around(label, lambda: self._store.commit(changes))
+
+    async def register(self, row: Any) -> None:
+        """Count one write."""
+        await self._around("register", lambda: self._store.register(row))
+
+    async def retire(self, worker: Any) -> None:
+        """Count one write."""
+        await self._around("retire", lambda: self._store.retire(worker))
+
+    async def claim(self, worker: Any, workflows: frozenset[str], limit: int) -> Any:
+        """Count one write when it took something. Before it means nothing: that is after the write before."""
+        claim = await self._store.claim(worker, workflows, limit)
+        if claim.runs:
+
+            async def taken() -> Any:
+                return claim
+
+            await self._around("claim", taken)
+        return claim
+
+    async def stop_this_process(self) -> None:
+        """Stop on the thread that writes, which holds no lock of the database there."""
+        await asyncio.wrap_future(self._store._writing.submit(lambda: _signal(signal.SIGSTOP)))
+
+    async def _around(self, label: str, write: Callable[[], Awaitable[T]]) -> T:
+        self._count += 1
+        due = self._is_due(label)
+        self._note(name=label)
+        if due and self._options.side == "before":
+            await self._strike()
+        answer = await write()
+        if isinstance(answer, list):
+            self._note(verdicts=[type(one).__name__ for one in answer])
+        if due and self._options.side == "after":
+            await self._strike()
+        return answer
+
+    def _is_due(self, label: str) -> bool:
+        name, _, times = self._options.at.partition("#")
+        if not name or name.isdigit():
+            return name == str(self._count)
+        self._named += name in label
+        return name in label and self._named == int(times or 1)
+
+    def _note(self, **what: Any) -> None:
+        line = {"pid": os.getpid(), "number": self._count, **what}
+        with Path(self._options.writes).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    async def _strike(self) -> None:
+        if self._options.strike == "KILL":
+            _signal(signal.SIGKILL)
+        await self.stop_this_process()
+
+
+def _signal(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def names_of(change: Change) -> list[str]:
+    """Name what a change writes: its entries, or its kind."""
+    match change:
+        case RunChange():
+            entries = [f"{row.kind}:{row.name}" if row.name else row.kind for row in change.entries]
+            rows = [f"failure:{row.name}" for row in change.operations if isinstance(row, OperationPut)]
+            status = [] if change.head is None or entries else [f"head:{change.head.status}"]
+            return entries + rows + status
+        case StartRun():
+            return ["start"]
+        case Decide():
+            return ["decide"]
+        case _:
+            return [type(change).__name__]
+
+
+class StrikingApp(App):
+    """The app, composed over the store that strikes."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        worker = WorkerOptions(
+            lease=timedelta(seconds=options.lease),
+            idle=timedelta(seconds=options.idle),
+            poll=timedelta(seconds=options.poll),
+            runs=options.runs,
+            host="test",
+            pid=os.getpid(),
+            library="0",
+        )
+        super().__init__(options.url, workflows=None, tenant="default", principal="tester", options=worker)
+        self.options = options
+
+    async def __aenter__(self) -> StrikingApp:
+        """Open, wrap, start."""
+        store = StrikingStore(await open_store(self.options.url), self.options)
+        crash_flow.stop_this_process = store.stop_this_process
+        await self._start_worker(store, Registry.of_everything(None))
+        return self
+
+
+def shorten(timeout: float, settle: float) -> None:
+    """Shorten the waits of the demo agent's effects; all else of it is as it is shipped."""
+    for effect in (agent.push_branch, agent.open_pull_request):
+        effect.options = replace(effect.options, start_to_close_timeout=timedelta(seconds=timeout))
+        effect.rules = replace(effect.rules, settle=timedelta(seconds=settle))
+
+
+async def play(app: App, *, attach: bool) -> None:
+    """Start the demo agent's run, approve whatever it asks, and wait for its end.
+
+    Args:
+        attach: The run exists; start nothing.
+    """
+    record = (files("outlast.demo") / "data" / "GHSA-wwqv-p2pp-99h5.json").read_bytes()
+    remote = Setting.from_environment().directory / "remote.git"
+    finding = Finding(record=read_record(record), repo=REPO, remote=str(remote))
+    call = agent.fix(finding, timedelta(hours=1))
+    handle = app.handle(RUN_ID, agent.fix) if attach else await app.start(call, id=RUN_ID)
+    ending = asyncio.ensure_future(handle.result())
+    while not ending.done():
+        for view in await app.approvals.list(run_id=RUN_ID):
+            with contextlib.suppress(outlast.DecisionRefusedError):
+                await app.approvals.approve(RUN_ID, view.approval_id, seen_sha256=view.subject_sha256)
+        await asyncio.wait({ending}, timeout=0.02)
+    await ending
+
+
+async def work() -> None:
+    """Work until SIGTERM."""
+    over = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
+    print("ready", flush=True)
+    await over.wait()
+
+
+async def main(options: argparse.Namespace) -> None:
+    """Do what the command line says."""
+    shorten(options.timeout, options.settle)
+    async with StrikingApp(options) as app:
+        await (play(app, attach=options.attach) if options.play else work())
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser()
+    found.add_argument("url")
+    found.add_argument("--writes", required=True)
+    found.add_argument("--play", action="store_true")
+    found.add_argument("--attach", action="store_true")
+    found.add_argument("--at", default="")
+    found.add_argument("--side", choices=["before", "after"], default="before")
+    found.add_argument("--strike", choices=["KILL", "STOP"], default="KILL")
+    found.add_argument("--lease", type=float, default=15)
+    found.add_argument("--idle", type=float, default=30)
+    found.add_argument("--poll", type=float, default=0.5)
+    found.add_argument("--runs", type=int, default=1000)
+    found.add_argument("--timeout", type=float, default=0.6)
+    found.add_argument("--settle", type=float, default=0.2)
+    return found
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s %(message)s")
+    asyncio.run(main(parser().parse_args()))

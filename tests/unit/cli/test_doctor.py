@@ -1,0 +1,147 @@
+"""`outlast doctor`: a healthy database, and each thing that can be wrong with one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import namedtuple
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from outlast.app import SystemClock
+from outlast.cli import doctor
+from outlast.store.sqlite import checkup
+
+from .conftest import World
+
+
+def _findings(world: World) -> dict[str, dict[str, Any]]:
+    document = json.loads(world.cli("doctor", "--json").stdout)
+    return {one["check"]: one for one in document["findings"]}
+
+
+def test_healthy(world: World) -> None:
+    """Everything is looked at; warnings do not fail."""
+    world.file.chmod(0o600)
+    result = world.cli("doctor", "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert document["healthy"] is True
+    assert document["database"] == str(world.file)
+    verdicts = {one["check"]: one["verdict"] for one in document["findings"]}
+    assert verdicts == {
+        "database": "ok", "boot_clock": "ok", "sqlite": "ok", "permissions": "ok", "disk": "ok",
+        "file_system": "ok", "locks": "ok", "schema": "ok", "integrity": "ok", "clock": "ok",
+        "blocked": "warn", "in_doubt": "warn", "workers": "warn",
+    }  # fmt: skip
+    assert all(one["hint"] for one in document["findings"] if one["verdict"] != "ok")
+
+
+def test_lines_say_what_to_do(world: World) -> None:
+    """Each line has its verdict, and those that are not ok a next step."""
+    text = world.cli("doctor").stdout
+    assert f"ok   database     {world.file}" in text
+    assert "warn in_doubt     effects in doubt: 1" in text
+    assert "nobody moves the open runs of flow" in text
+    assert "→ start one: `outlast worker MODULE`" in text
+
+
+def test_no_database(world: World) -> None:
+    """A file that is not there fails, and is not made."""
+    world.file.unlink()
+    result = world.cli("doctor")
+    assert result.exit_code == 1
+    assert "there is no database at" in result.stdout
+    assert not world.file.exists()
+
+
+def test_damaged(world: World) -> None:
+    """A damaged file fails with what to do, and no traceback."""
+    data = bytearray(world.file.read_bytes())
+    for start in range(4096, len(data), 4096):
+        data[start : start + 64] = b"\xff" * 64
+    world.file.write_bytes(bytes(data))
+    result = world.cli("doctor", "--json")
+    assert result.exit_code == 1
+    failed = [one for one in json.loads(result.stdout)["findings"] if one["verdict"] == "fail"]
+    assert failed
+    assert any("restore a backup" in one["hint"] for one in failed)
+
+
+def test_newer_schema(world: World) -> None:
+    """A file from a newer version fails and says so."""
+    connection = apsw.Connection(str(world.file))
+    connection.execute("INSERT INTO migration (number, phase, subject, checksum) VALUES (999, 'pre', 'x', 'y')")
+    connection.close()
+    found = _findings(world)
+    assert found["schema"]["verdict"] == "fail"
+    assert found["schema"]["hint"] == "upgrade Outlast here"
+    assert found["database"]["verdict"] == "fail"
+
+
+@pytest.mark.parametrize(("mode", "verdict"), [(0o600, "ok"), (0o644, "warn"), (0o666, "fail")])
+def test_permissions(world: World, mode: int, verdict: str) -> None:
+    """A file that others may read warns, one that others may write fails."""
+    world.file.chmod(mode)
+    assert _findings(world)["permissions"]["verdict"] == verdict
+
+
+def test_times_in_the_future(world: World) -> None:
+    """A wall clock behind what is stored is told."""
+    clock = SystemClock()
+
+    class Behind(SystemClock):
+        def now(self) -> Any:
+            return clock.now() - timedelta(days=1)
+
+    found = {one.check: one for one in checkup.examine(str(world.file), Behind())}
+    assert found["clock"].verdict == "warn"
+    assert "future" in found["clock"].text
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"), [("3.51.2", "fail"), ("3.51.3", "ok"), ("3.54.1", "ok"), ("3.9.99", "fail")]
+)
+def test_sqlite_version(version: str, verdict: str) -> None:
+    """Versions are compared by number."""
+    assert [one.verdict for one in checkup.sqlite_version(version)] == [verdict]
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(1 << 20, "fail"), (500 << 20, "warn"), (5 << 30, "ok")])
+def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, verdict: str) -> None:
+    """Little space warns, next to none fails."""
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(free, 0, free))
+    assert [one.verdict for one in checkup.free_disk(tmp_path / "x.db")] == [verdict]
+
+
+def test_locks_that_do_not_exclude(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where two can hold one lock, the death of a worker cannot be proved."""
+    monkeypatch.setattr(checkup.fcntl, "flock", lambda *_: None)
+    assert [one.verdict for one in checkup.locks(tmp_path / "x.db")] == ["fail"]
+
+
+def test_wall_clock_that_jumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wall clock that moves otherwise than the boot clock warns."""
+    days = iter(range(10))
+
+    class Jumping(SystemClock):
+        def now(self) -> Any:
+            return super().now() + timedelta(days=next(days))
+
+    monkeypatch.setattr(doctor, "SystemClock", Jumping)
+    assert [one.verdict for one in doctor.clocks()] == ["warn"]
+
+
+def test_live_worker_is_seen(world: World) -> None:
+    """With a worker for the workflow, nothing is said to be unattended."""
+    worker = world.worker()
+    try:
+        world.until(lambda: _findings(world)["workers"]["verdict"] == "ok")
+    finally:
+        worker.terminate()
+        worker.communicate(timeout=30)

@@ -1,0 +1,123 @@
+"""Explanations of runs that are hard to bring about for real."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from outlast.cli.explain import REMEDIES, explain
+from outlast.cli.session import Session
+from outlast.client import RunDetail, RunStatus, Status
+from outlast.effects.standing import Standing
+
+NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
+COMMAND = Session().command
+
+
+def _detail(**changes: Any) -> RunDetail:
+    status = {name: changes.pop(name) for name in ("worker", "waits", "reason", "status") if name in changes}
+    run = RunStatus(
+        run_id="a b",
+        workflow="flow",
+        status=Status.WAITING,
+        reason="",
+        generation=1,
+        entries=3,
+        created_at=NOON,
+        changed_at=NOON,
+        wake_at=None,
+        worker=None,
+        waits={},
+    )
+    detail = RunDetail(
+        status=replace(run, **status),
+        entries=[],
+        unreadable=0,
+        operations=[],
+        approvals=[],
+        unread=0,
+        now=NOON + timedelta(minutes=1),
+        fitting=["w1"],
+        attended=True,
+    )
+    return replace(detail, **changes)
+
+
+@pytest.mark.parametrize("reason", [one for one in REMEDIES if one != "in doubt"])
+def test_each_reason_to_be_blocked_has_a_remedy(reason: str) -> None:
+    """Why, what the worker said, what cures it, and how to give the run up."""
+    waits = {"error": "step 3 is\n\x1b[31mother."}
+    detail = _detail(status=Status.BLOCKED, reason=reason, waits=waits)
+    told = explain(detail, COMMAND)
+    assert REMEDIES[reason] in told.text
+    assert "The worker said: step 3 is \x1b[31mother." in told.text
+    assert told.commands[-1] == "outlast runs terminate 'a b' --reason TEXT"
+
+
+def test_unknown_reason_is_told_all_the_same() -> None:
+    """A reason of a later version still says that somebody must act."""
+    told = explain(_detail(status=Status.BLOCKED, reason="budget"), COMMAND)
+    assert "is blocked since" in told.text
+    assert "An operator must act" in told.text
+
+
+def test_worker_that_is_gone() -> None:
+    """A run of a dead worker is told apart from one that is being moved."""
+    detail = _detail(status=Status.RUNNING, worker="w1")
+    assert "is in the hands of worker w1" in explain(detail, COMMAND).text
+    gone = explain(replace(detail, attended=False, fitting=[]), COMMAND)
+    assert "w1, which is gone" in gone.text
+    assert "No live worker" in gone.text
+
+
+def test_old_notes_are_not_believed() -> None:
+    """What a run waited for before it came back into memory is not told as if it still did."""
+    waits = {"signals": ["go"], "timers": {}}
+    detail = _detail(status=Status.RUNNING, worker="w1", waits=waits)
+    assert "'go'" not in explain(detail, COMMAND).text
+    assert "'go'" in explain(_detail(waits=waits), COMMAND).text
+
+
+@pytest.mark.parametrize(
+    ("due", "words"),
+    [
+        (NOON + timedelta(minutes=3), "attempt 3 begins at 2026-11-29 12:03:00 UTC (in 2 minutes)"),
+        (NOON, "attempt 3 is due or under way"),
+    ],
+)
+def test_retry_counts_and_says_when(due: datetime, words: str) -> None:
+    """The number of the next attempt follows the recorded failures."""
+    one = Standing("r:1", "step", "fetch", "retrying", failures=2, due_at=due, failure="OSError: gone")
+    text = explain(_detail(operations=[one]), COMMAND).text
+    assert "failed 2 times, last with OSError: gone" in text
+    assert words in text
+
+
+def test_intended_effect_needs_nobody() -> None:
+    """An effect without an outcome is being attempted, not in doubt."""
+    one = Standing("r:1", "effect", "pay", "intended", since=NOON, key="k", arguments={})
+    told = explain(_detail(operations=[one]), COMMAND)
+    assert "has no outcome yet" in told.text
+    assert told.commands == []
+
+
+def test_condition() -> None:
+    """A parked run for which nothing else is known waits for a condition."""
+    assert [one.kind for one in explain(_detail(), COMMAND).waits] == ["condition"]
+    assert [one.kind for one in explain(_detail(unread=1), COMMAND).waits] == ["mail"]
+
+
+def test_closed_run_waits_for_nothing() -> None:
+    """A closed run says how it ended and where its result is."""
+    told = explain(_detail(status=Status.TERMINATED, reason="old", fitting=[]), COMMAND)
+    assert told.text.endswith("(1 minute ago): old. Nothing more happens.")
+    assert told.commands == ["outlast runs show 'a b'"]
+
+
+def test_commands_name_store_and_tenant() -> None:
+    """What is typed works for the store and tenant that were looked at."""
+    told = explain(_detail(fitting=[]), Session("sqlite:///x y.db", "acme").command)
+    assert told.commands == ["outlast -d 'sqlite:///x y.db' --tenant acme worker MODULE"]

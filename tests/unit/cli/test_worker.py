@@ -1,0 +1,182 @@
+"""`outlast worker` as a real process: what it prints, how it stops, what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import outlast
+
+from .conftest import World, write_code
+
+SLOW = """
+import asyncio, outlast
+
+@outlast.step
+async def wait() -> None:
+    print("begun", flush=True)
+    await asyncio.sleep(600)
+
+@outlast.workflow
+async def flow(kind: str) -> None:
+    await wait()
+"""
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> World:
+    """Return a folder with code and no database."""
+    write_code(tmp_path)
+    return World(tmp_path)
+
+
+@pytest.fixture
+def workers() -> Iterator[list[subprocess.Popen[str]]]:
+    """Return a list; what is in it is killed at the end."""
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for one in started:
+        one.kill()
+        one.communicate()
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    """Return the next line that a process prints; fail when none comes."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        assert selector.select(timeout=30), "the process prints nothing"
+    return process.stdout.readline().rstrip("\n")
+
+
+def test_prints_file_workflows_and_id(empty: World, workers: list[subprocess.Popen[str]]) -> None:
+    """It makes the database and says where; SIGTERM ends it with status 0."""
+    process = empty.worker("--lease", "5s")
+    workers.append(process)
+    empty.until(lambda: empty.file.exists() and bool(_live(empty)))
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    lines = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert lines["database"] == str(empty.file)
+    assert lines["workflows"] == "flow"
+    assert f"-{process.pid}-" in lines["worker"]
+    assert _live(empty) == []
+
+
+def test_moves_runs_that_commands_touch(
+    world: World, workers: list[subprocess.Popen[str]]
+) -> None:
+    """Messages, decisions, resolutions and cancels given at the command line bring the runs to their ends."""
+    seen = world.cli("approvals", "show", "approval").stdout.split()[-1]
+    for words in (
+        ("runs", "send", "signal", "go", '"now"'),
+        ("approvals", "approve", "approval", "--hash", seen),
+        ("runs", "resolve", "doubt", "--applied", "null", "--reason", "looked it up"),
+        ("runs", "cancel", "timer"),
+    ):
+        assert world.cli(*words).exit_code == 0
+    workers.append(world.worker())
+    for run, status in (
+        ("signal", "completed"), ("approval", "completed"), ("doubt", "completed"), ("timer", "cancelled"),
+    ):  # fmt: skip
+        world.until(lambda run=run, status=status: world.status(run).status == status)
+    journal = world.cli("runs", "journal", "doubt").stdout
+    assert "looked it up" in journal
+    assert '"value": null' in journal
+
+
+def test_second_signal_stops_at_once(empty: World, workers: list[subprocess.Popen[str]]) -> None:
+    """While an attempt is given time to end, the same signal again ends the process."""
+    (empty.folder / "agent.py").write_text(SLOW, encoding="utf-8")
+    empty.start("slow")
+    process = empty.worker()
+    workers.append(process)
+    lines = [_line(process)]
+    while lines[-1] != "begun":
+        lines.append(_line(process))
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    while "stopping" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=5)
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("nowhere.py", "there is no file"),
+        ("no_such_module", "there is no module 'no_such_module'"),
+        ("json", "declare no workflow"),
+    ],
+)
+def test_code_that_is_not_there(empty: World, argument: str, words: str) -> None:
+    """A wrong name is an error with a hint, and makes no database."""
+    done = _once(empty, "worker", argument)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not empty.file.exists()
+
+
+def test_error_inside_the_code_keeps_its_traceback(empty: World) -> None:
+    """What fails while the author's module is imported is theirs to see."""
+    (empty.folder / "agent.py").write_text("import no_such_thing\n", encoding="utf-8")
+    done = _once(empty, "worker", "agent")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "no_such_thing" in done.stderr
+
+
+def test_bad_lease(empty: World) -> None:
+    """A length of time that is none is a usage error."""
+    done = _once(empty, "worker", "agent.py", "--lease", "soon")
+    assert done.returncode == 2
+    assert "no length of time" in done.stderr
+
+
+def test_log_does_not_direct_the_terminal(
+    empty: World, workers: list[subprocess.Popen[str]]
+) -> None:
+    """What a remote system wrote is escaped in the worker's log."""
+    empty.start("retry")
+    process = empty.worker()
+    workers.append(process)
+    assert process.stderr is not None
+    lines: list[str] = []
+    while not any("flaky failed" in line for line in lines):
+        lines.append(process.stderr.readline())
+    assert "\\u001b[31m \\u202eback" in lines[-1]
+
+
+def _live(world: World) -> list[str]:
+    async def ask() -> list[str]:
+        async with outlast.connect(world.url, create=False) as client:
+            return [one.row.worker for one in await client.store.workers() if one.live]
+
+    try:
+        return asyncio.run(ask())
+    except outlast.StoreUnavailableError:
+        return []
+
+
+def _once(world: World, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "outlast.cli", *words],
+        cwd=world.folder,
+        env={**world.environment, "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

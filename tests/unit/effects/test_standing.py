@@ -1,0 +1,62 @@
+"""How open operations stand, folded from journal and rows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from outlast.effects.standing import standings
+from outlast.journal.entry import (
+    EffectCleared,
+    EffectCompleted,
+    EffectFailed,
+    EffectInDoubt,
+    EffectIntended,
+    Entry,
+    OperationId,
+)
+from outlast.journal.failure import Failure
+from outlast.store.change import OperationPut
+
+NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
+ONE = OperationId("r:1")
+INTENDED = EffectIntended(ONE, "pay", "key", Raw(b'{"amount":5}'), Raw(b'{"amount":4}'), "hash")
+DOUBT = EffectInDoubt(ONE, "pay", "cut off")
+FAILURE = Failure("OSError", "gone")
+
+
+def _at(*entries: Entry) -> list[tuple[Entry, datetime]]:
+    return [(one, NOON + timedelta(seconds=number)) for number, one in enumerate(entries)]
+
+
+def test_effect_goes_from_intent_to_doubt_and_back() -> None:
+    """Each entry moves the state and its time; the effective arguments are shown."""
+    (intended,) = standings(_at(INTENDED), [])
+    assert (intended.state, intended.arguments, intended.key) == ("intended", {"amount": 4}, "key")
+    (doubtful,) = standings(_at(INTENDED, DOUBT), [])
+    assert (doubtful.state, doubtful.why) == ("in doubt", "cut off")
+    assert doubtful.since == NOON + timedelta(seconds=1)
+    (cleared,) = standings(_at(INTENDED, DOUBT, EffectCleared(ONE, "pay")), [])
+    assert (cleared.state, cleared.why) == ("intended", "")
+
+
+@pytest.mark.parametrize(
+    "end", [EffectCompleted(ONE, "pay", Raw(b"null")), EffectFailed(ONE, "pay", FAILURE)]
+)
+def test_settled_effect_is_gone(end: Entry) -> None:
+    """An effect with an outcome stands nowhere."""
+    assert standings(_at(INTENDED, DOUBT, end), []) == []
+
+
+def test_rows_bring_failures() -> None:
+    """A row makes a step visible and an intended effect one that is tried again; doubt stays doubt."""
+    row = OperationPut("r:1", "effect", "pay", 2, NOON, msgspec.json.encode(FAILURE))
+    (tried,) = standings(_at(INTENDED), [row])
+    assert (tried.state, tried.failures, tried.failure) == ("retrying", 2, "OSError: gone")
+    (doubtful,) = standings(_at(INTENDED, DOUBT), [row])
+    assert doubtful.state == "in doubt"
+    (step,) = standings([], [OperationPut("r:2", "step", "fetch", 1, None, b"not json")])
+    assert (step.kind, step.state, step.failure) == ("step", "retrying", "")

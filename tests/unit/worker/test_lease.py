@@ -1,0 +1,293 @@
+"""Leases: who may act, and what becomes of runs whose worker is gone, frozen or cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+import outlast
+from outlast.store.change import RunKey, Status
+from outlast.testing import Faults, Receiver, SimulatedWorker, Simulation
+from outlast.worker.pilot import POISON_LAPSES
+from outlast.worker.worker import WorkerOptions
+
+bodies: Counter[str] = Counter()
+receiver = Receiver()
+here: list[SimulatedWorker] = []
+go = outlast.Signal("go", str)
+
+
+@outlast.step
+async def take(name: str, seconds: float) -> str:
+    bodies[name] += 1
+    await asyncio.sleep(seconds)
+    return name
+
+
+@outlast.effect(idempotent=True)
+async def pay(amount: int) -> int:
+    return receiver.apply_once(outlast.idempotency_key(), amount)
+
+
+@outlast.workflow
+async def step_then_pay(seconds: float) -> int:
+    await take("long", seconds)
+    return await pay(3)
+
+
+@outlast.workflow
+async def three(name: str) -> str:
+    for one in "abc":
+        await take(name + one, 0.1)
+    return name
+
+
+@outlast.workflow
+async def wait_for_signal() -> str:
+    return await outlast.receive(go)
+
+
+@outlast.step
+async def die() -> str:
+    bodies["die"] += 1
+    if bodies["die"] <= POISON_LAPSES:
+        here[-1].kill()
+        await asyncio.sleep(1)
+    return "survived"
+
+
+@outlast.workflow
+async def deadly() -> str:
+    return await die()
+
+
+@outlast.workflow
+async def other(name: str) -> str:
+    return await take(name, 0)
+
+
+CODE = [take, pay, step_then_pay, three, wait_for_signal, die, deadly]
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> None:
+    bodies.clear()
+    receiver.forget()
+    here.clear()
+
+
+def test_a_frozen_worker_commits_nothing_and_starts_no_effect() -> None:
+    """When it is continued its lease is over: what it had is fenced, the effect was the other's, and it begins a new life."""
+
+    async def scenario(sim: Simulation) -> tuple[int, list[str], bool, bool]:
+        frozen = await sim.start_worker("frozen")
+        handle = await sim.client.start(step_then_pay(5), id="r")
+        await asyncio.sleep(1)
+        old_id = frozen.worker.id
+        frozen.freeze()
+        await asyncio.sleep(12)
+        await sim.start_worker("other")
+        await asyncio.sleep(120)
+        result = await handle.result()
+        before = len(sim.trace)
+        frozen.thaw()
+        await asyncio.sleep(60)
+        commits = [
+            line for line in sim.trace[before:] if " frozen commit" in line and "Applied" in line
+        ]
+        new_life = frozen.worker.id != old_id
+        await frozen.client.run(three("new"), id="n")
+        return result, commits, new_life, frozen.worker.id in await _live(sim)
+
+    assert Simulation(CODE).run(scenario) == (3, [], True, True)
+    assert receiver.total == 1
+    assert bodies["long"] == 2
+
+
+async def _live(sim: Simulation) -> set[str]:
+    return {one.row.worker for one in await sim.store.workers() if one.live}
+
+
+def test_a_worker_that_is_cut_off_lets_go_and_comes_back() -> None:
+    """Its local deadline ends no later than the store's; afterwards it registers anew and goes on."""
+
+    async def scenario(sim: Simulation) -> int:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(step_then_pay(40), id="r")
+        await asyncio.sleep(1)
+        worker.store.faults = Faults(down=True)
+        await asyncio.sleep(30)
+        worker.store.faults = Faults()
+        await sim.closed("r")
+        return await handle.result()
+
+    assert Simulation(CODE).run(scenario) == 3
+    assert receiver.total == 1
+
+
+def test_a_store_that_is_away_for_a_while_loses_nothing() -> None:
+    """Two seconds without the store while a step runs: the body runs once (case 11)."""
+
+    async def scenario(sim: Simulation) -> int:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(step_then_pay(1), id="r")
+        await asyncio.sleep(0.5)
+        worker.store.faults = Faults(down=True)
+        await asyncio.sleep(2)
+        worker.store.faults = Faults()
+        await sim.closed("r")
+        return await handle.result()
+
+    assert Simulation(CODE).run(scenario) == 3
+    assert bodies["long"] == 1
+    assert receiver.total == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_reads_that_fail_block_no_run(seed: int) -> None:
+    """Claims, loads and looks into the inbox may fail now and then (cases 11 and 26)."""
+
+    async def scenario(sim: Simulation) -> list[str]:
+        worker = await sim.start_worker()
+        worker.store.faults = faults
+        handles = [await sim.client.start(three(f"r{one}-"), id=f"r{one}") for one in range(10)]
+        for one in range(10):
+            await sim.closed(f"r{one}")
+        return [await handle.result() for handle in handles]
+
+    faults = Faults(latency=0.02, unavailable=0.2, lost_answer=0.2, lost_request=0.1)
+    results = Simulation(CODE, seed=seed).run(scenario)
+    assert results == [f"r{one}-" for one in range(10)]
+
+
+def test_a_claim_whose_answer_was_lost_orphans_no_run() -> None:
+    """The run is the worker's in the store, and the worker finds that out while it lives."""
+
+    async def scenario(sim: Simulation) -> float:
+        worker = await sim.start_worker()
+        await asyncio.sleep(1)
+        since = sim.clock.monotonic()
+        worker.store.faults = Faults(lost_answer=1)
+        await sim.client.start(three("r"), id="r")
+        await asyncio.sleep(1)
+        assert (await sim.client.head(RunKey("default", "r"))).owner == worker.worker.id
+        assert worker.worker.runs == []
+        worker.store.faults = Faults()
+        await sim.closed("r")
+        return sim.clock.monotonic() - since
+
+    assert Simulation(CODE).run(scenario) < 5
+
+
+def test_a_birth_whose_answer_was_lost_orphans_no_run() -> None:
+    """The start is sent again and finds the run; the worker takes up what it owns."""
+
+    async def scenario(sim: Simulation) -> tuple[str, float]:
+        worker = await sim.start_worker()
+        since = sim.clock.monotonic()
+        worker.store.faults = Faults(lost_answer=1)
+        work = asyncio.ensure_future(worker.client.run(three("r"), id="r"))
+        await asyncio.sleep(0.2)
+        worker.store.faults = Faults()
+        return await work, sim.clock.monotonic() - since
+
+    result, seconds = Simulation(CODE).run(scenario)
+    assert result == "r"
+    assert seconds < 5
+    assert bodies == {"ra": 1, "rb": 1, "rc": 1}
+
+
+def test_ten_lapses_without_progress_are_poison() -> None:
+    """The run is blocked, others are not hurt, and a message gives it as many tries again (cases 20 and 23)."""
+
+    async def scenario(sim: Simulation) -> tuple[str, str, list[str]]:
+        options = WorkerOptions(library="simulated", lease=timedelta(seconds=3))
+        handle = await sim.client.start(deadly(), id="bad")
+        good = [await sim.client.start(three(f"{one}"), id=f"good{one}") for one in range(9)]
+        while (head := await sim.client.head(RunKey("default", "bad"))).status is not Status.BLOCKED:
+            if not here or here[-1].process.dead:
+                here.append(await sim.start_worker(options=options))
+            await asyncio.sleep(0.5)
+        results = [await one.result() for one in good]
+        await handle.send(go, "try again")
+        await sim.closed("bad")
+        return head.reason, await handle.result(), results
+
+    reason, result, results = Simulation(CODE).run(scenario)
+    assert (reason, result) == ("poison", "survived")
+    assert bodies["die"] == POISON_LAPSES + 1
+    assert results == [f"{one}" for one in range(9)]
+
+
+def test_unknown_workflows_are_not_claimed() -> None:
+    """A worker takes only what it has registered."""
+
+    async def scenario(sim: Simulation) -> tuple[Status, str]:
+        await sim.start_worker()
+        handle = await sim.client.start(other("x"), id="r")
+        await asyncio.sleep(30)
+        before = (await handle.status()).status
+        await sim.start_worker(definitions=[*CODE, other])
+        await sim.closed("r")
+        return before, await handle.result()
+
+    assert Simulation(CODE).run(scenario) == (Status.READY, "x")
+
+
+def test_a_break_inside_one_run_does_not_hurt_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of ours while one run is moved blocks that run; nine others end (case 23)."""
+    from outlast.worker import pilot
+
+    real = pilot.Pilot._carry_out
+
+    def breaking(self: pilot.Pilot) -> None:
+        if self.run_key.run_id == "r3":
+            raise RuntimeError("a bug of ours")
+        real(self)
+
+    monkeypatch.setattr(pilot.Pilot, "_carry_out", breaking)
+
+    async def scenario(sim: Simulation) -> tuple[str, int]:
+        worker = await sim.start_worker()
+        for one in range(10):
+            await worker.client.start(three(f"{one}"), id=f"r{one}")
+        for one in {*range(10)} - {3}:
+            await sim.closed(f"r{one}")
+        blocked = await sim.until("r3", lambda head: head.status is Status.BLOCKED)
+        await asyncio.sleep(60)
+        return blocked.reason, sum("claimed r3" in line for line in sim.trace)
+
+    assert Simulation(CODE).run(scenario) == ("internal error", 0)
+
+
+def test_a_terminated_run_is_fenced() -> None:
+    """Its worker writes nothing more for it and lets it go."""
+
+    async def scenario(sim: Simulation) -> tuple[Status, list[object]]:
+        worker = await sim.start_worker()
+        handle = await worker.client.start(step_then_pay(5), id="r")
+        await asyncio.sleep(1)
+        await handle.terminate("enough")
+        await asyncio.sleep(30)
+        return (await handle.status()).status, list(worker.worker.runs)
+
+    assert Simulation(CODE).run(scenario) == (Status.TERMINATED, [])
+    assert receiver.total == 0
+
+
+def test_leases_are_renewed_while_nothing_is_written() -> None:
+    """A step of three leases' length is run by one worker, once (case 16)."""
+
+    async def scenario(sim: Simulation) -> int:
+        await sim.start_worker()
+        await sim.start_worker()
+        handle = await sim.client.start(step_then_pay(50), id="r")
+        await sim.closed("r")
+        return await handle.result()
+
+    assert Simulation(CODE, faults=replace(Faults(), latency=0.1)).run(scenario) == 3
+    assert bodies["long"] == 1
