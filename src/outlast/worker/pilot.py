@@ -65,7 +65,7 @@ from outlast.worker.delivery import Delivery
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.inbox import alarm, proposal_of
-from outlast.worker.proposal import Proposal, Rank, change_of, is_refused, sift
+from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
 from outlast.worker.step import run_step
 from outlast.worker.wait import Waits
 from outlast.workflows.attempt import Attempt
@@ -97,6 +97,12 @@ def _poison(head: RunHead) -> OutlastError:
         run=head.run.run_id,
         hint="find out what kills the process; then send the run a message, or terminate it",
     )
+
+
+def _too_late(outcome: Proposal) -> Proposal:
+    """Return what is written about an outcome from outside that comes after another one."""
+    entry = alarm("late_outcome", NO_OPERATION, {"outcome": outcome.entry})
+    return Proposal(Rank.ARRIVAL, entry, consumed=outcome.consumed)
 
 
 class Pilot:
@@ -328,7 +334,7 @@ class Pilot:
             self._wake.clear()
             self._sort_commands()
             await self._gather()
-            if self._outcome is not None:
+            if self._outcome is not None and not any(one.head for one in self._proposals):
                 self._propose_end(self._outcome)
             if self._proposals:
                 if await self._commit():
@@ -505,11 +511,7 @@ class Pilot:
         """Write the proposals as one change and deliver it; True when the run was given back or has ended."""
         sifted = sift(self._proposals, self._machine.is_open)
         self._proposals = sifted.later
-        proposals = sifted.now
-        for extra in sifted.extra:
-            assert extra.entry is not None
-            entry = alarm("late_outcome", NO_OPERATION, {"outcome": extra.entry})
-            proposals.append(Proposal(Rank.ARRIVAL, entry, consumed=extra.consumed))
+        proposals = in_order([*sifted.now, *(_too_late(one) for one in sifted.extra)])
         if not proposals:
             return False
         change = self._change(proposals)

@@ -97,7 +97,6 @@ class Sifted:
     """What goes into the next change, and what waits for the one after.
 
     Args:
-        now: In the order of their entries.
         extra: Outcomes from outside for operations that have one in this change already.
     """
 
@@ -134,7 +133,7 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
                 continue
             settled.add(proposal.entry.operation)
         now.append(proposal)
-    return Sifted(in_order(now), later, extra)
+    return Sifted(now, later, extra)
 
 
 def is_refused(proposal: Proposal, refused: Refused) -> bool:
