@@ -451,11 +451,12 @@ class Client:
     async def commit(self, change: Change) -> Verdict:
         """Write one unowned change; one whose fate is unknown is sent again."""
         if self._birth is not None:
-            verdict = await self._birth.submit(change)
-        else:
-            while isinstance(verdict := (await self.store.commit([change]))[0], Unknown):
-                await asyncio.sleep(_UNKNOWN_WAIT_SECONDS)  # noqa: ASYNC110 - there is no event to wait for
-        return verdict
+            return await self._birth.submit(change)
+        while True:
+            (verdict,) = await self.store.commit([change])
+            if not isinstance(verdict, Unknown):
+                return verdict
+            await asyncio.sleep(_UNKNOWN_WAIT_SECONDS)
 
     def new_id(self) -> str:
         """Return a random id, for what has no event to take one from."""

@@ -79,13 +79,21 @@ class Bench:
 
     def launch(self, *options: str) -> subprocess.Popen[bytes]:
         """Start a worker process."""
+        writes = str(self.directory / "writes.jsonl")
+        return self._start([str(SCRIPT), self.url, "--writes", writes, *options])
+
+    def command(self, module: Path) -> subprocess.Popen[bytes]:
+        """Start `outlast worker` with a module, as a person would."""
+        return self._start(["-m", "outlast.cli", "worker", str(module), "--idle", "30s"])
+
+    def _start(self, arguments: list[str]) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, str(SCRIPT), self.url, "--writes", str(self.directory / "writes.jsonl"), *options],
+                [sys.executable, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, **self.environment},
+                env={**os.environ, "OUTLAST_DATABASE_URL": self.url, **self.environment},
             )
         self.processes.append(process)
         return process
@@ -149,7 +157,9 @@ class Bench:
 
     def result(self, run_id: str) -> Any:
         """Wait for the end of a run as a client."""
-        return self.ask(lambda client: asyncio.wait_for(client.handle(run_id).result(), PATIENCE_SECONDS))
+        return self.ask(
+            lambda client: asyncio.wait_for(client.handle(run_id).result(), PATIENCE_SECONDS)
+        )
 
     def image(self, run_id: str) -> RunImage | None:
         """Return all that is stored of a run."""
@@ -184,7 +194,9 @@ class Bench:
 
     def worker_id(self, process: subprocess.Popen[bytes]) -> str:
         """Return the id under which a process works at present, or an empty string."""
-        found = [str(one.row.worker) for one in self.workers() if one.row.pid == process.pid and one.live]
+        found = [
+            str(one.row.worker) for one in self.workers() if one.row.pid == process.pid and one.live
+        ]
         return found[-1] if found else ""
 
     def check_intact(self) -> None:

@@ -102,7 +102,9 @@ async def find_order(label: str) -> outlast.Applied[str] | outlast.NotApplied:
     """Ask the receiver's log."""
     note("find_order", label)
     lines = (directory() / "receiver.jsonl").read_text().splitlines()
-    found = [one for one in map(json.loads, lines) if (one["body"], one["label"]) == ("order", label)]
+    found = [
+        one for one in map(json.loads, lines) if (one["body"], one["label"]) == ("order", label)
+    ]
     return outlast.Applied(found[0]["key"]) if found else outlast.NotApplied()
 
 

@@ -13,7 +13,15 @@ import outlast
 KINDS = pytest.mark.parametrize("kind", ["step", "effect"])
 
 
-def run_killed(bench: Bench, kind: str, *, good_from: int, killed_at: int = 0, at: str = "", side: str = "after") -> int:
+def run_killed(
+    bench: Bench,
+    kind: str,
+    *,
+    good_from: int,
+    killed_at: int = 0,
+    at: str = "",
+    side: str = "after",
+) -> int:
     """Run until the first worker is killed, and return its process id."""
     bench.start(crash_flow.patient("x", kind, good_from, killed_at), "x")
     first = bench.worker("--at", at, "--side", side)

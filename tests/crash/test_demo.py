@@ -99,6 +99,15 @@ def test_unattended_run_is_killed_and_opens_one_pull_request(tmp_path: Path) -> 
     assert json.loads((tmp_path / "outcome.json").read_text())["url"] == result["url"]
 
 
+def test_undisturbed_run_needs_no_probe() -> None:
+    """With nobody killed, each body runs once and the forge is never asked."""
+    done = demo("--yes", "--json", "--undisturbed")
+    assert done.returncode == GOOD, done.stderr
+    result = result_of(done)
+    assert (result["pull_requests"], result["create_requests"], result["killed"]) == (1, 1, None)
+    assert result["bodies"] == {**dict.fromkeys(BODIES, 1), "find_pull_request": 0}
+
+
 @pytest.mark.parametrize(("option", "status"), [("--no", "failed"), ("--let-expire", "cancelled")])
 def test_without_a_yes_there_is_no_pull_request(option: str, status: str) -> None:
     """Denied or expired: nothing is pushed, nothing is opened, and the exit status says so."""
@@ -129,7 +138,9 @@ def test_without_the_probe_the_forge_is_asked_twice() -> None:
         ("rate_limit", 2, 2, 0),
     ],
 )
-def test_fault_of_the_forge(tmp_path: Path, fault: str, creates: int, bodies: int, probes: int) -> None:
+def test_fault_of_the_forge(
+    tmp_path: Path, fault: str, creates: int, bodies: int, probes: int
+) -> None:
     """Whatever the forge does to a create request, one pull request comes of it; after an unknown end it is asked first."""
     with Stage.build(tmp_path, Play(kill=False)) as stage:
         stage.forge.order(fault, retry_after=2)
@@ -161,7 +172,14 @@ def test_other_record_and_git_repository_with_another_main_branch(
     before = git("for-each-ref", cwd=project)
     directory = tmp_path / "kept"
     done = demo(
-        "--yes", "--json", "--osv", str(record), "--repository", str(project), "--directory", str(directory)
+        "--yes",
+        "--json",
+        "--osv",
+        str(record),
+        "--repository",
+        str(project),
+        "--directory",
+        str(directory),
     )
     assert done.returncode == GOOD, done.stderr
     result = result_of(done)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -51,7 +52,8 @@ SECOND_LIFE = (
 )
 """Every store write of the worker that comes after one that was killed there."""
 
-SEED = int(os.environ.get("OUTLAST_CRASH_SEED") or 0) or sum(
+SEED = int(os.environ.get("OUTLAST_CRASH_SEED") or 0) or zlib.crc32(
+    # All processes of one test run must choose the same points.
     os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid())).encode()
 )
 
@@ -130,7 +132,9 @@ def check(bench: Bench, stage: Stage, lives: list[tuple[int, RunImage | None]]) 
         "plan", "prepare_patch", "push_branch", "open_pull_request", "record_outcome"
     }  # fmt: skip
     # A kill costs at most the one body that was under way.
-    assert sum(max(0, count - 1) for body, count in ran.items() if body != "find_pull_request") <= len(lives)
+    assert sum(
+        max(0, count - 1) for body, count in ran.items() if body != "find_pull_request"
+    ) <= len(lives)
 
 
 def test_undisturbed_run_makes_these_writes(bench: Bench, stage: Stage) -> None:
@@ -166,7 +170,11 @@ def test_the_probe_is_asked_only_when_it_must_be(bench: Bench, stage: Stage) -> 
     pid = finish(bench)
     check(bench, stage, [(pid, left)])
     after = bench.rows(RUN_ID)
-    (opened,) = [one.row for one in after if (one.row.kind, one.row.name) == ("effect_completed", "open_pull_request")]
+    (opened,) = [
+        one.row
+        for one in after
+        if (one.row.kind, one.row.name) == ("effect_completed", "open_pull_request")
+    ]
     assert b'"source":"probe"' in bytes(opened.body)
     tally = [(one["body"], one["pid"]) for one in stage.setting.bodies() if one["event"] == "began"]
     assert tally.count(("find_pull_request", pid)) == 1

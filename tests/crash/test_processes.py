@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
+from pathlib import Path
 
 import crash_flow
 import pytest
@@ -64,7 +65,9 @@ def test_sigterm_gives_waiting_runs_back_at_once(bench: Bench) -> None:
     """A worker that is asked to end leaves its waiting runs to others, and its row is gone."""
     first = bench.worker()
     bench.start(crash_flow.talk("x"), "x")
-    until(lambda: (image := bench.image("x")) and image.head.owner, "the first worker takes the run")
+    until(
+        lambda: (image := bench.image("x")) and image.head.owner, "the first worker takes the run"
+    )
     asked = time.monotonic()
     first.send_signal(signal.SIGTERM)
     assert bench.finish(first) == 0
@@ -80,6 +83,19 @@ def test_sigterm_gives_waiting_runs_back_at_once(bench: Bench) -> None:
     end = bench.image("x")
     assert end is not None
     assert end.head.lapses == 0
+
+
+def test_sigterm_to_the_command_gives_runs_back(bench: Bench) -> None:
+    """`outlast worker` does the same: status 0, nobody owns the run, and the next worker needs no recovery."""
+    command = bench.command(Path(crash_flow.__file__))
+    bench.start(crash_flow.talk("x"), "x")
+    until(lambda: (image := bench.image("x")) and image.head.owner, "the command takes the run")
+    command.send_signal(signal.SIGTERM)
+    assert bench.finish(command) == 0, bench.words()
+    image = bench.image("x")
+    assert image is not None
+    assert image.head.owner is None
+    assert bench.workers() == []
 
 
 def test_sigterm_lets_a_step_end(bench: Bench) -> None:
@@ -139,7 +155,11 @@ def talk(bench: Bench, seconds: float) -> None:
         await client.approvals.approve("x", view.approval_id, seen_sha256=view.subject_sha256)
 
     bench.ask(approve)
-    until(lambda: (image := bench.image("x")) and image.head.status.closed, "the decision arrives", seconds)
+    until(
+        lambda: (image := bench.image("x")) and image.head.status.closed,
+        "the decision arrives",
+        seconds,
+    )
     assert bench.result("x") == "hello tester"
 
 

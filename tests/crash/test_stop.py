@@ -96,7 +96,9 @@ def test_inside_a_body(bench: Bench) -> None:
 
 def test_stopped_and_continued_within_its_lease(bench: Bench) -> None:
     """A stop shorter than the lease costs nothing: the same life goes on."""
-    first = bench.worker("--lease", "15", "--at", "effect_intended:pay", "--side", "after", "--strike", "STOP")
+    first = bench.worker(
+        "--lease", "15", "--at", "effect_intended:pay", "--side", "after", "--strike", "STOP"
+    )
     life = bench.worker_id(first)
     bench.start(crash_flow.purchase("x"), "x")
     until(lambda: is_stopped(first), "the worker stops")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import crash_flow
+
 import outlast
 from outlast.app import App, open_store
 from outlast.demo import agent
@@ -125,7 +126,9 @@ def names_of(change: Change) -> list[str]:
     match change:
         case RunChange():
             entries = [f"{row.kind}:{row.name}" if row.name else row.kind for row in change.entries]
-            rows = [f"failure:{row.name}" for row in change.operations if isinstance(row, OperationPut)]
+            rows = [
+                f"failure:{row.name}" for row in change.operations if isinstance(row, OperationPut)
+            ]
             status = [] if change.head is None or entries else [f"head:{change.head.status}"]
             return entries + rows + status
         case StartRun():
@@ -149,7 +152,9 @@ class StrikingApp(App):
             pid=os.getpid(),
             library="0",
         )
-        super().__init__(options.url, workflows=None, tenant="default", principal="tester", options=worker)
+        super().__init__(
+            options.url, workflows=None, tenant="default", principal="tester", options=worker
+        )
         self.options = options
 
     async def __aenter__(self) -> StrikingApp:
@@ -182,7 +187,9 @@ async def play(app: App, *, attach: bool) -> None:
     while not ending.done():
         for view in await app.approvals.list(run_id=RUN_ID):
             with contextlib.suppress(outlast.DecisionRefusedError):
-                await app.approvals.approve(RUN_ID, view.approval_id, seen_sha256=view.subject_sha256)
+                await app.approvals.approve(
+                    RUN_ID, view.approval_id, seen_sha256=view.subject_sha256
+                )
         await asyncio.wait({ending}, timeout=0.02)
     await ending
 
@@ -222,5 +229,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
+    )
     asyncio.run(main(parser().parse_args()))

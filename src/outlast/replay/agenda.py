@@ -74,15 +74,15 @@ class Agenda:
         self._commands.pop(operation, None)
 
     def abandon(self, operation: OperationId) -> None:
-        """Forget what the workflow waits for no longer; an effect goes on once intended, or while an equal call waits for it."""
+        """Forget what the workflow waits for no longer; an effect goes on while an equal call waits for it.
+
+        An intended effect never comes here: its futures refuse to be cancelled.
+        """
         found = self._open.get(operation)
-        if found is None:
+        if isinstance(found, EffectOperation) and not all(one.done() for one in found.futures()):
             return
-        if isinstance(found, EffectOperation) and (
-            found.intent is not None or not all(one.done() for one in found.futures())
-        ):
-            return
-        self._forget(found)
+        if found is not None:
+            self._forget(found)
 
     def abandon_all(self) -> None:
         """Forget everything but the effects that are intended: the body has ended."""

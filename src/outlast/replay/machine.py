@@ -199,6 +199,7 @@ class Machine:
         """Take the run out of memory: end every task without letting it act. The machine is of no use afterwards."""
         self._loop.evict()
         self._agenda.clear()
+        self._finish_given = True
 
     # What workflow code asks (the Context protocol)
 
@@ -433,7 +434,6 @@ class Machine:
         self._agenda.close(operation)
         self._ledger.settled(effect, succeeded=not isinstance(result, Failure))
         for future in effect.futures():
-            future.uncancellable = False
             if isinstance(result, Failure):
                 _set_failure(future, result, effect.request.raises)
             elif not future.done():
@@ -560,10 +560,5 @@ def _word(outcome: Outcome) -> str:
 def _set_failure(
     future: asyncio.Future[Any], failure: Failure, raises: tuple[type[BaseException], ...]
 ) -> None:
-    if future.done():
-        return
-    error = rebuild(failure, raises)
-    if isinstance(error, asyncio.CancelledError):
-        future.cancel()
-    else:
-        future.set_exception(error)
+    if not future.done():
+        future.set_exception(rebuild(failure, raises))

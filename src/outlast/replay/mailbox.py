@@ -36,13 +36,11 @@ class Mailbox:
         self._wake(message.name)
 
     async def receive(self, name: str) -> MessageReceived:
-        """Return the next message of that name; receivers are served in the order in which they came."""
+        """Return the next message of that name; who waits longest is woken first."""
         if self._loop.evicting:
             await self._loop.create_future()
-        while not self._mail.get(name) or name in self._waiting:
+        while name not in self._mail:
             await self._wait(name)
-            if self._mail.get(name):
-                break
         queue = self._mail[name]
         message = queue.popleft()
         if not queue:
@@ -58,7 +56,7 @@ class Mailbox:
         except BaseException:
             if future in waiting:
                 self._leave(name, future)
-            elif not self._loop.evicting and self._mail.get(name):
+            elif not self._loop.evicting and name in self._mail:
                 # Woken, and cancelled before it could take the message: the next one gets it.
                 self._wake(name)
             raise

@@ -186,7 +186,8 @@ class HeadUpdate(Struct, frozen=True):
     Args:
         reason: For `blocked` and closed runs: a stable word or sentence fit for a list.
         wake_at: When a parked run has something to do by itself.
-        release: Give the run back: nobody owns it after this change.
+        release: Give the run back: nobody owns it after this change. A closed status does so too; it is refused with `mail`
+            while there are messages that this change does not consume, so that an accepted message is never lost.
         ignore_mail: With `release`: do not offer the run because of messages that are already there.
         mail_seen: With `ignore_mail`: the number of the last inbox item that the owner has seen. A later one, which came
             while this change was under way, offers the run all the same. None ignores whatever is there.

@@ -175,9 +175,22 @@ class MemoryStore:
         if head.version != change.version:
             return Conflict(head, head.version)
         at = max(now, head.changed_at)
-        if [row.seq for row in change.entries] != list(
-            range(head.next_seq, head.next_seq + len(change.entries))
-        ):
+        refusal = self._refusal(run, change)
+        if refusal is not None:
+            return refusal
+        approvals = settle_approvals(change, run.approvals.get, now, at)
+        if isinstance(approvals, Refused):
+            return approvals
+        run.approvals.update(approvals)
+        self._write_owned(run, change, now, at)
+        return Applied(at)
+
+    def _refusal(self, run: _Run, change: RunChange) -> Refused | None:
+        """Return why the change does not fit the run's journal, inbox or outbox."""
+        next_seq = run.head.next_seq
+        if [row.seq for row in change.entries] != [
+            *range(next_seq, next_seq + len(change.entries))
+        ]:
             return Refused("seq")
         for message_id in change.consumed:
             if not self._unread(run, message_id) or change.consumed.count(message_id) > 1:
@@ -189,12 +202,7 @@ class MemoryStore:
             unread = {item.stamped.message.message_id for item in self._unconsumed(run)}
             if not unread <= set(change.consumed):
                 return Refused("mail")
-        approvals = settle_approvals(change, run.approvals.get, now, at)
-        if isinstance(approvals, Refused):
-            return approvals
-        run.approvals.update(approvals)
-        self._write_owned(run, change, now, at)
-        return Applied(at)
+        return None
 
     def _write_owned(self, run: _Run, change: RunChange, now: datetime, at: datetime) -> None:
         head = run.head

@@ -597,11 +597,13 @@ def test_an_effect_lives_while_an_equal_call_waits():
 
 def test_a_call_that_joins_an_intended_effect_cannot_be_cancelled_either():
     """Whoever waits for an intended effect waits for its outcome."""
+    ended: list[str] = []
 
     async def body():
         first = asyncio.create_task(pay(5))
         await work(1)
         second = asyncio.create_task(pay(5))
+        second.add_done_callback(lambda _: ended.append("second"))
         await work(2)
         second.cancel()
         await asyncio.wait([first, second])
@@ -612,7 +614,7 @@ def test_a_call_that_joins_an_intended_effect_cannot_be_cancelled_either():
     run.intend(intend)
     run.done("r:2", 1)
     run.done("r:4", 1)
-    assert run.machine.outcome is None
+    assert ended == []
     run.done("r:1", 1)
     assert run.result() == [False, True]
 
@@ -723,6 +725,32 @@ def test_pattern_covers_fitting_calls_only():
     assert intend.operation == "r:3"
     assert intend.match_sha256
     assert intend.match_sha256 != intend.action_sha256
+
+
+def test_a_call_covers_exactly_its_arguments():
+    """A granted call covers no other call of the effect, and a pattern of two fields covers what fits both."""
+
+    async def move(account: str, amount: int) -> int:
+        return 1
+
+    transfer = make_effect("transfer", function=move)
+
+    def body(cover: Any):
+        async def inner():
+            await ask(cover)
+            for account, amount in (("a", 2), ("b", 1), ("b", 2)):
+                with pytest.raises(ApprovalMismatchError):
+                    await transfer(account, amount)
+            await transfer("a", 1)
+
+        return inner
+
+    for cover in (transfer("a", 1), transfer.where(account="a", amount=1)):
+        run = Run(body(cover))
+        request = run.command()
+        run.request(request)
+        run.decide(request)
+        assert run.command().operation == "r:5"
 
 
 def test_a_grant_is_spent_once():
@@ -1083,6 +1111,31 @@ def test_condition_times_out_and_is_forgotten():
     run.fire("r:1")
     run.done("r:2", 1)
     assert looks == []
+    assert len(run.machine._conditions) == 0
+
+
+def test_condition_may_give_up_another():
+    """A predicate that cancels the next waiter does not break the look."""
+
+    async def body():
+        waiting: list[asyncio.Task[None]] = []
+        ready = {"yet": False}
+
+        def first() -> bool:
+            return ready["yet"] and waiting[1].cancel()
+
+        waiting += [
+            asyncio.create_task(outlast.wait_condition(first)),
+            asyncio.create_task(outlast.wait_condition(lambda: ready["yet"])),
+        ]
+        await work(1)
+        ready["yet"] = True
+        await asyncio.wait(waiting)
+        return [task.cancelled() for task in waiting]
+
+    run = Run(body)
+    run.done("r:1", 1)
+    assert run.result() == [False, True]
 
 
 def test_conditions_that_make_each_other_true_all_fire():
@@ -1535,7 +1588,7 @@ def test_swallowing_clock_watcher_does_not_hang_the_eviction():
 
 
 def test_eviction_while_messages_wait_takes_none():
-    """A receive that clean-up calls takes no message."""
+    """A receive that clean-up calls takes no message, and no condition holds."""
     seen: list[Any] = []
 
     async def body():
@@ -1543,7 +1596,11 @@ def test_eviction_while_messages_wait_takes_none():
             await work(1)
         finally:
             seen.append("cleaning")
-            seen.append(await outlast.receive(go))
+            try:
+                seen.append(await outlast.receive(go))
+            finally:
+                await outlast.wait_condition(lambda: True)
+                seen.append("not reached")
 
     run = Run(body)
     run.deliver(run.message("go", 1))

@@ -92,6 +92,7 @@ def open_writer(path: str, options: SQLiteOptions) -> Database:
         apsw.Error: SQLite refused.
         StoreError: The file belongs to something else, cannot be written, or was written by a newer version.
     """
+    _create_private(path)
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     database = Database(path, flags, patience(options.busy_timeout))
     try:
@@ -106,6 +107,12 @@ def open_writer(path: str, options: SQLiteOptions) -> Database:
         database.close()
         raise
     return database
+
+
+def _create_private(path: str) -> None:
+    """Make a new file readable by this user alone; SQLite gives its log the same mode. An existing file is left as it is."""
+    with contextlib.suppress(OSError):  # SQLite says better what is wrong with the place
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def open_reader(path: str, options: SQLiteOptions) -> Database:

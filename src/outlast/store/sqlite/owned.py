@@ -87,6 +87,8 @@ def write(writing: Writing, change: RunChange) -> Verdict:
     if refusal is not None:
         return refusal
     unread = _last_unread(writing, key, generation) if mail else 0
+    if unread and change.head is not None and change.head.status.closed:
+        return Refused("mail")
     advance = (seq, change.digest, int(unread > 0), 0 if change.entries else lapses, at, *key)
     writing.database.run(_ADVANCE, advance)
     if change.head is not None:

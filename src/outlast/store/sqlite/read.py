@@ -17,6 +17,7 @@ from outlast.store.change import (
     RunKey,
     StampedMessage,
     Status,
+    WorkerId,
 )
 from outlast.store.condition import PENDING, listed_state
 from outlast.store.moment import Instant, elapsed, lapsed, to_micros
@@ -42,6 +43,7 @@ from outlast.store.sqlite.row import (
 
 _OF_RUN = "tenant = ? AND run_id = ?"
 _HEAD = f"SELECT {HEAD} FROM run WHERE {_OF_RUN}"
+_OWNED = f"SELECT {HEAD} FROM run WHERE owner = ? ORDER BY tenant, run_id"
 _ENTRIES = f"SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? ORDER BY seq"
 _OPERATIONS = f"SELECT {OPERATION} FROM operation WHERE {_OF_RUN} ORDER BY operation"
 _MESSAGES = f"""
@@ -70,6 +72,11 @@ def head(database: Database, run: RunKey) -> RunHead | None:
     """Return the run's row."""
     rows = database.rows(_HEAD, (run.tenant, run.run_id))
     return head_of(rows[0]) if rows else None
+
+
+def owned(database: Database, worker: WorkerId) -> list[RunHead]:
+    """Return the runs that a worker owns, by run."""
+    return [head_of(row) for row in database.rows(_OWNED, (worker,))]
 
 
 def heads(database: Database, tenant: str, wanted: HeadFilter) -> list[RunHead]:

@@ -189,6 +189,10 @@ class SQLiteStore:
 
     # reading
 
+    async def owned(self, worker: WorkerId) -> list[RunHead]:
+        """Return the runs that a worker owns, by run."""
+        return await self._read(lambda database: read.owned(database, worker))
+
     async def head(self, run: RunKey) -> RunHead | None:
         """Return the run's row."""
         return await self._read(lambda database: read.head(database, run))

@@ -188,9 +188,9 @@ def parking(
     return following(head, entries=entries, head=HeadUpdate(status=status, release=True, **update))
 
 
-def ending(head: RunHead, status: Status = Status.COMPLETED) -> RunChange:
+def ending(head: RunHead, status: Status = Status.COMPLETED, **fields: Any) -> RunChange:
     """Return an owned change that ends the run."""
-    return following(head, head=HeadUpdate(status=status, release=True))
+    return following(head, head=HeadUpdate(status=status, release=True), **fields)
 
 
 def letter(message_id: str = "m1", *, name: str = "go", body: bytes = b'"hi"') -> Message:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from outlast.store.change import Applied, Refused, RunKey, Status, WorkerId
+from msgspec.structs import replace
+
+from outlast.store.change import Applied, Refused, RunKey, Status, Terminate, WorkerId
 from outlast.testing.conformance.bench import (
     Bench,
     ending,
@@ -139,16 +141,25 @@ class MessageConformance:
         """A closed run refuses messages, but knows those it had."""
         head = await bench.owned()
         first = await bench.apply(sending(head.run))
-        await bench.apply(ending(head))
+        await bench.apply(ending(head, consumed=("m1",)))
         assert await bench.one(sending(head.run, "late")) == Refused("closed")
         assert await bench.apply(sending(head.run)) == Applied(first.at)
 
     @scenario
-    async def test_next_generation_starts_without_old_mail(self, bench: Bench) -> None:
-        """What a closed run had not read, as a late cancel, does not reach the run that re-uses its id."""
+    async def test_run_does_not_close_over_unread_mail(self, bench: Bench) -> None:
+        """An accepted message is consumed before the run ends: ending is refused as long as one is unread."""
         head = await bench.owned()
         await bench.apply(sending(head.run))
-        await bench.apply(ending(head))
+        assert await bench.one(ending(head)) == Refused("mail")
+        assert await bench.head(head.run) == replace(head, mail=True)
+        await bench.apply(ending(head, consumed=("m1",)))
+
+    @scenario
+    async def test_next_generation_starts_without_old_mail(self, bench: Bench) -> None:
+        """What a terminated run had not read does not reach the run that re-uses its id."""
+        head = await bench.owned()
+        await bench.apply(sending(head.run))
+        await bench.apply(Terminate(head.run, by="alice", reason="enough"))
         await bench.apply(starting(generation=2))
         image = await bench.store.load(head.run)
         assert image is not None
