@@ -10,12 +10,13 @@ from crash_bench import Bench, check_journal, go_on, is_stopped, until
 
 from outlast.store.change import Status
 
-LEASE = ("--lease", "1")
+LEASE = ("--lease", "1", "--poll", "60")
+"""Short; and no look for work that would notice the lapse before the run itself does."""
 
 
-def take_over(bench: Bench, call, at: str, side: str):
+def take_over(bench: Bench, call, at: str, side: str, *more: str):
     """Stop the first worker at a moment, let a second one finish the run, and return both processes."""
-    first = bench.worker(*LEASE, "--at", at, "--side", side, "--strike", "STOP")
+    first = bench.worker(*LEASE, "--at", at, "--side", side, "--strike", "STOP", *more)
     bench.start(call, "x")
     until(lambda: is_stopped(first), "the first worker stops")
     second = bench.worker()
@@ -49,10 +50,12 @@ def check_unchanged(bench: Bench, first, second) -> None:
     bench.check_intact()
 
 
+@pytest.mark.parametrize("deaf", [(), ("--deaf",)], ids=["told by the store", "by its own clock"])
 @pytest.mark.parametrize("effect", ["pay", "order"])
-def test_between_intent_and_call(bench: Bench, effect: str) -> None:
+def test_between_intent_and_call(bench: Bench, effect: str, deaf: tuple[str, ...]) -> None:
     """Stopped after the intent was recorded and before the effect was called, it never calls it."""
-    first, second = take_over(bench, crash_flow.purchase("x"), f"effect_intended:{effect}", "after")
+    call = crash_flow.purchase("x")
+    first, second = take_over(bench, call, f"effect_intended:{effect}", "after", *deaf)
     assert [one["pid"] for one in bench.received(effect)] == [second.pid]
     before = bench.verdicts(first.pid)
     check_unchanged(bench, first, second)

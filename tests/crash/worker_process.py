@@ -31,6 +31,7 @@ from outlast.demo.osv import read_record
 from outlast.demo.patch import Finding
 from outlast.demo.setting import Setting
 from outlast.demo.stage import REPO
+from outlast.errors import StoreUnavailableError
 from outlast.store.change import Change, Decide, OperationPut, RunChange, StartRun
 from outlast.worker.worker import WorkerOptions
 from outlast.workflows.registry import Registry
@@ -53,6 +54,8 @@ class StrikingStore:
         self._options = options
         self._count = 0
         self._named = 0
+        self._life = ""
+        self._deaf_life = ""
 
     def __getattr__(self, name: str) -> Any:
         """Hand everything else through."""
@@ -65,7 +68,14 @@ class StrikingStore:
 
     async def register(self, row: Any) -> None:
         """Count one write."""
+        self._life = row.worker
         await self._around("register", lambda: self._store.register(row))
+
+    def renew(self, worker: Any) -> bool:
+        """Renew; a life that was stopped gets no answer any more when `deaf` is set, so that only its own clock can tell it."""
+        if worker == self._deaf_life:
+            raise StoreUnavailableError("no answer", hint="this is a test")
+        return self._store.renew(worker)
 
     async def retire(self, worker: Any) -> None:
         """Count one write."""
@@ -114,6 +124,8 @@ class StrikingStore:
     async def _strike(self) -> None:
         if self._options.strike == "KILL":
             _signal(signal.SIGKILL)
+        if self._options.deaf:
+            self._deaf_life = self._life
         await self.stop_this_process()
 
 
@@ -219,6 +231,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--at", default="")
     found.add_argument("--side", choices=["before", "after"], default="before")
     found.add_argument("--strike", choices=["KILL", "STOP"], default="KILL")
+    found.add_argument("--deaf", action="store_true")
     found.add_argument("--lease", type=float, default=15)
     found.add_argument("--idle", type=float, default=30)
     found.add_argument("--poll", type=float, default=0.5)

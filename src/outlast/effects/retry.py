@@ -74,7 +74,7 @@ class RetryPolicy:
         return cap if wait >= cap.total_seconds() else timedelta(seconds=wait)
 
     def _default_cap(self) -> timedelta:
-        longest = timedelta.max / _UNCAPPED
+        longest = timedelta.max // _UNCAPPED
         return min(self.initial_interval, longest) * _UNCAPPED
 
     def _factor(self, failures: int) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from outlast.clock import Clock, Threads
+from outlast.errors import StoreUnavailableError
 from outlast.store.change import WorkerId
 from outlast.store.protocol import Store
 
@@ -91,9 +92,13 @@ class Lease:
         renewed = self.sending()
         try:
             held = self._store.renew(self._worker)
-        except Exception:
+        except StoreUnavailableError as error:
             # The store may be back before the lease is over; the local deadline protects us until then.
-            logger.warning("the lease could not be renewed, trying again", exc_info=True)
+            logger.warning("the lease could not be renewed, trying again: %s", error)
+            return
+        except Exception:
+            # A thread that ended here would never renew again.
+            logger.exception("renewing the lease broke inside Outlast, trying again")
             return
         if held:
             renewed()

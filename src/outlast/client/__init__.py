@@ -1,0 +1,23 @@
+"""The outside of a run: start it, send to it, look at it, decide for it, end it."""
+
+from outlast.client.approval import Approvals
+from outlast.client.client import Birth, Client, IfClosed, Runs
+from outlast.client.handle import RunHandle
+from outlast.client.view import ApprovalView, JournalEntry, RunDetail, RunStatus
+from outlast.effects.standing import Standing
+from outlast.store.change import Status
+
+__all__ = [
+    "ApprovalView",
+    "Approvals",
+    "Birth",
+    "Client",
+    "IfClosed",
+    "JournalEntry",
+    "RunDetail",
+    "RunHandle",
+    "RunStatus",
+    "Runs",
+    "Standing",
+    "Status",
+]

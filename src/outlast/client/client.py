@@ -1,0 +1,352 @@
+"""Starts runs and finds them, for one tenant.
+
+A client writes unowned changes only, so it needs no worker; the same change sent twice has one effect.
+
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import warnings
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias, TypeVar, cast
+
+from msgspec import Raw
+
+from outlast.client.approval import Approvals
+from outlast.client.handle import RunHandle
+from outlast.client.port import Port
+from outlast.client.view import (
+    RunStatus,
+    not_found,
+    status_of,
+)
+from outlast.clock import Random
+from outlast.effects.key import check_run_id, check_tenant, namespace
+from outlast.errors import (
+    DefinitionError,
+    NoWorkerWarning,
+    RunConflictError,
+)
+from outlast.journal.entry import (
+    Entry,
+    StampedRow,
+    Started,
+    Taken,
+    to_row,
+)
+from outlast.store.change import (
+    Applied,
+    Change,
+    Conflict,
+    RunHead,
+    RunKey,
+    StartRun,
+    Status,
+    Unknown,
+    Verdict,
+    WorkerId,
+)
+from outlast.store.protocol import Store
+from outlast.workflows.call import Call
+from outlast.workflows.definition import Workflow
+
+R = TypeVar("R")
+
+logger = logging.getLogger("outlast.client")
+
+IfClosed: TypeAlias = Literal["attach", "refuse", "restart"]
+"""What starting the id of a closed run means: look at that run, an error, or a new run under the same id."""
+
+_UNKNOWN_WAIT_SECONDS = 0.1
+_FIRST_POLL_SECONDS = 0.05
+_LONGEST_POLL_SECONDS = 2.0
+_NO_WORKER_AFTER = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What lets a client hand new runs to a worker of its own process.
+
+    Args:
+        submit: Writes a change together with what the worker's runs write.
+        owner: Returns the worker that a new run of this workflow is born claimed by.
+        adopt: Gives it the run.
+        taken: The entry that says so.
+    """
+
+    submit: Callable[[Change], Awaitable[Verdict]]
+    owner: Callable[[str], WorkerId | None]
+    adopt: Callable[[RunHead, tuple[StampedRow, ...]], None]
+    taken: Taken
+
+
+class Client:
+    """Starts runs and looks at them, for one tenant.
+
+    Args:
+        principal: Who acts, for the record.
+        birth: A worker of the same process, for runs that it can take at once.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        random: Random,
+        tenant: str = "default",
+        principal: str = "",
+        birth: Birth | None = None,
+    ) -> None:
+        self.store = store
+        self.tenant = check_tenant(tenant)
+        self.principal = principal
+        self._random = random
+        self._birth = birth
+        self._waiters: dict[RunKey, list[asyncio.Event]] = {}
+
+    @property
+    def runs(self) -> Runs:
+        """The tenant's runs."""
+        return Runs(self)
+
+    @property
+    def approvals(self) -> Approvals:
+        """The tenant's approvals."""
+        return Approvals(self)
+
+    async def start(
+        self,
+        call: Call[R],
+        *,
+        id: str,
+        if_closed: IfClosed = "attach",
+    ) -> RunHandle[R]:
+        """Start a run, or attach to the one that has this id already.
+
+        Args:
+            call: Of a workflow, as `fix(finding)`.
+            id: Comes from the event that triggers the work, so that the same event starts one run.
+            if_closed: What a closed run of this id means.
+
+        Raises:
+            RunConflictError: The id belongs to a run of another workflow or with other input; or it is closed and
+                `if_closed="refuse"`.
+            EncodeError: An argument cannot be stored; nothing was written.
+        """
+        callee = call.callee
+        if not isinstance(callee, Workflow):
+            raise DefinitionError(
+                f"{call!r} is not a call of a workflow", hint="start what @workflow decorates"
+            )
+        workflow = cast("Workflow[..., R]", callee)
+        run = RunKey(self.tenant, check_run_id(id))
+        arguments = workflow.arguments.encode(call.args, call.kwargs)
+        generation = 1
+        while True:
+            verdict = await self._start(run, workflow, arguments, generation)
+            if not isinstance(verdict, Conflict):
+                break
+            assert verdict.head is not None
+            if self._attaches(verdict.head, workflow, arguments, if_closed):
+                break
+            generation = verdict.head.generation + 1
+        return RunHandle(self, run, workflow)
+
+    async def run(
+        self,
+        call: Call[R],
+        *,
+        id: str,
+        if_closed: IfClosed = "attach",
+    ) -> R:
+        """Start a run, wait for its end, and return its result. See `start` and `RunHandle.result`."""
+        handle = await self.start(call, id=id, if_closed=if_closed)
+        return await handle.result()
+
+    def handle(self, id: str, workflow: Workflow[..., R] | None = None) -> RunHandle[R]:
+        """Return a handle of a run that exists, or may exist.
+
+        Args:
+            workflow: Gives the result its type.
+        """
+        return RunHandle(self, RunKey(self.tenant, check_run_id(id)), workflow)
+
+    async def head(self, run: RunKey) -> RunHead:
+        """Return the run's row.
+
+        Raises:
+            RunNotFoundError: There is none.
+        """
+        head = await self.store.head(run)
+        if head is None:
+            raise not_found(run)
+        return head
+
+    async def commit(self, change: Change) -> Verdict:
+        """Write one unowned change; one whose fate is unknown is sent again."""
+        if self._birth is not None:
+            return await self._birth.submit(change)
+        while True:
+            (verdict,) = await self.store.commit([change])
+            if not isinstance(verdict, Unknown):
+                return verdict
+            await asyncio.sleep(_UNKNOWN_WAIT_SECONDS)
+
+    def new_id(self) -> str:
+        """Return a random id, for what has no event to take one from."""
+        return self._random.bits(12).hex()
+
+    async def wait_closed(self, run: RunKey) -> RunHead:
+        """Wait until the run has ended, and return its row. Says so when no worker lives that could run it."""
+        woken = asyncio.Event()
+        self._waiters.setdefault(run, []).append(woken)
+        unsubscribe = None if self._birth else self.store.subscribe(woken.set)
+        poll, waited = _FIRST_POLL_SECONDS, 0.0
+        try:
+            while not (head := await self.head(run)).status.closed:
+                woken.clear()
+                try:
+                    async with asyncio.timeout(poll):
+                        await woken.wait()
+                except TimeoutError:
+                    before, waited = waited, waited + poll
+                    limit = _NO_WORKER_AFTER.total_seconds()
+                    if before < limit <= waited:
+                        await self._say_when_no_worker(head)
+                    poll = min(poll * 2, _LONGEST_POLL_SECONDS)
+            return head
+        finally:
+            if unsubscribe is not None:
+                unsubscribe()
+            self._waiters[run].remove(woken)
+            if not self._waiters[run]:
+                del self._waiters[run]
+
+    def closed(self, run: RunKey) -> None:
+        """Wake those who wait for the end of this run."""
+        for woken in self._waiters.get(run, ()):
+            woken.set()
+
+    async def _start(
+        self, run: RunKey, workflow: Workflow[..., Any], arguments: bytes, generation: int
+    ) -> Verdict:
+        started = Started(
+            name=workflow.name,
+            arguments=Raw(arguments),
+            seed=self._random.bits(16),
+            namespace=namespace(run.tenant, run.run_id, generation),
+            principal=self.principal,
+        )
+        owner = self._birth.owner(workflow.name) if self._birth else None
+        entries: list[Entry] = [started]
+        if owner is not None and self._birth is not None:
+            entries.append(self._birth.taken)
+        rows = tuple(to_row(entry, seq, seq) for seq, entry in enumerate(entries))
+        change = StartRun(
+            run=run,
+            workflow=workflow.name,
+            fingerprint=_fingerprint(workflow.name, arguments),
+            entries=rows,
+            generation=generation,
+            worker=owner,
+        )
+        verdict = await self.commit(change)
+        if isinstance(verdict, Applied) and owner is not None and self._birth is not None:
+            head = _born(change, verdict)
+            self._birth.adopt(head, tuple(StampedRow(row, verdict.at) for row in rows))
+        return verdict
+
+    def _attaches(
+        self, head: RunHead, workflow: Workflow[..., Any], arguments: bytes, if_closed: IfClosed
+    ) -> bool:
+        """Whether an existing run is the one that is meant; False when a new generation is to be started."""
+        if head.status.closed and if_closed == "restart":
+            return False
+        if head.fingerprint != _fingerprint(workflow.name, arguments):
+            what = (
+                "other input" if head.workflow == workflow.name else f"the workflow {head.workflow}"
+            )
+            raise RunConflictError(
+                f"the id is taken by a run with {what}",
+                run=head.run.run_id,
+                hint="an id stands for one event: derive it from what makes this work different",
+            )
+        if head.status.closed and if_closed == "refuse":
+            raise RunConflictError(
+                f"a run of this id has ended as {head.status}",
+                run=head.run.run_id,
+                hint="use if_closed='attach' for its result, or 'restart' for a new run",
+            )
+        return True
+
+    async def _say_when_no_worker(self, head: RunHead) -> None:
+        if head.status not in {Status.READY, Status.RUNNING, Status.WAITING}:
+            return
+        workers = await self.store.workers()
+        if any(one.live and head.workflow in one.row.workflows for one in workers):
+            return
+        text = (
+            f"run {head.run} waits, and no live worker has registered workflow {head.workflow!r}. "
+            "Start one: `outlast worker MODULE`, or use outlast.open() instead of outlast.connect()."
+        )
+        logger.warning(text)
+        warnings.warn(NoWorkerWarning(text), stacklevel=2)
+
+
+class Runs:
+    """The runs of a tenant."""
+
+    def __init__(self, client: Port) -> None:
+        self._client = client
+
+    async def list(
+        self,
+        *,
+        statuses: frozenset[Status] = frozenset(),
+        workflow: str = "",
+        limit: int = 100,
+        before: RunStatus | None = None,
+    ) -> list[RunStatus]:
+        """Return a page of runs, newest first.
+
+        Args:
+            before: The last one of the page before.
+        """
+        heads = await self._client.store.heads(
+            self._client.tenant,
+            statuses=statuses,
+            workflow=workflow,
+            limit=limit,
+            before=(before.created_at, before.run_id) if before else None,
+        )
+        return [status_of(head) for head in heads]
+
+
+def _fingerprint(workflow: str, arguments: bytes) -> str:
+    return hashlib.sha256(workflow.encode() + b"\0" + arguments).hexdigest()
+
+
+def _born(change: StartRun, verdict: Applied) -> RunHead:
+    return RunHead(
+        run=change.run,
+        generation=change.generation,
+        workflow=change.workflow,
+        fingerprint=change.fingerprint,
+        status=Status.RUNNING,
+        reason="",
+        owner=change.worker,
+        epoch=verdict.epoch,
+        version=0,
+        next_seq=len(change.entries),
+        digest=b"",
+        wake_at=None,
+        mail=True,
+        lapses=0,
+        created_at=verdict.at,
+        changed_at=verdict.at,
+    )

@@ -1,0 +1,254 @@
+"""A run seen from outside: wait, look, send, cancel, resolve."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Generic, TypeVar, overload
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from outlast.client.port import Port
+from outlast.client.view import (
+    JournalEntry,
+    RunDetail,
+    RunStatus,
+    not_found,
+    status_of,
+    view_of,
+)
+from outlast.effects.intent import Resolution
+from outlast.effects.standing import standings
+from outlast.errors import (
+    DecodeError,
+    DefinitionError,
+    RunCancelledError,
+    RunConflictError,
+    RunTerminatedError,
+    StoreError,
+    WorkflowFailedError,
+)
+from outlast.journal.codec import codec_for
+from outlast.journal.entry import (
+    Cancelled,
+    Completed,
+    Failed,
+    from_row,
+)
+from outlast.journal.failure import Failure, rebuild
+from outlast.store.change import (
+    Applied,
+    Message,
+    MessageKind,
+    PutMessage,
+    Refused,
+    RunKey,
+    Status,
+    Terminate,
+    Verdict,
+)
+from outlast.workflows.definition import Workflow
+from outlast.workflows.message import Signal
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class RunHandle(Generic[R]):
+    """A run, seen from outside. Made by `Client.start` and `Client.handle`.
+
+    Args:
+        workflow: Known when the run was started through a call: gives the result its type.
+    """
+
+    def __init__(
+        self, client: Port, run: RunKey, workflow: Workflow[..., Any] | None = None
+    ) -> None:
+        self._client = client
+        self._run = run
+        self._workflow = workflow
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self._run.run_id
+
+    async def result(self) -> R:
+        """Wait for the end, and return what the workflow returned.
+
+        A handle made by id alone returns plain JSON data.
+
+        Raises:
+            WorkflowFailedError: The workflow raised; the cause is that exception.
+            RunCancelledError: It was cancelled, or an approval expired.
+            RunTerminatedError: An operator ended it.
+            RunNotFoundError: There is no such run.
+        """
+        head = await self._client.wait_closed(self._run)
+        if head.status is Status.TERMINATED:
+            raise RunTerminatedError(
+                f"the run was terminated: {head.reason}",
+                run=self.id,
+                hint="start it again with if_closed='restart'",
+            )
+        rows = await self._client.store.journal(self._run, generation=head.generation)
+        last = from_row(rows[-1].row)
+        match last:
+            case Completed():
+                return self._decode(last.value)
+            case Failed():
+                raise self._ended(WorkflowFailedError, "failed", last.failure)
+            case Cancelled():
+                raise self._ended(RunCancelledError, "was cancelled", last.failure)
+            case _:
+                raise StoreError(
+                    f"the run is {head.status} and its journal does not say how it ended",
+                    run=self.id,
+                )
+
+    async def status(self) -> RunStatus:
+        """Return where the run stands.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+        """
+        return status_of(await self._client.head(self._run))
+
+    @overload
+    async def send(self, signal: Signal[None], *, id: str = ...) -> None: ...
+    @overload
+    async def send(self, signal: Signal[T], value: T, *, id: str = ...) -> None: ...
+    @overload
+    async def send(self, signal: str, value: Any = ..., *, id: str = ...) -> None: ...
+    async def send(self, signal: Signal[Any] | str, value: Any = None, *, id: str = "") -> None:
+        """Send a message; it is accepted when this returns, and delivered once.
+
+        Args:
+            signal: A `Signal`, or its name.
+            id: The same id again is the same message; random by default.
+
+        Raises:
+            EncodeError: The value does not fit the signal's type.
+            RunNotFoundError: There is no such run.
+            RunConflictError: The run has ended.
+        """
+        if isinstance(signal, Signal):
+            name, body = signal.name, signal.codec.encode(value)
+        else:
+            name, body = signal, codec_for(Any, where=f"signal {signal!r}").encode(value)
+        message_id = id or f"signal/{self._client.new_id()}"
+        await self._put(message_id, MessageKind.SIGNAL, name, body)
+
+    async def cancel(self, reason: str = "") -> None:
+        """Ask the run to stop and clean up. An effect that was intended is settled first."""
+        body = msgspec.json.encode({"by": self._client.principal, "reason": reason})
+        await self._put(f"cancel/{self._client.new_id()}", MessageKind.CANCEL, "", body)
+
+    async def terminate(self, reason: str = "") -> None:
+        """End the run without running it: no clean-up. Works on any run, however large or broken."""
+        verdict = await self._client.commit(
+            Terminate(self._run, by=self._client.principal, reason=reason)
+        )
+        self._check(verdict)
+
+    async def resolve(
+        self,
+        operation: str,
+        *,
+        applied: Any = UNSET,
+        not_applied: bool = False,
+        failed: str = "",
+        reason: str = "",
+    ) -> None:
+        """Say what became of an operation: of an effect in doubt, or of a step that cannot succeed.
+
+        Args:
+            operation: Its id, as `r:3`.
+            applied: It happened, and this is its result (plain data, as JSON holds it; None is a result too).
+            not_applied: It did not happen; the effect is attempted again.
+            failed: It failed for good, with this message.
+            reason: Why you say so; kept in the journal.
+        """
+        if (applied is not UNSET) + not_applied + bool(failed) != 1:
+            raise DefinitionError(
+                "an outcome is one thing", hint="give one of applied=, not_applied=True and failed="
+            )
+        head = await self._client.head(self._run)
+        outcome = "not_applied" if not_applied else "failed" if failed else "applied"
+        resolution = Resolution(
+            operation=operation,
+            generation=head.generation,
+            outcome=outcome,
+            value=Raw(
+                codec_for(Any, where="the outcome").encode(None if applied is UNSET else applied)
+            ),
+            failure=Failure(type="RuntimeError", message=failed) if failed else None,
+            by=self._client.principal,
+            reason=reason,
+        )
+        message_id = f"resolve/{self._client.new_id()}"
+        await self._put(
+            message_id, MessageKind.RESOLUTION, operation, msgspec.json.encode(resolution)
+        )
+
+    async def journal(self) -> list[JournalEntry]:
+        """Return the journal of the present generation."""
+        await self._client.head(self._run)
+        rows = await self._client.store.journal(self._run)
+        return [JournalEntry(one.row.seq, one.row.turn, one.at, from_row(one.row)) for one in rows]
+
+    async def detail(self) -> RunDetail:
+        """Return everything that is stored about the run, whatever state it is in.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+        """
+        store = self._client.store
+        image = await store.load(self._run)
+        if image is None:
+            raise not_found(self._run)
+        entries: list[JournalEntry] = []
+        for one in image.rows:
+            # A run that is blocked because of such an entry must be explicable all the same.
+            with contextlib.suppress(DecodeError):
+                entries.append(JournalEntry(one.row.seq, one.row.turn, one.at, from_row(one.row)))
+        live = [one.row for one in await store.workers() if one.live]
+        return RunDetail(
+            status=status_of(image.head),
+            entries=entries,
+            unreadable=len(image.rows) - len(entries),
+            operations=standings([(one.entry, one.at) for one in entries], image.operations),
+            approvals=[view_of(row) for row in image.approvals if row.state == "pending"],
+            unread=len(image.messages),
+            now=store.now(),
+            fitting=[row.worker for row in live if image.head.workflow in row.workflows],
+            attended=any(row.worker == image.head.owner for row in live),
+        )
+
+    async def _put(self, message_id: str, kind: MessageKind, name: str, body: bytes) -> None:
+        message = Message(message_id, kind, name, self._client.principal, body)
+        self._check(await self._client.commit(PutMessage(self._run, message)))
+
+    def _check(self, verdict: Verdict) -> None:
+        match verdict:
+            case Applied():
+                return
+            case Refused(reason="not_found"):
+                raise not_found(self._run)
+            case Refused(reason="closed"):
+                raise RunConflictError(
+                    "the run has ended", run=self.id, hint="see `outlast runs show`"
+                )
+            case _:
+                raise StoreError(f"the store answered {verdict}", run=self.id)
+
+    def _decode(self, value: Raw) -> Any:
+        if self._workflow is None:
+            return msgspec.json.decode(value)
+        return self._workflow.result.decode(bytes(value))
+
+    def _ended(self, kind: type[Any], how: str, failure: Failure) -> Exception:
+        cause = rebuild(failure)
+        error = kind(f"the run {how}: {failure.type}: {failure.message}", run=self.id)
+        error.__cause__ = cause
+        return error

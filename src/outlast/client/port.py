@@ -1,0 +1,37 @@
+"""What handles and views ask of a client, so that they need not know it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from outlast.store.change import (
+    Change,
+    RunHead,
+    RunKey,
+    Verdict,
+)
+from outlast.store.protocol import Store
+
+
+class Port(Protocol):
+    """A client, as its handles and views see it."""
+
+    store: Store
+    tenant: str
+    principal: str
+
+    async def head(self, run: RunKey) -> RunHead:
+        """Return the run's row."""
+        ...
+
+    async def commit(self, change: Change) -> Verdict:
+        """Write one unowned change."""
+        ...
+
+    async def wait_closed(self, run: RunKey) -> RunHead:
+        """Wait until the run has ended, and return its row."""
+        ...
+
+    def new_id(self) -> str:
+        """Return a random id."""
+        ...

@@ -1,0 +1,56 @@
+"""What a type checker must refuse: each marked line is an error of that rule, and no other line is one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import outlast
+
+
+@outlast.step
+async def plan(finding: str) -> int:
+    """A step."""
+    return len(finding)
+
+
+@outlast.effect(idempotent=True)
+async def pay(amount: int) -> str:
+    """An effect."""
+    return str(amount)
+
+
+go = outlast.Signal("go", int)
+
+
+@outlast.workflow
+async def fix(finding: str) -> int:
+    """A workflow."""
+    await plan(5)  # expect: reportArgumentType
+    await plan()  # expect: reportCallIssue
+    await plan("x", more=1)  # expect: reportCallIssue
+    text: str = await plan("x")  # expect: reportAssignmentType
+    word: str = await outlast.receive(go)  # expect: reportAssignmentType
+    await outlast.approval(
+        finding,
+        covers=[5],  # expect: reportArgumentType
+        role="r",
+        expires_in=timedelta(1),
+    )
+    await outlast.approval(1, role="r")  # expect: reportCallIssue
+    await outlast.sleep("5")  # expect: reportArgumentType
+    return await pay(len(text + word))  # expect: reportReturnType
+
+
+async def outside(app: outlast.App) -> None:
+    """A program that uses workflows."""
+    result: str = await app.run(fix("f"), id="run-1")  # expect: reportAssignmentType
+    await app.run(fix(1), id="run-1")  # expect: reportArgumentType
+    await app.run(fix("f"))  # expect: reportCallIssue
+    handle = await app.start(fix("f"), id="run-1")
+    await handle.send(go, result)  # expect: reportArgumentType reportCallIssue
+
+
+@outlast.effect(probe=plan, retries=3)  # expect: reportCallIssue reportUntypedFunctionDecorator
+async def unknown_option(finding: str) -> int:
+    """An option that does not exist."""
+    return 1

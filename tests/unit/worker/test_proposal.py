@@ -1,0 +1,123 @@
+"""How proposals become one change: what goes in, in which order, and what a refusal means."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec import Raw
+
+from outlast.journal.entry import (
+    EffectCompleted,
+    EffectIntended,
+    MessageReceived,
+    OperationId,
+    StepCompleted,
+    TimerFired,
+)
+from outlast.store.change import ApprovalExpire, GrantSpend, HeadUpdate, Refused, Status
+from outlast.worker.proposal import Proposal, Rank, in_order, is_refused, rows_of, sift
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def step(operation: str = "r:1") -> StepCompleted:
+    """Return an outcome of a step."""
+    return StepCompleted(OperationId(operation), "s", Raw(b"1"))
+
+
+def effect(operation: str = "r:1") -> EffectCompleted:
+    """Return an outcome of an effect."""
+    return EffectCompleted(OperationId(operation), "e", Raw(b"1"))
+
+
+def intent(operation: str = "r:1") -> EffectIntended:
+    """Return an intent."""
+    return EffectIntended(OperationId(operation), "e", "k", Raw(b"{}"), Raw(b"{}"), "h")
+
+
+def arrival(entry: MessageReceived | TimerFired, seconds: float) -> Proposal:
+    """Return something that came at a time."""
+    return Proposal(Rank.ARRIVAL, entry, at=NOW + timedelta(seconds=seconds))
+
+
+def message(number: int) -> MessageReceived:
+    """Return a message."""
+    return MessageReceived(f"m{number}", "go", Raw(b"1"))
+
+
+def always(_: OperationId) -> bool:
+    """Say that every operation is open."""
+    return True
+
+
+def test_the_order_inside_a_change() -> None:
+    """Intents, outcomes, arrivals by time with messages first at a tie, requests, rows, the end."""
+    end = Proposal(Rank.END, head=HeadUpdate(Status.COMPLETED))
+    timer = arrival(TimerFired(OperationId("r:2")), 1)
+    one, two, late = arrival(message(1), 1), arrival(message(2), 1), arrival(message(3), 0.5)
+    outcome, intended = Proposal(Rank.OUTCOME, step()), Proposal(Rank.INTENT, intent())
+    ordered = in_order([end, timer, one, two, late, outcome, intended])
+    assert ordered == [intended, outcome, late, one, two, timer, end]
+
+
+def test_consecutive_messages_are_one_turn() -> None:
+    """Anything else is a turn of its own, and parts a row of messages."""
+    proposals = [
+        Proposal(Rank.OUTCOME, step()),
+        *(arrival(message(one), one) for one in range(2)),
+        arrival(TimerFired(OperationId("r:2")), 3),
+        *(arrival(message(one), one) for one in range(4, 6)),
+    ]
+    rows = rows_of(proposals, seq=7, turn=5)
+    assert [row.turn for row in rows] == [5, 6, 6, 7, 8, 8]
+    assert [row.seq for row in rows] == list(range(7, 13))
+
+
+def test_nothing_is_written_for_an_operation_that_was_given_up() -> None:
+    """Its proposal is dropped, and nothing waits for it."""
+    gone = Proposal(Rank.OUTCOME, step("r:9"), guard=OperationId("r:9"))
+    kept = Proposal(Rank.OUTCOME, step("r:1"), guard=OperationId("r:1"))
+    sifted = sift([gone, kept], lambda operation: operation == "r:1")
+    assert (sifted.now, sifted.later, sifted.extra) == ([kept], [], [])
+
+
+def test_one_outcome_an_operation() -> None:
+    """Of two in one change the first counts; one that came from outside is kept aside, one of an attempt is dropped."""
+    first = Proposal(Rank.OUTCOME, effect(), consumed="m1")
+    told = Proposal(Rank.OUTCOME, effect(), consumed="m2")
+    ours = Proposal(Rank.OUTCOME, effect())
+    other = Proposal(Rank.OUTCOME, effect("r:2"))
+    sifted = sift([first, told, ours, other], always)
+    assert (sifted.now, sifted.extra) == ([first, other], [told])
+
+
+def test_one_cover_of_an_approval_a_change() -> None:
+    """So that a refusal, which names the approval, names one effect."""
+    spends = [GrantSpend("a", 0, "r:1", "h"), GrantSpend("a", 1, "r:2", "h"), GrantSpend("b", 0, "r:3", "h")]
+    one, two, three = (Proposal(Rank.INTENT, intent(spend.operation), spend=spend) for spend in spends)
+    sifted = sift([one, two, three], always)
+    assert (sifted.now, sifted.later) == ([one, three], [two])
+
+
+END = Proposal(Rank.END, head=HeadUpdate(Status.COMPLETED))
+SPEND = Proposal(Rank.INTENT, intent(), spend=GrantSpend("a", 0, "r:1", "h"))
+EXPIRE = Proposal(Rank.REQUEST, approval=ApprovalExpire("a"))
+READ = Proposal(Rank.ARRIVAL, message(1), consumed="m1")
+
+
+@pytest.mark.parametrize(
+    ("refused", "parts"),
+    [
+        (Refused("mail"), [END]),
+        (Refused("expired", "a"), [SPEND, EXPIRE]),
+        (Refused("decided", "a"), [SPEND, EXPIRE]),
+        (Refused("expired", "b"), []),
+        (Refused("message", "m1"), [READ]),
+        (Refused("message", "m2"), []),
+        (Refused("unstorable", "entry"), []),
+    ],
+)
+def test_which_part_was_refused(refused: Refused, parts: list[Proposal]) -> None:
+    """The word and the part of a refusal name the proposals that must go."""
+    assert [one for one in [END, SPEND, EXPIRE, READ] if is_refused(one, refused)] == parts

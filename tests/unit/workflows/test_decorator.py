@@ -1,0 +1,244 @@
+"""What the decorators refuse where the function is defined, and what they make of one that they accept."""
+
+# ruff: noqa: D103
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import functools
+import inspect
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import outlast
+from outlast.effects.intent import Repeat
+from outlast.effects.retry import ONCE, RetryPolicy
+from outlast.errors import DefinitionError, ForbiddenInWorkflowError
+
+MINUTE = timedelta(minutes=1)
+DECORATORS = {
+    "workflow": outlast.workflow,
+    "step": outlast.step,
+    "effect": outlast.effect(idempotent=True),
+}
+
+
+async def plain(n: int) -> int:
+    """Return the number."""
+    return n
+
+
+class OwnError(Exception):
+    """A type that steps declare."""
+
+
+@pytest.mark.parametrize("kind", DECORATORS)
+def test_missing_annotations_are_refused(kind):
+    """Every parameter and the result need an annotation; the error names those without."""
+
+    async def bare(a, b: int, *, c):
+        return a
+
+    with pytest.raises(
+        DefinitionError, match=rf"{kind} bare has no annotation for a, c, the result"
+    ) as caught:
+        DECORATORS[kind](bare)
+    assert caught.value.step == "bare"
+
+
+@pytest.mark.parametrize("kind", DECORATORS)
+def test_generators_are_refused(kind):
+    """A generator has no one result."""
+
+    async def several() -> int:
+        yield 1
+
+    def some() -> int:
+        yield 1
+
+    with pytest.raises(DefinitionError, match="is a generator"):
+        DECORATORS[kind](several)
+    with pytest.raises(DefinitionError, match="is a generator"):
+        DECORATORS[kind](some)
+
+
+@pytest.mark.parametrize("kind", DECORATORS)
+@pytest.mark.parametrize("name", ["a:b", "a#2", "a\nb", "\x1f", "a\ud800"])
+def test_names_that_would_make_keys_ambiguous_are_refused(kind, name):
+    """A name holds no ':', no '#', no control character, and can be encoded."""
+    decorator = {"workflow": outlast.workflow, "step": outlast.step, "effect": outlast.effect}[kind]
+    more = {"idempotent": True} if kind == "effect" else {}
+    with pytest.raises(DefinitionError):
+        decorator(name=name, **more)(plain)
+
+
+@pytest.mark.parametrize("kind", DECORATORS)
+def test_what_is_no_function_is_refused(kind):
+    """A class, a partial, an instance and a second decoration are refused."""
+
+    class Thing:
+        def __call__(self, n: int) -> int:
+            return n
+
+    for wrong in (Thing, Thing(), functools.partial(plain, 1), outlast.step(plain), 7):
+        with pytest.raises(DefinitionError, match="no function"):
+            DECORATORS[kind](wrong)
+
+
+def test_methods_are_refused():
+    """A method's `self` has no annotation, and could not be stored."""
+    with pytest.raises(DefinitionError, match="no annotation for self"):
+
+        class _Holder:
+            @outlast.step
+            async def work(self, n: int) -> int:
+                return n
+
+
+def test_workflow_must_be_async():
+    """A plain function cannot wait."""
+    with pytest.raises(DefinitionError, match="not an async function"):
+
+        @outlast.workflow
+        def flow(n: int) -> int:
+            return n
+
+
+def test_clock_in_the_source_of_a_workflow_is_refused():
+    """A clock in the source is found at import, with its line and what to write instead."""
+    with pytest.raises(
+        ForbiddenInWorkflowError, match=r"(?s)datetime\.now.*outlast\.now"
+    ) as caught:
+
+        @outlast.workflow
+        async def flow() -> str:
+            return dt.datetime.now().isoformat()
+
+    assert caught.value.step == "flow"
+
+
+def test_early_binding_of_wait_for_is_refused(monkeypatch):
+    """A name bound to asyncio's own `wait_for` is refused: it is not the one that replay knows."""
+    from outlast.replay.wait import install, originals
+
+    install()
+
+    async def flow() -> int:
+        return await wait_for(asyncio.sleep(0, 1), 1)  # noqa: F821
+
+    monkeypatch.setitem(globals(), "wait_for", originals()["wait_for"])
+    with pytest.raises(ForbiddenInWorkflowError, match="wait_for as imported before outlast"):
+        outlast.workflow(flow)
+
+
+def test_effect_without_timeout_is_refused_unless_idempotent():
+    """Nothing may be done about an unknown outcome before the attempt can no longer act: that needs a time."""
+    with pytest.raises(DefinitionError, match="no start_to_close_timeout"):
+        outlast.effect(plain)
+    with pytest.raises(DefinitionError, match="no start_to_close_timeout"):
+        outlast.effect(probe=plain)(plain)
+    assert outlast.effect(start_to_close_timeout=MINUTE)(plain).repeat is Repeat.NEVER
+    assert outlast.effect(probe=plain, start_to_close_timeout=MINUTE)(plain).repeat is Repeat.PROBED
+    assert outlast.effect(idempotent=True)(plain).repeat is Repeat.IDEMPOTENT
+
+
+def test_retry_on_an_effect_that_cannot_bear_it_is_refused():
+    """Without a key that the receiver honours, and without a probe, an attempt is never repeated."""
+    for retry in (RetryPolicy(), RetryPolicy(maximum_attempts=2)):
+        with pytest.raises(DefinitionError, match="although nothing makes that safe"):
+            outlast.effect(start_to_close_timeout=MINUTE, retry=retry)(plain)
+    once = outlast.effect(start_to_close_timeout=MINUTE)(plain)
+    assert once.options.retry == ONCE
+    assert outlast.effect(start_to_close_timeout=MINUTE, retry=ONCE)(plain).options.retry == ONCE
+    assert outlast.effect(idempotent=True)(plain).options.retry == RetryPolicy()
+
+
+def test_probe_takes_the_effects_parameters():
+    """A probe with other parameters could not be asked; a step may be one."""
+
+    async def find(m: int) -> Any:
+        return outlast.NotApplied()
+
+    with pytest.raises(DefinitionError, match=r"takes \(m\)") as caught:
+        outlast.effect(probe=find, start_to_close_timeout=MINUTE)(plain)
+    assert "(n)" in caught.value.hint
+    outlast.effect(probe=outlast.step(plain), start_to_close_timeout=MINUTE)(plain)
+
+
+def test_idempotent_and_probed_is_refused():
+    """One promise is enough, and two would contradict each other."""
+    with pytest.raises(DefinitionError, match="both idempotent and probed"):
+        outlast.effect(idempotent=True, probe=plain, start_to_close_timeout=MINUTE)(plain)
+
+
+def test_key_on_names_parameters():
+    """A key over a parameter that does not exist is refused."""
+    with pytest.raises(DefinitionError, match="has no parameter m"):
+        outlast.effect(idempotent=True, key_on=("n", "m"))(plain)
+
+
+@pytest.mark.parametrize("timeout", [timedelta(0), timedelta(seconds=-1)])
+def test_timeout_of_nothing_is_refused(timeout):
+    """An attempt needs some time."""
+    with pytest.raises(DefinitionError, match="start_to_close_timeout"):
+        outlast.step(start_to_close_timeout=timeout)(plain)
+    with pytest.raises(DefinitionError, match="start_to_close_timeout"):
+        outlast.effect(idempotent=True, start_to_close_timeout=timeout)(plain)
+
+
+@pytest.mark.parametrize(
+    "raises", [StopIteration, StopAsyncIteration, KeyboardInterrupt, BaseException, "ValueError"]
+)
+def test_types_that_cannot_arrive_are_refused(raises):
+    """What would end the process, or a generator, is no outcome."""
+    with pytest.raises(DefinitionError, match="cannot arrive"):
+        outlast.step(raises=(OwnError, raises))(plain)
+    outlast.step(raises=(OwnError,))(plain)
+
+
+def test_annotation_that_cannot_be_resolved_is_refused_when_the_app_opens():
+    """A name that only a type checker sees is found by `resolve`, with what to do."""
+
+    @outlast.step
+    async def odd(n: Nowhere) -> int:  # noqa: F821
+        return 1
+
+    with pytest.raises(
+        DefinitionError, match="annotation of step odd cannot be resolved"
+    ) as caught:
+        odd.resolve()
+    assert "TYPE_CHECKING" in caught.value.hint
+
+
+def test_type_that_cannot_be_stored_is_refused_when_the_app_opens():
+    """A parameter of a type that no data stands for is refused by its place."""
+
+    @outlast.step
+    async def odd(lock: asyncio.Lock) -> int:
+        return 1
+
+    with pytest.raises(DefinitionError, match="the arguments of step odd"):
+        odd.resolve()
+
+
+def test_decorated_function_keeps_its_face(declared):
+    """Name, documentation, signature and the function itself stay; `name=` renames what is journaled."""
+    work = outlast.step(name="work-1")(plain)
+    assert (work.name, work.__name__, work.__doc__) == ("work-1", "plain", "Return the number.")
+    assert inspect.signature(work) == inspect.signature(plain)
+    assert work.function is plain
+    assert repr(work) == "<step work-1>"
+    assert outlast.step(plain).name == "plain"
+    assert declared[0] is work
+
+
+def test_wrong_arguments_raise_at_the_call():
+    """A call that Python itself would refuse raises where it is written."""
+    work = outlast.step(plain)
+    with pytest.raises(TypeError):
+        work()
+    with pytest.raises(TypeError):
+        work(1, m=2)
