@@ -178,6 +178,33 @@ async def patient(label: str, kind: str, good_from: int, killed_at: int) -> int:
     return await flaky_effect(label, good_from, killed_at)
 
 
+# A process that stops itself while it waits between two attempts
+
+GAP = outlast.RetryPolicy(initial_interval=timedelta(seconds=0.4))
+_stopping: set[asyncio.Task[None]] = set()
+
+
+@outlast.effect(idempotent=True, retry=GAP)
+async def refused_once(label: str) -> str:
+    """Fail the first time, and stop the process in the middle of the wait that follows."""
+    note("refused_once", label)
+    if first_here(f"refused-{label}"):
+        _stopping.add(asyncio.create_task(_stop_in(GAP.initial_interval / 2)))
+        raise RuntimeError("not now")
+    return outlast.idempotency_key()
+
+
+async def _stop_in(wait: timedelta) -> None:
+    await asyncio.sleep(wait.total_seconds())
+    await stop_this_process()
+
+
+@outlast.workflow
+async def retried(label: str) -> str:
+    """Return what the second attempt gives."""
+    return await refused_once(label)
+
+
 # Being talked to
 
 

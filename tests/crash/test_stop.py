@@ -10,7 +10,7 @@ from crash_bench import Bench, check_journal, go_on, is_stopped, until
 
 from outlast.store.change import Status
 
-LEASE = ("--lease", "1", "--poll", "60")
+LEASE = ("--lease", "2", "--poll", "60")
 """Short; and no look for work that would notice the lapse before the run itself does."""
 
 
@@ -95,6 +95,17 @@ def test_inside_a_body(bench: Bench) -> None:
     assert [one["pid"] for one in bench.received("freeze")] == [first.pid, second.pid]
     check_unchanged(bench, first, second)
     assert [one["pid"] for one in bench.received("pay", "x")] == [second.pid]
+
+
+def test_between_two_attempts(bench: Bench) -> None:
+    """Stopped before an attempt that came due meanwhile, it does not make it: its own clock says that its lease is over."""
+    first = bench.worker(*LEASE, "--deaf")
+    bench.start(crash_flow.retried("x"), "x")
+    until(lambda: is_stopped(first), "the first worker stops")
+    second = bench.worker()
+    bench.result("x")
+    assert [one["pid"] for one in bench.received("refused_once")] == [first.pid, second.pid]
+    check_unchanged(bench, first, second)
 
 
 def test_stopped_and_continued_within_its_lease(bench: Bench) -> None:

@@ -94,6 +94,8 @@ class StrikingStore:
 
     async def stop_this_process(self) -> None:
         """Stop on the thread that writes, which holds no lock of the database there."""
+        if self._options.deaf:
+            self._deaf_life = self._life
         await asyncio.wrap_future(self._store._writing.submit(lambda: _signal(signal.SIGSTOP)))
 
     async def _around(self, label: str, write: Callable[[], Awaitable[T]]) -> T:
@@ -124,8 +126,6 @@ class StrikingStore:
     async def _strike(self) -> None:
         if self._options.strike == "KILL":
             _signal(signal.SIGKILL)
-        if self._options.deaf:
-            self._deaf_life = self._life
         await self.stop_this_process()
 
 
@@ -236,8 +236,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--idle", type=float, default=30)
     found.add_argument("--poll", type=float, default=0.5)
     found.add_argument("--runs", type=int, default=1000)
-    found.add_argument("--timeout", type=float, default=0.6)
-    found.add_argument("--settle", type=float, default=0.2)
+    found.add_argument("--timeout", type=float, default=1.0)
+    found.add_argument("--settle", type=float, default=0.3)
     return found
 
 

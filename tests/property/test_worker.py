@@ -15,8 +15,9 @@ import outlast
 from outlast.effects.intent import Applied, NotApplied
 from outlast.journal.entry import from_row
 from outlast.store.change import RunKey, Status
-from outlast.testing import Faults, Receiver, Simulation
+from outlast.testing import Faults, Receiver, Simulation, replay_run
 from outlast.testing.crash import CrashPoint, Trial, Workload, every_crash, undisturbed
+from outlast.workflows.registry import Registry
 
 receiver = Receiver()
 bodies: Counter[str] = Counter()
@@ -207,20 +208,31 @@ DISTURBANCES = st.lists(
 )
 
 
-@settings(max_examples=150)
+RUNS: dict[str, tuple[Any, object]] = {
+    "run": (waiting, "21 tester c d b 42"),
+    "steps": (steps, [4, 8, 6, 10]),
+    "timed_out": (timed_out, "after"),
+}
+
+
+@settings(max_examples=100)
 @given(seed=st.integers(0, 2**32), faults=FAULTS, disturbances=DISTURBANCES)
 def test_whatever_happens_the_result_is_the_same(
     seed: int, faults: Faults, disturbances: list[tuple[float, str]]
 ) -> None:
-    """Several workers, bad networks, kills, freezes, stops and clock jumps: every repeatable effect happens exactly once."""
+    """Several runs and workers, bad networks, kills, freezes, stops and clock jumps.
+
+    Every repeatable effect happens exactly once, one with neither at most once, and every journal replays to its end.
+    """
     receiver.forget()
     bodies.clear()
     sim = Simulation(CODE, seed=seed, thread_delay=0.1, longest=timedelta(hours=3))
 
-    async def scenario(sim: Simulation) -> str:
+    async def scenario(sim: Simulation) -> Status:
         for _ in range(2):
             await _new_worker(sim, faults)
-        handle = await sim.client.start(waiting(), id="run")
+        handles = {id: await sim.client.start(one[0](), id=id) for id, one in RUNS.items()}
+        await sim.client.start(once(), id="once")
         feeding = sim.spawn(feed(sim))
         for pause, what in disturbances:
             await asyncio.sleep(pause)
@@ -228,16 +240,21 @@ def test_whatever_happens_the_result_is_the_same(
         for one in sim.workers:
             one.store.faults = Faults(latency=faults.latency)
         await _new_worker(sim, Faults())
-        await sim.closed("run")
+        for id in RUNS:
+            await sim.closed(id)
         await feeding
+        head = await sim.until("once", lambda head: head.status.closed or head.reason == "in doubt")
         for one in sim.workers:
             one.thaw()
         await asyncio.sleep(60)
-        await _check_journal(sim)
-        return await handle.result()
+        for id, handle in handles.items():
+            assert await handle.result() == RUNS[id][1]
+            await _check_journal(sim, id)
+        return head.status
 
-    assert sim.run(scenario) == "21 tester c d b 42"
-    assert sorted(receiver.changes.values()) == [1, 1, 1]
+    status = sim.run(scenario)
+    assert all(count == 1 for count in receiver.changes.values())
+    assert receiver.total == 5 or (receiver.total == 4 and status is Status.BLOCKED)
 
 
 async def _new_worker(sim: Simulation, faults: Faults) -> None:
@@ -273,9 +290,10 @@ async def _thaw_later(victim: Any, seconds: float) -> None:
     victim.thaw()
 
 
-async def _check_journal(sim: Simulation) -> None:
-    """One outcome an operation, turns that grow, times that never go back."""
-    rows = await sim.store.journal(RunKey("default", "run"))
+async def _check_journal(sim: Simulation, run_id: str) -> None:
+    """One outcome an operation, turns that grow, times that never go back, and a replay that comes to the same end."""
+    run = RunKey("default", run_id)
+    rows = await sim.store.journal(run)
     outcomes = Counter(
         one.row.operation
         for one in rows
@@ -286,7 +304,8 @@ async def _check_journal(sim: Simulation) -> None:
     assert turns == sorted(turns)
     times = [one.at for one in rows]
     assert times == sorted(times)
-    assert type(from_row(rows[-1].row)).__name__ == "Completed"
+    end = await replay_run(sim.store, Registry(CODE), sim.clock, run)
+    assert end == from_row(rows[-1].row)
 
 
 def test_equal_seeds_give_equal_traces() -> None:

@@ -31,18 +31,21 @@ from outlast.errors import (
     DefinitionError,
     NoWorkerWarning,
     RunConflictError,
+    StoreError,
 )
 from outlast.journal.entry import (
     Entry,
     StampedRow,
     Started,
     Taken,
+    from_row,
     to_row,
 )
 from outlast.store.change import (
     Applied,
     Change,
     Conflict,
+    Fenced,
     RunHead,
     RunKey,
     StartRun,
@@ -108,6 +111,7 @@ class Client:
         self._random = random
         self._birth = birth
         self._waiters: dict[RunKey, list[asyncio.Event]] = {}
+        self._births: set[asyncio.Future[Verdict]] = set()
 
     @property
     def runs(self) -> Runs:
@@ -146,15 +150,26 @@ class Client:
         workflow = cast("Workflow[..., R]", callee)
         run = RunKey(self.tenant, check_run_id(id))
         arguments = workflow.arguments.encode(call.args, call.kwargs)
+        seed = self._random.bits(16)
         generation = 1
         while True:
-            verdict = await self._start(run, workflow, arguments, generation)
-            if not isinstance(verdict, Conflict):
-                break
-            assert verdict.head is not None
-            if self._attaches(verdict.head, workflow, arguments, if_closed):
-                break
-            generation = verdict.head.generation + 1
+            verdict = await self._bear(run, workflow, arguments, generation, seed)
+            match verdict:
+                case Applied():
+                    break
+                case Fenced():
+                    # The lease of the worker that was to have it is over; the next one, or none, will do.
+                    continue
+                case Conflict(head=head) if head is not None:
+                    if await self._is_ours(head, generation, seed):
+                        break
+                    if self._attaches(head, workflow, arguments, if_closed):
+                        break
+                    generation = head.generation + 1
+                case _:
+                    raise StoreError(
+                        f"the run was not started; the store answered {verdict}", run=run.run_id
+                    )
         return RunHandle(self, run, workflow)
 
     async def run(
@@ -206,7 +221,7 @@ class Client:
         woken = asyncio.Event()
         self._waiters.setdefault(run, []).append(woken)
         unsubscribe = None if self._birth else self.store.subscribe(woken.set)
-        poll, waited = _FIRST_POLL_SECONDS, 0.0
+        poll, began, said = _FIRST_POLL_SECONDS, asyncio.get_running_loop().time(), False
         try:
             while not (head := await self.head(run)).status.closed:
                 woken.clear()
@@ -214,11 +229,11 @@ class Client:
                     async with asyncio.timeout(poll):
                         await woken.wait()
                 except TimeoutError:
-                    before, waited = waited, waited + poll
-                    limit = _NO_WORKER_AFTER.total_seconds()
-                    if before < limit <= waited:
-                        await self._say_when_no_worker(head)
                     poll = min(poll * 2, _LONGEST_POLL_SECONDS)
+                waited = asyncio.get_running_loop().time() - began
+                if not said and waited >= _NO_WORKER_AFTER.total_seconds():
+                    said = True
+                    await self._say_when_no_worker(head)
             return head
         finally:
             if unsubscribe is not None:
@@ -232,13 +247,32 @@ class Client:
         for woken in self._waiters.get(run, ()):
             woken.set()
 
+    async def _bear(
+        self,
+        run: RunKey,
+        workflow: Workflow[..., Any],
+        arguments: bytes,
+        generation: int,
+        seed: bytes,
+    ) -> Verdict:
+        """Write the start; a caller who is cancelled meanwhile leaves no run behind that nobody moves."""
+        birth = asyncio.ensure_future(self._start(run, workflow, arguments, generation, seed))
+        self._births.add(birth)
+        birth.add_done_callback(self._births.discard)
+        return await asyncio.shield(birth)
+
     async def _start(
-        self, run: RunKey, workflow: Workflow[..., Any], arguments: bytes, generation: int
+        self,
+        run: RunKey,
+        workflow: Workflow[..., Any],
+        arguments: bytes,
+        generation: int,
+        seed: bytes,
     ) -> Verdict:
         started = Started(
             name=workflow.name,
             arguments=Raw(arguments),
-            seed=self._random.bits(16),
+            seed=seed,
             namespace=namespace(run.tenant, run.run_id, generation),
             principal=self.principal,
         )
@@ -260,6 +294,14 @@ class Client:
             head = _born(change, verdict)
             self._birth.adopt(head, tuple(StampedRow(row, verdict.at) for row in rows))
         return verdict
+
+    async def _is_ours(self, head: RunHead, generation: int, seed: bytes) -> bool:
+        """Whether the run that stands there is the one we started, when the answer to our start was lost."""
+        if head.generation != generation:
+            return False
+        rows = await self.store.journal(head.run, generation=generation)
+        first = from_row(rows[0].row) if rows else None
+        return isinstance(first, Started) and first.seed == seed
 
     def _attaches(
         self, head: RunHead, workflow: Workflow[..., Any], arguments: bytes, if_closed: IfClosed

@@ -136,7 +136,7 @@ class RunHandle(Generic[R]):
             name, body = signal.name, signal.codec.encode(value)
         else:
             name, body = signal, codec_for(Any, where=f"signal {signal!r}").encode(value)
-        message_id = id or f"signal/{self._client.new_id()}"
+        message_id = f"signal/{id or self._client.new_id()}"
         await self._put(message_id, MessageKind.SIGNAL, name, body)
 
     async def cancel(self, reason: str = "") -> None:

@@ -6,6 +6,7 @@ means that the code is not the code that wrote the journal.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TypeVar
 
 from outlast.errors import NonDeterminismError
@@ -23,6 +24,9 @@ from outlast.replay.operation import (
 )
 
 O = TypeVar("O", StepOperation, EffectOperation, TimerOperation, ApprovalOperation)  # noqa: E741
+
+_MOST_DESCRIBED = 10
+_MOST_TEXT = 2000
 
 
 class Agenda:
@@ -144,7 +148,7 @@ class Agenda:
     ) -> NonDeterminismError:
         """Return the error that shows both sides."""
         return NonDeterminismError(
-            f"{what}\n  journal entry {self.position}: {recorded}\n  code: {asked}",
+            f"{what}\n  journal entry {self.position}: {_short(recorded)}\n  code: {_short(asked)}",
             run=self._run_id,
             operation=operation or None,
             hint="the workflow's code changed under a run in flight, or it decides by something that is not recorded; "
@@ -153,7 +157,9 @@ class Agenda:
 
     def describe(self) -> str:
         """Return the open operations in words."""
-        return ", ".join(describe(one) for one in self._open.values()) or "nothing"
+        first = [describe(one) for one in islice(self._open.values(), _MOST_DESCRIBED)]
+        more = len(self._open) - len(first)
+        return ", ".join(first) + (f" and {more} more" if more else "") if first else "nothing"
 
     def _forget(self, found: Operation) -> None:
         if isinstance(found, EffectOperation):
@@ -166,3 +172,7 @@ class Agenda:
         asked = isinstance(found, ApprovalOperation) and found.requested is not None
         if asked or not untaken:
             self._commands[operation] = Abandon(operation=operation, approval_id=approval_id)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}… ({len(text):,} characters)"

@@ -42,8 +42,6 @@ class Conditions:
         """Wake who waits for a condition that is true now; False when there is none."""
         fired = False
         for future, predicate in list(self._waiting.items()):
-            if future.done():
-                continue
             try:
                 holds = predicate()
             except Exception as error:  # noqa: BLE001 - the author's predicate; its error belongs to who waits

@@ -6,8 +6,10 @@ Guards two promises: an equal call is never a second purpose unless the effect s
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
 import msgspec
 
@@ -99,14 +101,26 @@ class _Calls:
     open: EffectOperation | None = None
 
 
+@dataclass(slots=True)
+class _Cover:
+    """One cover of one request, and which operation spent it."""
+
+    approval_id: str
+    index: int
+    cover: Cover
+    spent_by: OperationId | None = None
+
+
 class EffectLedger:
     """The equal calls and the covers of one run."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._calls: dict[tuple[str, str], _Calls] = {}
-        self._covers: list[tuple[str, int, Cover]] = []
-        self._spent: dict[tuple[str, int], OperationId] = {}
+        # By effect and hash, so that a run with thousands of approvals finds its cover at once; patterns have no hash.
+        self._covers: dict[tuple[str, str], list[_Cover]] = {}
+        self._taken: dict[OperationId, _Cover] = {}
+        self._covered: set[str] = set()
         self._approved: set[str] = set()
 
     def open_twin(self, request: EffectRequest) -> EffectOperation | None:
@@ -142,13 +156,16 @@ class EffectLedger:
         calls = self._calls[effect.request.name, effect.request.payload_sha256]
         calls.open = None
         calls.successes += succeeded
-        if effect.grant is not None and effect.intent is None:
-            self._spent.pop((effect.grant.approval_id, effect.grant.cover), None)
+        taken = self._taken.pop(effect.operation, None)
+        if taken is not None and effect.intent is None:
+            taken.spent_by = None
 
     def asked(self, approval_id: str, covers: tuple[Cover, ...]) -> None:
         """Remember what a request covers: from now on these effects need a cover."""
         for index, cover in enumerate(covers):
-            self._covers.append((approval_id, index, cover))
+            key = cover.effect, cover.action_sha256
+            self._covers.setdefault(key, []).append(_Cover(approval_id, index, cover))
+            self._covered.add(cover.effect)
 
     def approved(self, approval_id: str) -> None:
         """Remember that a request was granted."""
@@ -165,19 +182,27 @@ class EffectLedger:
             ApprovalMismatchError: Approvals speak of the effect, and none that was granted covers this call.
             ApprovalSpentError: The only covers that fit were spent by other operations.
         """
-        spoken = [cover for cover in self._covers if cover[2].effect == request.name]
-        if not spoken:
+        if request.name not in self._covered:
             return None, ""
         spent_by: OperationId | None = None
-        for approval_id, index, cover in spoken:
-            if approval_id not in self._approved or not _covers(cover, request):
-                continue
-            taken = self._spent.get((approval_id, index))
-            if taken is None:
-                self._spent[approval_id, index] = operation
-                return GrantUse(approval_id=approval_id, cover=index), match_sha256(cover)
-            spent_by = taken
+        for one in self._fitting(request):
+            if one.spent_by is None:
+                one.spent_by = operation
+                self._taken[operation] = one
+                return GrantUse(one.approval_id, one.index), match_sha256(one.cover)
+            spent_by = one.spent_by
         raise self._uncovered(request, operation, spent_by)
+
+    def _fitting(self, request: EffectRequest) -> Iterator[_Cover]:
+        """Return the granted covers that fit a call: those of exactly this call, then patterns; the newest lives longest."""
+        exact = self._covers.get((request.name, request.action_sha256), [])
+        patterns = self._covers.get((request.name, ""), [])
+        for one in chain(reversed(exact), reversed(patterns)):
+            where = one.cover.where.items()
+            if one.approval_id in self._approved and all(
+                request.fields.get(name) == value for name, value in where
+            ):
+                yield one
 
     def _uncovered(
         self, request: EffectRequest, operation: OperationId, spent_by: OperationId | None
@@ -197,9 +222,3 @@ class EffectLedger:
             step=request.name,
             hint="call the effect with exactly the approved arguments, or ask for an approval that covers these",
         )
-
-
-def _covers(cover: Cover, request: EffectRequest) -> bool:
-    if cover.action_sha256:
-        return cover.action_sha256 == request.action_sha256
-    return all(request.fields.get(name) == value for name, value in cover.where.items())

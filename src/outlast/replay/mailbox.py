@@ -56,7 +56,7 @@ class Mailbox:
         except BaseException:
             if future in waiting:
                 self._leave(name, future)
-            elif not self._loop.evicting and name in self._mail:
+            elif name in self._mail:
                 # Woken, and cancelled before it could take the message: the next one gets it.
                 self._wake(name)
             raise

@@ -4,6 +4,7 @@ from outlast.testing.clock import SimulatedClock
 from outlast.testing.fault import Faults, FaultyStore
 from outlast.testing.loop import Process, SimulatedLoop, SimulationStuckError
 from outlast.testing.receiver import Receiver
+from outlast.testing.replay import replay_run
 from outlast.testing.simulation import SimulatedWorker, Simulation
 from outlast.testing.thread import SeededRandom, SimulatedThreads
 
@@ -19,4 +20,5 @@ __all__ = [
     "SimulatedWorker",
     "Simulation",
     "SimulationStuckError",
+    "replay_run",
 ]

@@ -42,6 +42,9 @@ PAUSE = timedelta(milliseconds=10)
 """Between two looks, so that a storm of hints does not become a storm of claims."""
 
 _STORE_RETRY_SECONDS = 0.5
+_OWNED_SECONDS = 1.0
+"""Between two looks at what is ours: a run that cannot be moved must not be taken up again and again without a pause."""
+
 _CLAIM_BATCH = 100
 _LAST_SECONDS = 5.0
 """How long a stop waits for what it has cancelled, before it leaves the rest to the end of the lease."""
@@ -102,6 +105,7 @@ class Worker:
         self._hint = asyncio.Event()
         self._lapsed = False
         self._unsure = False
+        self._owned_at = -_OWNED_SECONDS
         self._task: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._deck: Deck
@@ -291,7 +295,7 @@ class Worker:
     async def _look(self) -> float:
         """Claim once; return how long to wait until the next look."""
         self._hint.clear()
-        if self._unsure:
+        if self._unsure and self._clock.monotonic() - self._owned_at >= _OWNED_SECONDS:
             await self._find_owned()
         limit = min(_CLAIM_BATCH, self._options.runs - len(self._pilots))
         claim = await self._store.claim(self.id, self._workflows, limit)
@@ -306,6 +310,7 @@ class Worker:
     async def _find_owned(self) -> None:
         """Take up what is ours in the store and not in memory: a claim or a birth whose answer was lost."""
         self._unsure = False
+        self._owned_at = self._clock.monotonic()
         try:
             heads = await self._store.owned(self.id)
         except StoreUnavailableError:

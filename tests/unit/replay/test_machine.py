@@ -775,7 +775,55 @@ def test_a_grant_is_spent_once():
         if failure:
             assert run.failure().type == "outlast.errors.ApprovalSpentError"
         else:
-            assert run.command().grant == GrantUse("1~r:1", 1)
+            assert run.command().grant == GrantUse("1~r:1", 0)
+
+
+def test_the_newest_grant_is_spent_first():
+    """An earlier grant that was never used, and may be over by now, does not stand in the way of a new one."""
+
+    async def body():
+        await ask(tick(5))
+        await ask(tick.where(n=5))
+        await ask(tick(5))
+        for _ in range(3):
+            await tick(5)
+
+    run = Run(body)
+    for _ in range(3):
+        request = run.command()
+        run.request(request)
+        run.decide(request)
+    spent = []
+    for operation in ("r:4", "r:5", "r:6"):
+        intend = run.command()
+        spent.append(intend.grant.approval_id)
+        run.intend(intend)
+        run.commands()
+        run.done(operation, 1)
+    assert spent == ["1~r:3", "1~r:1", "1~r:2"]
+
+
+def test_a_long_error_is_cut():
+    """Thousands of open operations, or megabytes of arguments, do not become one message."""
+
+    async def long(text: str) -> int:
+        return 1
+
+    effect = make_effect("pay", function=long)
+
+    def body(letter: str):
+        async def inner():
+            await asyncio.gather(effect(letter * 100_000), *(work(n) for n in range(100)))
+
+        return inner
+
+    run = Run(body("a"))
+    run.intend(run.commands()[0])
+    with pytest.raises(NonDeterminismError, match="100,011 characters") as caught:
+        run.again(body("b"))
+    assert len(caught.value.message) < 5000
+    with pytest.raises(NonDeterminismError, match="step work at r:10 and 91 more"):
+        run.fire("r:300")
 
 
 def test_a_cover_is_free_again_when_the_effect_was_never_intended():
@@ -1048,6 +1096,22 @@ def test_a_receiver_cancelled_in_the_turn_of_its_message_passes_it_on():
     run = Run(body)
     run.deliver(run.message("stop", 0), run.message("go", 5))
     assert run.result() == 5
+
+
+def test_a_receiver_whose_message_was_taken_waits_on():
+    """Who was woken and finds the message gone waits for the next one."""
+
+    async def body():
+        waiting = asyncio.create_task(outlast.receive(go))
+        await outlast.receive(stop)
+        taken = await outlast.receive(go)
+        return [taken, await waiting]
+
+    run = Run(body)
+    run.deliver(run.message("stop", 0), run.message("go", 1))
+    assert run.machine.awaited_signals == ["go"]
+    run.deliver(run.message("go", 2))
+    assert run.result() == [1, 2]
 
 
 def test_a_message_of_the_wrong_type_raises_at_the_receive():
@@ -1456,6 +1520,27 @@ def test_changed_effect_arguments_are_non_determinism():
             run.again(body(call))
         assert '{"n":5}' in caught.value.message
         assert asked in caught.value.message
+
+
+def test_a_new_parameter_with_a_default_is_no_change():
+    """An effect that gained a parameter with a default goes on under its old intent."""
+
+    async def pay_more(n: int, note: str = "") -> int:
+        return n
+
+    def body(effect: Any):
+        async def inner():
+            return await effect(5)
+
+        return inner
+
+    run = Run(body(pay))
+    run.intend(run.command())
+    settle = run.command()
+    again = run.again(body(make_effect("pay", function=pay_more)))
+    assert again.command() == settle
+    again.done("r:1", 6)
+    assert again.result() == 6
 
 
 def test_effect_that_the_code_gave_up_is_non_determinism():

@@ -55,8 +55,10 @@ def test_a_deadlock_is_an_error() -> None:
     async def main() -> None:
         await asyncio.get_running_loop().create_future()
 
+    loop = SimulatedLoop(SimulatedClock())
     with pytest.raises(SimulationStuckError, match="nothing is ready"):
-        SimulatedLoop(SimulatedClock()).run_until_complete(main())
+        loop.run_until_complete(main())
+    loop.drain()
 
 
 def test_what_does_not_end_is_an_error() -> None:
@@ -66,8 +68,10 @@ def test_what_does_not_end_is_an_error() -> None:
         while True:
             await asyncio.sleep(1)
 
+    loop = SimulatedLoop(SimulatedClock(), longest=timedelta(minutes=1))
     with pytest.raises(SimulationStuckError, match="time is over"):
-        SimulatedLoop(SimulatedClock(), longest=timedelta(minutes=1)).run_until_complete(main())
+        loop.run_until_complete(main())
+    loop.drain()
 
 
 def test_spinning_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,8 +82,10 @@ def test_spinning_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         while True:
             await asyncio.sleep(0)
 
+    loop = SimulatedLoop(SimulatedClock())
     with pytest.raises(SimulationStuckError, match="spins"):
-        SimulatedLoop(SimulatedClock()).run_until_complete(main())
+        loop.run_until_complete(main())
+    loop.drain()
 
 
 def ticking(process: Process, ticks: list[float], clock: SimulatedClock) -> asyncio.Task[None]:
@@ -112,6 +118,7 @@ def test_a_killed_process_runs_nothing_any_more() -> None:
 
     loop.run_until_complete(main())
     assert (len(lost), len(kept)) == (3, 6)
+    dead.release()
     loop.drain()
 
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 import outlast
-from outlast.store.change import RunKey, Status
+from outlast.errors import StoreUnavailableError
+from outlast.store.change import Change, RunHead, RunKey, Status, Verdict, WorkerId
+from outlast.store.protocol import Claim
 from outlast.testing import Faults, Receiver, SimulatedWorker, Simulation
+from outlast.testing.loop import current_process
 from outlast.worker.pilot import POISON_LAPSES
 from outlast.worker.worker import WorkerOptions
 
 bodies: Counter[str] = Counter()
 receiver = Receiver()
+callers: list[str] = []
+fails: list[int] = []
 here: list[SimulatedWorker] = []
 go = outlast.Signal("go", str)
 
@@ -28,8 +34,16 @@ async def take(name: str, seconds: float) -> str:
     return name
 
 
-@outlast.effect(idempotent=True)
+@outlast.effect(
+    idempotent=True, retry=outlast.RetryPolicy(initial_interval=timedelta(seconds=10))
+)
 async def pay(amount: int) -> int:
+    process = current_process.get()
+    assert process is not None
+    callers.append(process.name)
+    if fails:
+        fails.pop()
+        raise OSError("down")
     return receiver.apply_once(outlast.idempotency_key(), amount)
 
 
@@ -77,7 +91,8 @@ CODE = [take, pay, step_then_pay, three, wait_for_signal, die, deadly]
 def _clean() -> None:
     bodies.clear()
     receiver.forget()
-    here.clear()
+    for one in (here, callers, fails):
+        one.clear()
 
 
 def test_a_frozen_worker_commits_nothing_and_starts_no_effect() -> None:
@@ -106,6 +121,124 @@ def test_a_frozen_worker_commits_nothing_and_starts_no_effect() -> None:
     assert Simulation(CODE).run(scenario) == (3, [], True, True)
     assert receiver.total == 1
     assert bodies["long"] == 2
+
+
+def test_a_worker_frozen_between_intent_and_call_does_not_call() -> None:
+    """Immediately before the call it looks at its lease; by then the other worker has made the call."""
+
+    async def scenario(sim: Simulation) -> tuple[int, list[str]]:
+        frozen = await sim.start_worker("frozen")
+        intent = 3  # Taken, the step's outcome, the intent
+        frozen.store.at_commit = lambda moment, number: (
+            frozen.freeze() if (moment, number) == ("after", intent) else None
+        )
+        handle = await sim.client.start(step_then_pay(1), id="r")
+        await asyncio.sleep(5)
+        await sim.start_worker("other")
+        await sim.closed("r")
+        frozen.thaw()
+        await asyncio.sleep(60)
+        return await handle.result(), callers
+
+    assert Simulation(CODE).run(scenario) == (3, ["other"])
+
+
+def test_a_worker_whose_deadline_has_passed_begins_no_effect() -> None:
+    """Also when nothing has told it: the answer of the intent's commit came late, and no renewal got through."""
+
+    async def scenario(sim: Simulation) -> tuple[int, list[str]]:
+        late = await sim.start_worker("late")
+        real = late.store.commit
+
+        async def slow(changes: Sequence[Change]) -> list[Verdict]:
+            verdicts = await real(changes)
+            if late.store.commits == 3:
+                await asyncio.sleep(20)
+            return verdicts
+
+        async def stuck(*_: object) -> Claim:
+            await asyncio.sleep(40)
+            raise StoreUnavailableError("away", hint="wait")
+
+        def away(_: WorkerId) -> bool:
+            raise StoreUnavailableError("away", hint="wait")
+
+        handle = await sim.client.start(step_then_pay(1), id="r")
+        await asyncio.sleep(0.8)
+        late.store.commit, late.store.claim, late.store.renew = slow, stuck, away
+        late.worker.look()
+        await asyncio.sleep(5)
+        await sim.start_worker("other")
+        await sim.closed("r")
+        await asyncio.sleep(60)
+        return await handle.result(), callers
+
+    assert Simulation(CODE).run(scenario) == (3, ["other"])
+
+
+def test_a_run_is_not_attempted_here_after_it_was_given_back() -> None:
+    """While the commit that parks a run is under way, none of its attempts begins, however long that takes."""
+    fails.append(1)
+
+    async def scenario(sim: Simulation) -> int:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(step_then_pay(0), id="r")
+        while not callers:
+            await asyncio.sleep(0.1)
+        worker.store.faults = Faults(down=True)
+        await asyncio.sleep(12)
+        assert len(callers) == 1
+        worker.store.faults = Faults()
+        await sim.closed("r")
+        return await handle.result()
+
+    assert Simulation(CODE).run(scenario) == 3
+    assert len(callers) == 2
+
+
+def test_an_old_answer_about_what_is_owned_does_no_harm() -> None:
+    """A run that was given back before the answer came is not moved by who no longer owns it."""
+    fails.append(1)
+
+    async def scenario(sim: Simulation) -> int:
+        worker = await sim.start_worker()
+        real = worker.store.owned
+
+        async def slow(whose: WorkerId) -> list[RunHead]:
+            heads = await real(whose)
+            assert heads
+            await asyncio.sleep(9.5)
+            return heads
+
+        handle = await sim.client.start(step_then_pay(0), id="r")
+        while not callers:
+            await asyncio.sleep(0.1)
+        worker.store.owned = slow
+        worker.worker._unsure = True
+        worker.worker.look()
+        await sim.closed("r")
+        return await handle.result()
+
+    assert Simulation(CODE).run(scenario) == 3
+    assert len(callers) == 2
+
+
+def test_a_killed_worker_writes_nothing_more() -> None:
+    """`Worker.kill` ends a worker inside a living process as if that had died."""
+
+    async def scenario(sim: Simulation) -> tuple[list[object], float]:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(step_then_pay(5), id="r")
+        await asyncio.sleep(1)
+        commits = worker.store.commits
+        await worker.within(worker.worker.kill())
+        await asyncio.sleep(10)
+        assert worker.store.commits == commits
+        await sim.start_worker()
+        await sim.closed("r")
+        return list(worker.worker.runs), await handle.result()
+
+    assert Simulation(CODE).run(scenario) == ([], 3)
 
 
 async def _live(sim: Simulation) -> set[str]:
