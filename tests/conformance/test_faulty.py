@@ -16,6 +16,8 @@ from outlast.testing.conformance import Bench, ManualClock, StoreConformance
 class TestFaultyStore(StoreConformance):
     @pytest.fixture
     def open_store(self):
+        """Wrap a memory store."""
+
         @asynccontextmanager
         async def opened() -> AsyncIterator[Bench]:
             clock = ManualClock()

@@ -6,15 +6,17 @@ Git, the forge double and the processes are real. `OUTLAST_CRASH=all` runs every
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
+import subprocess
 import zlib
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from crash_bench import Bench, check_journal, settled
+from crash_bench import Bench, check_journal, settled, until
 
 from outlast.demo.stage import Play, Stage
 from outlast.store.change import Status
@@ -52,6 +54,7 @@ SECOND_LIFE = (
 )
 """Every store write of the worker that comes after one that was killed there."""
 
+ALL = os.environ.get("OUTLAST_CRASH") == "all"
 SEED = int(os.environ.get("OUTLAST_CRASH_SEED") or 0) or zlib.crc32(
     # All processes of one test run must choose the same points.
     os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid())).encode()
@@ -70,7 +73,7 @@ def _points(names: tuple[str, ...]) -> list[tuple[int, str]]:
 
 def _chosen(names: tuple[str, ...], count: int) -> list[object]:
     points = _points(names)
-    if os.environ.get("OUTLAST_CRASH") != "all":
+    if not ALL:
         points = sorted(random.Random(SEED).sample(points, count))
     return [pytest.param(n, side, id=f"{side}-{n:02}-{names[n - 1]}") for n, side in points]
 
@@ -162,6 +165,20 @@ def test_killed_again_while_recovering(bench: Bench, stage: Stage, number: int, 
     assert bench.writes(process.pid) == list(SECOND_LIFE[:number])
     second = bench.left_behind(RUN_ID)
     check(bench, stage, [(process.pid, first), (finish(bench), second)])
+
+
+@pytest.mark.parametrize("number", range(24 if ALL else 3))
+def test_killed_at_any_moment(bench: Bench, stage: Stage, number: int) -> None:
+    """Killed from outside at a moment that no write marks, inside a transaction or a request, it is no different."""
+    process = bench.launch("--play")
+    until(lambda: bench.writes(process.pid), "the worker begins")
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=random.Random(f"{SEED} {number}").uniform(0.0, 0.5))
+    process.kill()
+    assert bench.finish(process) in {0, -signal.SIGKILL}, bench.words()
+    left = bench.left_behind(RUN_ID)
+    print(f"killed with {len(left.rows) if left else 0} entries in the journal")
+    check(bench, stage, [(finish(bench), left)])
 
 
 def test_the_probe_is_asked_only_when_it_must_be(bench: Bench, stage: Stage) -> None:

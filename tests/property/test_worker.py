@@ -1,8 +1,10 @@
 """Laws of workers: crash points enumerated, and whole systems under faults drawn from a seed."""
 
+# ruff: noqa: D103 - the workflows and steps of a test say what they do in their bodies
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -105,10 +107,8 @@ async def once() -> str:
 @outlast.workflow
 async def timed_out() -> str:
     """A wait that is cut off, and a step that is cancelled by a sibling's failure."""
-    try:
+    with contextlib.suppress(TimeoutError):
         await outlast.receive(go, timeout=timedelta(seconds=2))
-    except TimeoutError:
-        pass
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(outlast.sleep(1000))
@@ -164,7 +164,9 @@ def assert_equal_but_for_the_crash(point: CrashPoint, plain: Trial, trial: Trial
 
 
 @pytest.mark.parametrize(
-    "work", [workload(steps), workload(waiting, fed=True), workload(timed_out)], ids=["steps", "waiting", "timed_out"]
+    "work",
+    [workload(steps), workload(waiting, fed=True), workload(timed_out)],
+    ids=["steps", "waiting", "timed_out"],
 )
 def test_every_crash_point_leads_to_the_undisturbed_result(work: Workload) -> None:
     """Invariants 2 and 3: before and after each commit of the worker."""
@@ -203,7 +205,9 @@ FAULTS = st.builds(
     outlives=st.sampled_from([0.0, 0.5, 1.0]),
 )
 DISTURBANCES = st.lists(
-    st.tuples(st.floats(0, 20), st.sampled_from(["kill", "freeze", "cut", "stop", "forth", "back"])),
+    st.tuples(
+        st.floats(0, 20), st.sampled_from(["kill", "freeze", "cut", "stop", "forth", "back"])
+    ),
     max_size=4,
 )
 
@@ -330,5 +334,3 @@ def test_equal_seeds_give_equal_traces() -> None:
 
     assert trace(1) == trace(1)
     assert trace(1) != trace(2)
-
-

@@ -6,18 +6,25 @@ transaction would take other changes down with it. So both are found before anyt
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from typing import TypeAlias
 
 from outlast.store.change import (
+    ApprovalExpire,
     ApprovalPut,
+    ApprovalWithdraw,
     Change,
     ClearOutbox,
     Decide,
     Message,
+    OperationDrop,
     OperationPut,
     PutControl,
     PutMessage,
     RunChange,
+    RunKey,
     StartRun,
     Terminate,
 )
@@ -29,95 +36,122 @@ UNSTORABLE = "unstorable"
 """The refusal of a change that no store can keep: NUL or lone surrogates in text, a naive time, a payload too large."""
 
 
+CORRUPT = "corrupt"
+"""The refusal of a change that meets a row that cannot be read."""
+
+
+_Path: TypeAlias = tuple[str | int, ...]
+
+
 def unstorable_part(change: Change) -> str:
-    """Return the name of the first field of `change` that cannot be kept, or an empty string."""
+    """Return the path of the first field of `change` that cannot be kept, as `entries[2].name`, or an empty string."""
     match change:
         case RunChange():
-            return _run_change_part(change)
+            return _first(_owned(change))
         case StartRun():
-            texts = (change.run.tenant, change.run.run_id, change.workflow, change.fingerprint)
-            return _texts("run", texts) or _entries(change)
-        case PutMessage() | Decide():
-            extra = (change.by, change.approval_id) if isinstance(change, Decide) else ()
-            return _texts("run", (change.run.tenant, change.run.run_id, *extra)) or _message(
-                change.message
+            names = _texts((), run_id=change.run.run_id, tenant=change.run.tenant)
+            what = _texts((), workflow=change.workflow, fingerprint=change.fingerprint)
+            return _first(itertools.chain(names, what, _entries(change)))
+        case PutMessage():
+            return _first(itertools.chain(_run(change.run), _message(("message",), change.message)))
+        case Decide():
+            given = _texts((), by=change.by, approval_id=change.approval_id)
+            return _first(
+                itertools.chain(_run(change.run), given, _message(("message",), change.message))
             )
         case Terminate():
-            return _texts(
-                "reason", (change.run.tenant, change.run.run_id, change.by, change.reason)
-            )
+            given = _texts((), by=change.by, reason=change.reason)
+            return _first(itertools.chain(_run(change.run), given))
         case ClearOutbox():
-            return _texts("run", (change.run.tenant, change.run.run_id))
+            return _first(_run(change.run))
         case PutControl():
-            return _texts("name", (change.tenant, change.name)) or _body("body", change.body)
+            names = _texts((), name=change.name, tenant=change.tenant)
+            return _first(itertools.chain(names, _body(("body",), change.body)))
 
 
-def _run_change_part(change: RunChange) -> str:
-    part = _entries(change)
+def _first(paths: Iterable[_Path]) -> str:
+    for path in paths:
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+        return "".join(steps).removeprefix(".")
+    return ""
+
+
+def _owned(change: RunChange) -> Iterator[_Path]:
+    yield from _entries(change)
     head = change.head
-    if not part and head is not None:
-        part = (
-            _texts("head", (head.reason, head.unfit_build))
-            or _time("wake_at", head.wake_at)
-            or _body("note", head.note)
-        )
-    for put in change.operations if not part else ():
-        part = part or (
-            _operation(put)
-            if isinstance(put, OperationPut)
-            else _texts("operation", (put.operation,))
-        )
-    for item in change.outbox if not part else ():
-        part = (
-            part
-            or _texts("outbox", (item.target.tenant, item.target.run_id))
-            or _message(item.message)
-        )
-    for approval in change.approvals if not part else ():
-        part = part or (_approval(approval) if isinstance(approval, ApprovalPut) else "")
-    for spend in change.spends if not part else ():
-        part = part or _texts("spend", (spend.operation,))
-    return part
+    if head is not None:
+        yield from _texts(("head",), reason=head.reason, unfit_build=head.unfit_build)
+        yield from _time(("head", "wake_at"), head.wake_at)
+        yield from _body(("head", "note"), head.note)
+    for place, act in enumerate(change.operations):
+        yield from _operation(("operations", place), act)
+    for place, message_id in enumerate(change.consumed):
+        yield from _text(("consumed", place), message_id)
+    for place, item in enumerate(change.outbox):
+        target = item.target
+        yield from _texts(("outbox", place, "target"), run_id=target.run_id, tenant=target.tenant)
+        yield from _message(("outbox", place, "message"), item.message)
+    for place, act in enumerate(change.approvals):
+        yield from _approval(("approvals", place), act)
+    for place, spend in enumerate(change.spends):
+        path = ("spends", place)
+        yield from _texts(path, operation=spend.operation, approval_id=spend.approval_id)
 
 
-def _entries(change: RunChange | StartRun) -> str:
-    for row in change.entries:
-        part = _texts("entry", (row.kind, row.operation, row.name)) or _body("entry", row.body)
-        if part:
-            return part
-    return ""
+def _run(run: RunKey) -> Iterator[_Path]:
+    return _texts((), run_id=run.run_id, tenant=run.tenant)
 
 
-def _message(message: Message) -> str:
-    return _texts("message", (message.message_id, message.name, message.sender)) or _body(
-        "message", message.body
+def _entries(change: RunChange | StartRun) -> Iterator[_Path]:
+    for place, row in enumerate(change.entries):
+        path = ("entries", place)
+        yield from _texts(path, kind=row.kind, operation=row.operation, name=row.name)
+        yield from _body((*path, "body"), row.body)
+
+
+def _message(path: _Path, message: Message) -> Iterator[_Path]:
+    yield from _texts(
+        path, message_id=message.message_id, name=message.name, sender=message.sender
     )
+    yield from _body((*path, "body"), message.body)
 
 
-def _operation(put: OperationPut) -> str:
-    return (
-        _texts("operation", (put.operation, put.kind, put.name))
-        or _time("due_at", put.due_at)
-        or _body("operation", put.detail)
+def _operation(path: _Path, act: OperationPut | OperationDrop) -> Iterator[_Path]:
+    yield from _text((*path, "operation"), act.operation)
+    if isinstance(act, OperationPut):
+        yield from _texts(path, kind=act.kind, name=act.name)
+        yield from _time((*path, "due_at"), act.due_at)
+        yield from _body((*path, "detail"), act.detail)
+
+
+def _approval(path: _Path, act: ApprovalPut | ApprovalExpire | ApprovalWithdraw) -> Iterator[_Path]:
+    yield from _text((*path, "approval_id"), act.approval_id)
+    if not isinstance(act, ApprovalPut):
+        return
+    yield from _texts(
+        path, operation=act.operation, role=act.role, subject_sha256=act.subject_sha256
     )
+    for place, cover in enumerate(act.covers):
+        inner = (*path, "covers", place)
+        yield from _texts(inner, effect=cover.effect, match_sha256=cover.match_sha256)
+    yield from _time((*path, "expires_at"), act.expires_at)
+    yield from _time((*path, "use_by"), act.use_by)
+    yield from _body((*path, "body"), act.body)
 
 
-def _approval(put: ApprovalPut) -> str:
-    texts = (put.approval_id, put.operation, put.role, put.subject_sha256)
-    covers = tuple(text for cover in put.covers for text in (cover.effect, cover.match_sha256))
-    return (
-        _texts("approval", texts + covers)
-        or _time("expires_at", put.expires_at)
-        or _time("use_by", put.use_by)
-        or _body("approval", put.body)
-    )
+def _texts(path: _Path, **texts: str) -> Iterator[_Path]:
+    for field, text in texts.items():
+        if not _keeps(text):
+            yield (*path, field)
 
 
-def _texts(part: str, texts: tuple[str, ...]) -> str:
-    for text in texts:
-        if "\0" in text or not (text.isascii() or _encodes(text)):
-            return part
-    return ""
+def _text(path: _Path, text: str) -> Iterator[_Path]:
+    if not _keeps(text):
+        yield path
+
+
+def _keeps(text: str) -> bool:
+    return "\0" not in text and (text.isascii() or _encodes(text))
 
 
 def _encodes(text: str) -> bool:
@@ -128,9 +162,11 @@ def _encodes(text: str) -> bool:
     return True
 
 
-def _time(part: str, time: datetime | None) -> str:
-    return part if time is not None and time.tzinfo is None else ""
+def _time(path: _Path, time: datetime | None) -> Iterator[_Path]:
+    if time is not None and time.tzinfo is None:
+        yield path
 
 
-def _body(part: str, body: bytes) -> str:
-    return part if len(body) > MAX_BODY_BYTES else ""
+def _body(path: _Path, body: bytes) -> Iterator[_Path]:
+    if len(body) > MAX_BODY_BYTES:
+        yield path

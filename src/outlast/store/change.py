@@ -79,7 +79,8 @@ class Message(Struct, frozen=True):
     """An inbox item.
 
     Args:
-        message_id: Unique in the run, also after it was consumed: a second one with the same id is the same message.
+        message_id: Unique in one generation of the run, also after it was consumed: a second one with the same id is the same
+            message. A restarted id is a new run, which knows nothing of what the former one was sent.
         name: Of the signal; of the operation for outcomes and resolutions.
         sender: Principal or run that sent it.
         body: JSON by kind.
@@ -191,7 +192,10 @@ class HeadUpdate(Struct, frozen=True):
         ignore_mail: With `release`: do not offer the run because of messages that are already there.
         mail_seen: With `ignore_mail`: the number of the last inbox item that the owner has seen. A later one, which came
             while this change was under way, offers the run all the same. None ignores whatever is there.
-        unfit_build: With `release`: offer the run only to workers of another build.
+        unfit_build: With `release`: a build that cannot go on with this run. It joins those that are known already: the run is
+            offered at once to workers of builds that are not among them, to the others for mail only. A change with entries is
+            progress and forgets them (this one excepted); a claim forgets nothing, or two builds that both do not fit would
+            hand the run to and fro for ever.
         note: JSON: what the run waits for, for `explain`.
     """
 
@@ -251,10 +255,10 @@ class StartRun(Struct, frozen=True, tag="start"):
 
 
 class PutMessage(Struct, frozen=True, tag="message"):
-    """Put an item into a run's inbox. The same id again is applied without effect.
+    """Put an item into the inbox of a run's current generation. The same id again is applied without effect.
 
     Args:
-        early: Accept it although no run of that key exists yet. Otherwise refused with `not_found`.
+        early: Accept it although no run of that key exists yet: it waits for generation 1. Otherwise refused with `not_found`.
             A closed run refuses with `closed`.
     """
 
@@ -383,8 +387,10 @@ class Refused(Struct, frozen=True):
     """A condition of the change does not hold; nothing of it was written.
 
     Args:
-        reason: A stable word, named by the kind of change.
-        part: The approval or operation whose condition failed.
+        reason: A stable word, named by the kind of change. Of any change: `unstorable` (no store can keep it) and `corrupt` (a
+            row that it concerns cannot be read).
+        part: What the condition was about: an approval, an operation, a message; the field that is `unstorable`; the type of the
+            error met in the row that is `corrupt`.
     """
 
     reason: str

@@ -31,6 +31,20 @@ EXPIRED = "expired"
 WITHDRAWN = "withdrawn"
 
 
+MAX_UNFIT_BUILDS = 100
+"""More are not remembered: the oldest is forgotten first. So many builds never live at once."""
+
+
+def unfit_after(builds: tuple[str, ...], change: RunChange) -> tuple[str, ...]:
+    """Return the builds that are known not to fit a run after `change`, newest last; `builds` are those known before."""
+    known = () if change.entries else builds
+    head = change.head
+    if head is None or not head.release or not head.unfit_build:
+        return known
+    others = tuple(build for build in known if build != head.unfit_build)
+    return (*others, head.unfit_build)[-MAX_UNFIT_BUILDS:]
+
+
 def due_from(head: HeadUpdate, *, calls: bool, now: datetime) -> datetime | None:
     """Return since or from when a run that is given back with `head` can go on by itself; None when it cannot.
 

@@ -54,6 +54,7 @@ from outlast.store.condition import (
     due_from,
     listed_state,
     settle_approvals,
+    unfit_after,
 )
 from outlast.store.moment import Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
 from outlast.store.protocol import SUSPECT_LAPSES, Claim, ClaimedRun, LiveWorker, RunImage
@@ -74,7 +75,7 @@ class _Run:
     due: datetime | None
     stopped: Instant | None = None
     calls: bool = False
-    unfit_build: str = ""
+    unfit_builds: tuple[str, ...] = ()
     journals: dict[int, list[StampedRow]] = field(default_factory=dict[int, list[StampedRow]])
     operations: dict[str, OperationPut] = field(default_factory=dict[str, OperationPut])
     approvals: dict[str, ApprovalRow] = field(default_factory=dict[str, ApprovalRow])
@@ -104,7 +105,7 @@ class MemoryStore:
         self._lease = LeaseClock(clock, _BOOT)
         self._lock = threading.RLock()
         self._runs: dict[RunKey, _Run] = {}
-        self._inboxes: dict[RunKey, dict[str, _Item]] = {}
+        self._inboxes: dict[RunKey, dict[tuple[int, str], _Item]] = {}
         self._outbox: dict[tuple[RunKey, int], OutboxItem] = {}
         self._workers: dict[WorkerId, _Worker] = {}
         self._controls: dict[tuple[str, str], tuple[int, bytes]] = {}
@@ -208,7 +209,7 @@ class MemoryStore:
         head = run.head
         run.journals[head.generation].extend(StampedRow(row, at) for row in change.entries)
         for message_id in change.consumed:
-            item = self._inboxes[change.run][message_id]
+            item = self._inboxes[change.run][head.generation, message_id]
             item.consumed = True
             item.stamped = replace(item.stamped, message=replace(item.stamped.message, body=b""))
         for act in change.operations:
@@ -227,6 +228,7 @@ class MemoryStore:
             mail=bool(self._unconsumed(run)),
             changed_at=at,
         )
+        run.unfit_builds = unfit_after(run.unfit_builds, change)
         if change.head is not None:
             self._write_head(run, change.head, now)
 
@@ -248,7 +250,6 @@ class MemoryStore:
                 else 0
             )
             run.calls = last > seen
-            run.unfit_build = update.unfit_build
             run.head = replace(run.head, owner=None)
             run.due = due_from(update, calls=run.calls, now=now)
             run.stopped = self._lease.instant()
@@ -296,21 +297,17 @@ class MemoryStore:
             run = self._runs[change.run] = _Run(head, None)
         run.former_approvals.extend(run.approvals.values())
         run.approvals.clear()
-        run.head, run.due, run.calls, run.unfit_build = (
-            head,
-            None if change.worker else now,
-            False,
-            "",
-        )
+        run.head, run.calls, run.unfit_builds = head, False, ()
+        run.due = None if change.worker else now
         run.head = replace(head, mail=bool(self._unconsumed(run)))
         run.journals[change.generation] = [StampedRow(row, at) for row in change.entries]
         return Applied(at, run.head.epoch if change.worker else 0)
 
     def _put_message(self, change: PutMessage, now: datetime) -> Verdict:
-        known = self._inboxes.get(change.run, {}).get(change.message.message_id)
+        run = self._runs.get(change.run)
+        known = self._known(change.run, run, change.message)
         if known is not None:
             return Applied(known.stamped.at)
-        run = self._runs.get(change.run)
         if run is None and not change.early:
             return Refused("not_found")
         if run is not None and run.head.status.closed:
@@ -322,7 +319,8 @@ class MemoryStore:
         run = self._runs.get(key)
         inbox = self._inboxes.setdefault(key, {})
         stamped = StampedMessage(message, now, len(inbox) + 1)
-        inbox[message.message_id] = _Item(stamped, 1 if run is None else run.head.generation)
+        generation = _receiving(run)
+        inbox[generation, message.message_id] = _Item(stamped, generation)
         if run is None:
             return
         run.head = replace(run.head, mail=True)
@@ -331,10 +329,10 @@ class MemoryStore:
             run.due = now if run.due is None else min(run.due, now)
 
     def _decide(self, change: Decide, now: datetime) -> Verdict:
-        known = self._inboxes.get(change.run, {}).get(change.message.message_id)
+        run = self._runs.get(change.run)
+        known = self._known(change.run, run, change.message)
         if known is not None:
             return Applied(known.stamped.at)
-        run = self._runs.get(change.run)
         row = None if run is None else run.approvals.get(change.approval_id)
         refusal = decision_refusal(row, change, now)
         if refusal or run is None or row is None:
@@ -434,7 +432,7 @@ class MemoryStore:
         run.head = replace(
             head, owner=worker, epoch=head.epoch + 1, status=Status.RUNNING, reason="", wake_at=None
         )
-        run.due, run.unfit_build, run.calls = None, "", False
+        run.due, run.calls = None, False
         return ClaimedRun(
             run.head, None if run.stopped is None else elapsed(run.stopped, self._lease.instant())
         )
@@ -609,8 +607,11 @@ class MemoryStore:
         ]
 
     def _unread(self, run: _Run, message_id: str) -> bool:
-        item = self._inboxes.get(run.head.run, {}).get(message_id)
-        return item is not None and not item.consumed and item.generation == run.head.generation
+        item = self._inboxes.get(run.head.run, {}).get((run.head.generation, message_id))
+        return item is not None and not item.consumed
+
+    def _known(self, key: RunKey, run: _Run | None, message: Message) -> _Item | None:
+        return self._inboxes.get(key, {}).get((_receiving(run), message.message_id))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -620,7 +621,12 @@ class MemoryStore:
 
 
 def _offered(run: _Run, build: str) -> bool:
-    return not run.unfit_build or run.unfit_build != build or run.calls
+    return build not in run.unfit_builds or run.calls
+
+
+def _receiving(run: _Run | None) -> int:
+    """Return the generation that a message is for; one that comes before its run waits for the first."""
+    return 1 if run is None else run.head.generation
 
 
 def _place(change: Change) -> tuple[str, str]:

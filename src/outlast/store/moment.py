@@ -14,6 +14,8 @@ from msgspec import Struct
 from outlast.clock import Clock
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+END_OF_TIME = 253_402_300_800_000_000
+"""Microseconds since 1970 at the end of the year 9999: no `datetime` goes so far."""
 _MICROSECOND = timedelta(microseconds=1)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -26,7 +26,6 @@ from outlast.store.change import (
     WorkerRow,
 )
 
-
 SUSPECT_LAPSES = 3
 """Owners that died in a row without any new entry, after which a run is taken up alone: it may be what kills them, or it may
 only have been beside that."""
@@ -107,11 +106,15 @@ class StoreReader(Protocol):
         """
         ...
 
-    async def journal(self, run: RunKey, *, generation: int | None = None) -> tuple[StampedRow, ...]:
+    async def journal(
+        self, run: RunKey, *, generation: int | None = None
+    ) -> tuple[StampedRow, ...]:
         """Return the rows of one generation, by default the current one."""
         ...
 
-    async def approvals(self, tenant: str, *, pending: bool = True, run: RunKey | None = None) -> list[ApprovalRow]:
+    async def approvals(
+        self, tenant: str, *, pending: bool = True, run: RunKey | None = None
+    ) -> list[ApprovalRow]:
         """Return approvals, oldest first; a pending one past its time is listed as `expired`."""
         ...
 
@@ -134,7 +137,7 @@ class Store(StoreReader, Protocol):
             One verdict a change, in order. An owned change of a worker whose lease has lapsed is `Fenced`, whoever holds the run;
             every applied owned change renews its worker's lease. `RunChange` is applied when epoch, owner and version fit and all its
             conditions hold; recognised as applied when the head's version is `version + 1` and its digest equal; otherwise `Fenced`
-            (epoch, owner), `Conflict` (version) or `Refused`.
+            (epoch, owner), `Conflict` (version) or `Refused`. A row that cannot be read refuses the changes that concern it.
 
         Raises:
             StoreUnavailableError: Nothing was written, and nothing will be unless sent again.
@@ -161,7 +164,8 @@ class Store(StoreReader, Protocol):
         """Take up to `limit` open runs of these workflows that have something to do and no living owner.
 
         That is: `ready`; past `wake_at`; with mail; or owned by a worker whose lease lapsed or whose death is proved. A paused run is
-        never taken. A run with `unfit_build` equal to the worker's build is taken for mail only; with another build, at once.
+        never taken. A run whose unfit builds (`HeadUpdate.unfit_build`) include the worker's is taken for mail only. Claiming
+        leaves them as they are. A run whose row cannot be read, or whose status nobody knows, is skipped.
         Oldest first by the time since which it could have gone on. Takes nothing for a worker whose lease has lapsed.
 
         A worker owns one suspect at a time: of runs with `lapses` of `SUSPECT_LAPSES` or more at most one is taken, and none
@@ -208,5 +212,8 @@ class Store(StoreReader, Protocol):
         ...
 
     async def close(self) -> None:
-        """Stop using the store. Idempotent."""
+        """Stop using the store. Idempotent.
+
+        It is no sign of death: what a worker that was not retired has begun may still act in this process.
+        """
         ...

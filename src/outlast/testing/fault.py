@@ -104,7 +104,10 @@ class FaultyStore:
         self.at_commit("before", number)
         await halt_if_stopped()
         verdicts = await self._inner.commit(changes)
-        words = [f"{type(one).__name__}={type(two).__name__}" for one, two in zip(changes, verdicts, strict=True)]
+        words = [
+            f"{type(one).__name__}={type(two).__name__}"
+            for one, two in zip(changes, verdicts, strict=True)
+        ]
         self._note(f"commit {' '.join(words)}")
         self.at_commit("after", number)
         await halt_if_stopped()
@@ -176,7 +179,9 @@ class FaultyStore:
             ),
         )
 
-    async def journal(self, run: RunKey, *, generation: int | None = None) -> tuple[StampedRow, ...]:
+    async def journal(
+        self, run: RunKey, *, generation: int | None = None
+    ) -> tuple[StampedRow, ...]:
         """Return a journal."""
         return await self._ask("journal", lambda: self._inner.journal(run, generation=generation))
 
@@ -266,5 +271,3 @@ class FaultyStore:
 
 def _unavailable(verb: str) -> StoreUnavailableError:
     return StoreUnavailableError(f"a simulated fault at {verb}", hint="it was asked for")
-
-

@@ -76,7 +76,9 @@ class Process:
         """End it: none of its code runs again."""
         self.dead = True
 
-    def hold(self, handle: asyncio.Handle, release: Callable[[deque[asyncio.Handle]], None]) -> None:
+    def hold(
+        self, handle: asyncio.Handle, release: Callable[[deque[asyncio.Handle]], None]
+    ) -> None:
         """Keep a callback that cannot run now."""
         self._held.append(handle)
         self._release = release

@@ -26,7 +26,9 @@ async def replay_run(
     """
     head = await store.head(run)
     if head is None:
-        raise RunNotFoundError("there is no such run", run=run.run_id, hint="check its id and tenant")
+        raise RunNotFoundError(
+            "there is no such run", run=run.run_id, hint="check its id and tenant"
+        )
     machine = Machine(
         registry.workflows[head.workflow],
         tenant=run.tenant,

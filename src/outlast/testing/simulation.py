@@ -220,4 +220,3 @@ def simulate(
 ) -> T:
     """Run a scenario in a new simulation; see `Simulation` for the options."""
     return Simulation(definitions, **options).run(scenario)
-

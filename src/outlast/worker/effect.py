@@ -33,7 +33,9 @@ from outlast.workflows.definition import Effect
 logger = logging.getLogger("outlast.worker")
 
 PROBING = RetryPolicy(
-    initial_interval=timedelta(seconds=0.5), maximum_interval=timedelta(seconds=10), maximum_attempts=5
+    initial_interval=timedelta(seconds=0.5),
+    maximum_interval=timedelta(seconds=10),
+    maximum_attempts=5,
 )
 """How often a probe that cannot say is asked again before an operator is."""
 
@@ -144,7 +146,9 @@ class EffectRun:
                         gap = PROBING.gap(asked).total_seconds()
                         await self._bridge.stand_by(self._operation, gap)
                         continue
-                    self._post_in_doubt(f"{doubt.why}; asked {asked} times, the probe cannot say: {why}")
+                    self._post_in_doubt(
+                        f"{doubt.why}; asked {asked} times, the probe cannot say: {why}"
+                    )
                     return False
 
     async def _count_failure(self, doubt: _Doubt) -> bool:
@@ -210,4 +214,3 @@ class EffectRun:
     def _post(self, entry: EffectCompleted | EffectFailed) -> None:
         drop = OperationDrop(entry.operation) if self._bridge.row(entry.operation) else None
         self._bridge.post(Proposal(Rank.OUTCOME, entry, guard=entry.operation, row=drop))
-

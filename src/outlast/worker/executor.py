@@ -178,7 +178,9 @@ class Executor:
         self, definition: Step[..., Any] | Effect[..., Any], error: BaseException
     ) -> Raised:
         failure = capture(error)
-        hopeless = isinstance(error, AuthorError | DecodeError) or not definition.options.retry.retries(failure.type)
+        hopeless = isinstance(
+            error, AuthorError | DecodeError
+        ) or not definition.options.retry.retries(failure.type)
         proves = isinstance(definition, Effect) and isinstance(error, definition.rules.not_applied)
         return Raised(failure, hopeless=hopeless, not_applied=proves)
 

@@ -45,7 +45,11 @@ def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> P
     try:
         entry = _entry_of(stamped, machine, generation)
     except msgspec.MsgspecError as error:
-        entry = alarm("unreadable_message", OperationId(""), {"message": message.message_id, "why": str(error)})
+        entry = alarm(
+            "unreadable_message",
+            OperationId(""),
+            {"message": message.message_id, "why": str(error)},
+        )
     is_outcome = isinstance(
         entry, StepCompleted | StepFailed | EffectCompleted | EffectFailed | EffectCleared
     )

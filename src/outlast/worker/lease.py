@@ -87,7 +87,9 @@ class Lease:
             return
         stalled = self._clock.monotonic() - self._turned_at > STALL_LIMIT.total_seconds()
         if stalled and not self._acting():
-            logger.error("the event loop has stood still for %s; the lease is not renewed", STALL_LIMIT)
+            logger.error(
+                "the event loop has stood still for %s; the lease is not renewed", STALL_LIMIT
+            )
             return
         renewed = self.sending()
         try:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, assert_never
 
@@ -21,7 +21,6 @@ from outlast.errors import DecodeError, NonDeterminismError, OutlastError, Store
 from outlast.journal.entry import (
     NO_OPERATION,
     ApprovalExpired,
-    ApprovalRequested,
     EffectCleared,
     EffectIntended,
     OperationId,
@@ -40,14 +39,11 @@ from outlast.replay.command import (
     SettleEffect,
     StartTimer,
 )
-from outlast.replay.ledger import match_sha256
 from outlast.replay.machine import Machine, Outcome
 from outlast.store.change import (
     Applied,
-    ApprovalPut,
     ApprovalWithdraw,
     Conflict,
-    CoverRow,
     Fenced,
     HeadUpdate,
     OperationDrop,
@@ -60,12 +56,14 @@ from outlast.store.change import (
 )
 from outlast.store.protocol import RunImage
 from outlast.worker.bridge import RunLost
+from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deck import Deck
 from outlast.worker.delivery import Delivery
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.inbox import alarm, proposal_of
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
+from outlast.worker.request import asking, ending
 from outlast.worker.step import run_step
 from outlast.worker.wait import Waits
 from outlast.workflows.attempt import Attempt
@@ -76,9 +74,6 @@ logger = logging.getLogger("outlast.worker")
 
 POISON_LAPSES = 10
 """Owners that died in a row without any new entry, after which a run is held to be what kills them."""
-
-_LOOK_AGAIN_SECONDS = 10.0
-"""No wait for a due time is longer in one piece: the store's clock may be set meanwhile."""
 
 _STORE_RETRY_SECONDS = 0.5
 
@@ -138,19 +133,17 @@ class Pilot:
         self._proposals: list[Proposal] = []
         self._held: list[_Acting] = []
         self._waits = Waits()
-        self._attempts: dict[OperationId, asyncio.Task[None]] = {}
-        self._standing_by: set[OperationId] = set()
         self._intended_here: set[OperationId] = set()
         self._outcome: Outcome | None = None
         self._mail = head.mail
         self._mail_seen: int | None = None
         self._wake = asyncio.Event()
+        self._crew = Crew(head.run, self._waits, self.store_now, self._wake.set)
         self._idle_since: float | None = None
         self._stopping = False
         self._aborted = False
         self._ended = False
         self._lost = False
-        self._broken: Exception | None = None
 
     # What the worker says
 
@@ -195,8 +188,7 @@ class Pilot:
     def abort_attempts(self) -> None:
         """Cancel what is being attempted: the grace time of a stop is over."""
         self._aborted = True
-        for task in self._attempts.values():
-            task.cancel()
+        self._crew.cancel()
         self._wake.set()
 
     def lose(self) -> None:
@@ -213,11 +205,6 @@ class Pilot:
     def lost(self) -> bool:
         """Whether the run was let go without being given back."""
         return self._lost
-
-    @property
-    def attempting(self) -> list[OperationId]:
-        """Operations that are being attempted now."""
-        return [one for one in self._attempts if one not in self._waits.retries]
 
     # What attempts ask (the Bridge protocol)
 
@@ -253,27 +240,15 @@ class Pilot:
 
     async def rest_until(self, operation: OperationId, due: datetime) -> None:
         """Wait for the store's time; the run may be parked meanwhile."""
-        self._waits.retries[operation] = due
-        self._wake.set()
-        try:
-            while (wait := (due - self.store_now()).total_seconds()) > 0:  # noqa: ASYNC110 - no event says that a clock was set
-                await asyncio.sleep(min(wait, _LOOK_AGAIN_SECONDS))
-        finally:
-            self._waits.retries.pop(operation, None)
+        await self._crew.rest_until(operation, due)
 
     async def stand_by(self, operation: OperationId, seconds: float) -> None:
         """Wait without acting; a stop need not wait for that."""
-        self._standing_by.add(operation)
-        self._wake.set()
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            self._standing_by.discard(operation)
+        await self._crew.stand_by(operation, seconds)
 
     def check_lease(self) -> None:
         """Return when the worker may act now."""
         if self._lost or not self._deck.lease.valid:
-            self.lose()
             raise RunLost
 
     def idle_seconds(self) -> float:
@@ -320,22 +295,24 @@ class Pilot:
             try:
                 return await ask()
             except StoreUnavailableError as error:
-                logger.warning("run %s: the store cannot be read, trying again: %s", self.run_key, error)
+                logger.warning(
+                    "run %s: the store cannot be read, trying again: %s", self.run_key, error
+                )
                 await asyncio.sleep(_STORE_RETRY_SECONDS)
 
     # Moving
 
     async def _advance(self) -> None:
         while True:
-            if self._lost:
+            if self._lost or self._crew.lost:
                 raise RunLost
-            if self._broken is not None:
-                raise self._broken
+            if self._crew.broken is not None:
+                raise self._crew.broken
             self._wake.clear()
             self._sort_commands()
             await self._gather()
             if self._outcome is not None and not any(one.head for one in self._proposals):
-                self._propose_end(self._outcome)
+                self.post(ending(self._outcome))
             if self._proposals:
                 if await self._commit():
                     return
@@ -363,7 +340,7 @@ class Pilot:
                 # A thread cannot be stopped, and while it acts nobody else may: keep the run until we die.
                 raise RunLost
             return False
-        return all(one in self._standing_by for one in self.attempting)
+        return not self._crew.acting
 
     def _sort_commands(self) -> None:
         """Note what only waits, and hold what acts until everything that came before was delivered."""
@@ -388,9 +365,7 @@ class Pilot:
     def _abandon(self, command: Abandon) -> None:
         operation = command.operation
         self._waits.forget(operation)
-        task = self._attempts.pop(operation, None)
-        if task is not None:
-            task.cancel()
+        self._crew.abandon(operation)
         if operation in self._rows:
             self.post(Proposal(Rank.ROW, row=OperationDrop(operation)))
         if command.approval_id in self._pending_approvals:
@@ -423,7 +398,9 @@ class Pilot:
             match command:
                 case RunStep():
                     step = self._deck.registry.steps.get(command.name)
-                    self._begin(operation, run_step(self, command, self._known(step, command.name)))
+                    self._crew.begin(
+                        operation, run_step(self, command, self._known(step, command.name))
+                    )
                 case IntendEffect():
                     self._intend(command)
                 case SettleEffect():
@@ -431,9 +408,9 @@ class Pilot:
                     fresh = operation in self._intended_here
                     self._intended_here.discard(operation)
                     known = self._known(effect, command.name)
-                    self._begin(operation, EffectRun(self, command, known, fresh=fresh).run())
+                    self._crew.begin(operation, EffectRun(self, command, known, fresh=fresh).run())
                 case RequestApproval():
-                    self._request(command)
+                    self.post(asking(command, self.store_now()))
 
     def _known(self, definition: Any, name: str) -> Any:
         if definition is None:
@@ -445,65 +422,10 @@ class Pilot:
             )
         return definition
 
-    def _begin(self, operation: OperationId, work: Coroutine[Any, Any, None]) -> None:
-        async def attempt() -> None:
-            try:
-                await work
-            except RunLost:
-                self.lose()
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:
-                logger.exception("run %s: operation %s broke inside Outlast", self.run_key, operation)
-                self._broken = error
-
-        def ended(task: asyncio.Task[None]) -> None:
-            if self._attempts.get(operation) is task:
-                del self._attempts[operation]
-            self._wake.set()
-
-        task = asyncio.get_running_loop().create_task(attempt(), name=f"{self.run_key} {operation}")
-        self._attempts[operation] = task
-        task.add_done_callback(ended)
-
     def _intend(self, command: IntendEffect) -> None:
         self._known(self._deck.registry.effects.get(command.name), command.name)
         leave = self._gate.ask(command, self._head.epoch)
         self.post(Proposal(Rank.INTENT, leave.intent, guard=command.operation, spend=leave.spend))
-
-    def _request(self, command: RequestApproval) -> None:
-        now = self.store_now()
-        entry = ApprovalRequested(
-            operation=command.operation,
-            approval_id=command.approval_id,
-            role=command.role,
-            subject=command.subject,
-            subject_sha256=command.subject_sha256,
-            covers=command.covers,
-            expires_at=now + command.expires_in,
-            use_by=now + command.use_within,
-        )
-        put = ApprovalPut(
-            approval_id=entry.approval_id,
-            operation=entry.operation,
-            role=entry.role,
-            subject_sha256=entry.subject_sha256,
-            expires_at=entry.expires_at,
-            use_by=entry.use_by,
-            covers=tuple(CoverRow(one.effect, match_sha256(one)) for one in entry.covers),
-            body=msgspec.json.encode(entry),
-        )
-        self.post(Proposal(Rank.REQUEST, entry, guard=command.operation, approval=put))
-
-    def _propose_end(self, outcome: Outcome) -> None:
-        match msgspec.structs.asdict(outcome):
-            case {"failure": failure}:
-                reason = f"{failure.type}: {failure.message}"[:500]
-            case _:
-                reason = ""
-        status = Status(str(type(outcome).__struct_config__.tag))
-        head = HeadUpdate(status=status, reason=reason, release=True)
-        self.post(Proposal(Rank.END, outcome, head=head))
 
     # Writing
 
@@ -567,8 +489,7 @@ class Pilot:
         await self._delivery.deliver(entries)
         for proposal in proposals:
             proposal.settle(verdict)
-        for operation in [one for one in self._attempts if not self._machine.is_open(one)]:
-            self._attempts.pop(operation).cancel()
+        self._crew.abandon_closed(self._machine.is_open)
 
     def _refused(self, proposals: list[Proposal], refused: Refused) -> None:
         """Take the refused part out and put the others back."""
@@ -600,7 +521,7 @@ class Pilot:
 
     async def _wait(self) -> None:
         """Wait until something happens, or the next due time."""
-        seconds = _LOOK_AGAIN_SECONDS
+        seconds = LOOK_AGAIN_SECONDS
         due = self._waits.next_due()
         if due is not None:
             seconds = min(seconds, max(0.0, (due - self.store_now()).total_seconds()))
@@ -619,7 +540,7 @@ class Pilot:
             self._idle_since = None
 
     def _is_idle(self) -> bool:
-        return not self.attempting and not self._held and self._outcome is None
+        return not self._crew.attempting and not self._held and self._outcome is None
 
     def _may_park(self) -> bool:
         """Whether the run has only waited for a while, and will for a while longer."""
@@ -649,7 +570,7 @@ class Pilot:
             release=True,
             note=msgspec.json.encode(note),
         )
-        await self._end_attempts()
+        await self._crew.end()
         self.post(Proposal(Rank.END, head=head))
         while not await self._commit():
             if self._lost:
@@ -658,7 +579,7 @@ class Pilot:
     async def _block(self, reason: str, error: Exception, *, unfit_build: str = "") -> None:
         """Leave the run to an operator, or to a worker with other code."""
         logger.error("run %s is blocked (%s): %s", self.run_key, reason, error)
-        await self._end_attempts()
+        await self._crew.end()
         while self._deck.executor.acting(self.run_key) and not self._lost:
             # Whoever takes the run up must not meet a thread of ours that still acts.
             await self._deck.executor.returned(self.run_key, within=1.0)
@@ -685,18 +606,10 @@ class Pilot:
             logger.warning("run %s: could not be marked as blocked: %s", self.run_key, verdict)
             self._lost = True
 
-    async def _end_attempts(self) -> None:
-        """Cancel every attempt, and wait until none of them is under way."""
-        tasks = list(self._attempts.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
-
     async def _leave(self) -> None:
         """Let go of everything in memory."""
         for proposal in self._proposals:
             proposal.drop()
-        await self._end_attempts()
+        await self._crew.end()
         if self._delivery is not None:
             await self._delivery.evict()

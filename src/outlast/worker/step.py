@@ -38,7 +38,11 @@ async def run_step(bridge: Bridge, command: RunStep, step: Step[..., object]) ->
         attempt = bridge.attempt(command.operation, step.name, failures + 1, "")
         ending = await bridge.executor.attempt(step, command.arguments, attempt)
         if isinstance(ending, Returned):
-            bridge.post(_outcome(bridge, StepCompleted(command.operation, step.name, msgspec.Raw(ending.value))))
+            bridge.post(
+                _outcome(
+                    bridge, StepCompleted(command.operation, step.name, msgspec.Raw(ending.value))
+                )
+            )
             return
         failures += 1
         raised = timed_out(ending, step.name) if isinstance(ending, TimedOut) else ending
@@ -86,7 +90,11 @@ async def record_failure(  # noqa: PLR0913 - the columns of one row
 def asked_for(failure: Failure) -> timedelta:
     """Return how long the failed exception asks to wait: its `retry_after` in seconds, as HTTP's Retry-After."""
     after = failure.details.get("retry_after")
-    if isinstance(after, bool) or not isinstance(after, int | float) or not 0 < after < _LONGEST_ASKED:
+    if (
+        isinstance(after, bool)
+        or not isinstance(after, int | float)
+        or not 0 < after < _LONGEST_ASKED
+    ):
         return timedelta(0)
     return timedelta(seconds=after)
 

@@ -126,7 +126,9 @@ class Worker:
         await self._begin_life()
         self._unsubscribe = self._store.subscribe(self._hint.set)
         self._accepting = True
-        self._task = asyncio.get_running_loop().create_task(self._look_for_ever(), name="outlast-worker")
+        self._task = asyncio.get_running_loop().create_task(
+            self._look_for_ever(), name="outlast-worker"
+        )
 
     async def stop(self, grace: timedelta = timedelta(seconds=10)) -> None:
         """Stop: claim nothing more, give back what only waits at once, let attempts end within `grace`, then cancel them.
@@ -145,13 +147,17 @@ class Worker:
         await self._deck.writer.close()
         if self._executor.acting():
             # Nobody may take these runs before the threads return or the process ends; its lease covers the time until then.
-            logger.error("worker %s: synchronous effects still run; their runs are not given back", self.id)
+            logger.error(
+                "worker %s: synchronous effects still run; their runs are not given back", self.id
+            )
             return
         self._deck.lease.end()
         try:
             await self._store.retire(self.id)
         except StoreUnavailableError as error:
-            logger.warning("worker %s: could not sign off, its lease will run out: %s", self.id, error)
+            logger.warning(
+                "worker %s: could not sign off, its lease will run out: %s", self.id, error
+            )
 
     async def _stop_pilots(self, grace_seconds: float) -> None:
         tasks = [task for _, task in self._pilots.values()]
@@ -360,4 +366,3 @@ class Worker:
         if pilot.ended and self._closed is not None:
             self._closed(run)
         self._hint.set()
-

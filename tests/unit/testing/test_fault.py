@@ -104,7 +104,9 @@ def test_a_process_killed_at_a_commit_stops_there() -> None:
     for moment, written in (("before", False), ("after", True)):
         heard: list[object] = []
 
-        async def work(store: FaultyStore, moment: str = moment, heard: list[object] = heard) -> bool:
+        async def work(
+            store: FaultyStore, moment: str = moment, heard: list[object] = heard
+        ) -> bool:
             process = Process("p")
             store.at_commit = lambda when, _: process.kill() if when == moment else None
 

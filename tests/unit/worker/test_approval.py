@@ -1,5 +1,6 @@
 """Approvals as the worker moves them: request, decision, expiry, and grants that are spent once."""
 
+# ruff: noqa: D103 - the workflows and steps of a test say what they do in their bodies
 from __future__ import annotations
 
 import asyncio
@@ -36,9 +37,7 @@ async def pay_after_yes(expires: float, use_within: float, wait: float) -> int:
 
 @outlast.workflow
 async def pay_twice() -> list[str]:
-    await outlast.approval(
-        "pay", covers=[pay(5)], role="boss", expires_in=timedelta(hours=1)
-    )
+    await outlast.approval("pay", covers=[pay(5)], role="boss", expires_in=timedelta(hours=1))
     said = [str(await pay(5))]
     try:
         await pay(5)

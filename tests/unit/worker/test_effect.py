@@ -1,5 +1,6 @@
 """Effects after a kill at every point, by declaration; in doubt, and what an operator does about it."""
 
+# ruff: noqa: D103 - the workflows and steps of a test say what they do in their bodies
 from __future__ import annotations
 
 import asyncio
@@ -294,7 +295,10 @@ def test_a_failed_attempt_that_was_not_applied_is_counted_and_repeated() -> None
 
     assert simulation().run(scenario) == 5
     assert asked == []
-    assert [round((b - a).total_seconds()) for a, b in zip(began, began[1:], strict=False)] == [1, 2]
+    assert [round((b - a).total_seconds()) for a, b in zip(began, began[1:], strict=False)] == [
+        1,
+        2,
+    ]
     assert receiver.total == 1
 
 
@@ -477,5 +481,3 @@ def test_a_stop_gives_a_run_back_that_waits_for_quiet() -> None:
     assert stopped < 1
     assert quiet == pytest.approx(22, abs=0.5)
     assert receiver.total == 1
-
-

@@ -1,10 +1,11 @@
 """Leases: who may act, and what becomes of runs whose worker is gone, frozen or cut off."""
 
+# ruff: noqa: D103 - the workflows and steps of a test say what they do in their bodies
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,8 +15,9 @@ import outlast
 from outlast.errors import StoreUnavailableError
 from outlast.store.change import Change, RunHead, RunKey, Status, Verdict, WorkerId
 from outlast.store.protocol import Claim
-from outlast.testing import Faults, Receiver, SimulatedWorker, Simulation
+from outlast.testing import Faults, Receiver, SimulatedClock, SimulatedWorker, Simulation
 from outlast.testing.loop import current_process
+from outlast.worker.lease import Lease
 from outlast.worker.pilot import POISON_LAPSES
 from outlast.worker.worker import WorkerOptions
 
@@ -34,9 +36,7 @@ async def take(name: str, seconds: float) -> str:
     return name
 
 
-@outlast.effect(
-    idempotent=True, retry=outlast.RetryPolicy(initial_interval=timedelta(seconds=10))
-)
+@outlast.effect(idempotent=True, retry=outlast.RetryPolicy(initial_interval=timedelta(seconds=10)))
 async def pay(amount: int) -> int:
     process = current_process.get()
     assert process is not None
@@ -341,7 +341,9 @@ def test_ten_lapses_without_progress_are_poison() -> None:
         options = WorkerOptions(library="simulated", lease=timedelta(seconds=3))
         handle = await sim.client.start(deadly(), id="bad")
         good = [await sim.client.start(three(f"{one}"), id=f"good{one}") for one in range(9)]
-        while (head := await sim.client.head(RunKey("default", "bad"))).status is not Status.BLOCKED:
+        while (
+            head := await sim.client.head(RunKey("default", "bad"))
+        ).status is not Status.BLOCKED:
             if not here or here[-1].process.dead:
                 here.append(await sim.start_worker(options=options))
             await asyncio.sleep(0.5)
@@ -424,3 +426,86 @@ def test_leases_are_renewed_while_nothing_is_written() -> None:
 
     assert Simulation(CODE, faults=replace(Faults(), latency=0.1)).run(scenario) == 3
     assert bodies["long"] == 1
+
+
+class Renewals:
+    """A store that counts renewals, and threads that tick when told."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.answer: bool | Exception = True
+        self.tick: Callable[[], None]
+
+    def renew(self, worker: WorkerId) -> bool:
+        """Count."""
+        self.count += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def every(self, seconds: float, tick: Callable[[], None], *, name: str) -> Callable[[], None]:
+        """Keep the tick."""
+        self.tick = tick
+        return lambda: None
+
+
+def lease_of(store: Renewals, clock: SimulatedClock, acting: list[bool], lost: list[int]) -> Lease:
+    """Return a lease of 15 s that has begun."""
+    lease = Lease(
+        store,
+        WorkerId("w"),
+        timedelta(seconds=15),
+        clock,
+        lambda: lost.append(1),
+        lambda: acting[0],
+    )
+    lease.begin(store)
+    return lease
+
+
+@pytest.mark.parametrize(("acting", "renewals"), [(False, 0), (True, 1)])
+def test_a_dead_loop_loses_its_lease_unless_a_thread_acts(acting: bool, renewals: int) -> None:
+    """A loop that stood still for five minutes is held to be dead; but nobody takes over from a thread in mid-effect."""
+    store, clock, lost = Renewals(), SimulatedClock(), []
+    lease = lease_of(store, clock, [acting], lost)
+    lease.loop_turned()
+    clock.advance(timedelta(minutes=5, seconds=1))
+    store.tick()
+    assert store.count == renewals
+    lease.loop_turned()
+    store.tick()
+    assert store.count == renewals + 1
+    assert lost == []
+
+
+def test_the_local_deadline_counts_from_the_sending() -> None:
+    """A renewal whose answer took five seconds gives ten."""
+    store, clock, lost = Renewals(), SimulatedClock(), []
+    lease = lease_of(store, clock, [False], lost)
+    clock.advance(10)
+    renewed = lease.sending()
+    clock.advance(5)
+    assert not lease.valid
+    renewed()
+    assert lease.valid
+    clock.advance(9.9)
+    assert lease.valid
+    clock.advance(0.2)
+    assert not lease.valid
+
+
+def test_a_lease_that_the_store_calls_over_is_over() -> None:
+    """At once, once, and for good; a store that is away is only asked again."""
+    store, clock, lost = Renewals(), SimulatedClock(), []
+    lease = lease_of(store, clock, [False], lost)
+    store.answer = StoreUnavailableError("away", hint="wait")
+    store.tick()
+    assert lease.valid
+    store.answer = ValueError("a bug")
+    store.tick()
+    assert lease.valid
+    store.answer = False
+    store.tick()
+    store.tick()
+    lease.sending()()
+    assert (lease.valid, lost, store.count) == (False, [1], 3)

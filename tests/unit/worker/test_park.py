@@ -1,5 +1,6 @@
 """Parking, waking up, and the order in which a run is taken up."""
 
+# ruff: noqa: D103 - the workflows and steps of a test say what they do in their bodies
 from __future__ import annotations
 
 import asyncio
@@ -271,7 +272,9 @@ def test_a_cancel_prevents_the_effect_that_a_former_worker_was_about_to_begin() 
     assert receiver.total == 0
 
 
-@pytest.mark.parametrize(("sent_after", "order"), [(5, ["early", "timer"]), (15, ["timer", "early"])])
+@pytest.mark.parametrize(
+    ("sent_after", "order"), [(5, ["early", "timer"]), (15, ["timer", "early"])]
+)
 def test_messages_and_due_timers_come_in_the_order_of_the_stores_time(
     sent_after: float, order: list[str]
 ) -> None:
@@ -331,7 +334,9 @@ def test_messages_that_come_while_the_run_ends_are_in_its_journal(seed: int) -> 
         await sim.closed("r")
         rows = await sim.store.journal(RunKey("default", "r"))
         entries = [from_row(one.row) for one in rows]
-        received = {int(one.message_id[1:]) for one in entries if hasattr(one, "message_id")}
+        received = {
+            int(one.message_id.rpartition("m")[2]) for one in entries if hasattr(one, "message_id")
+        }
         assert rows[-1].row.kind == "completed"
         return accepted, received
 

@@ -94,8 +94,14 @@ def test_one_outcome_an_operation() -> None:
 
 def test_one_cover_of_an_approval_a_change() -> None:
     """So that a refusal, which names the approval, names one effect."""
-    spends = [GrantSpend("a", 0, "r:1", "h"), GrantSpend("a", 1, "r:2", "h"), GrantSpend("b", 0, "r:3", "h")]
-    one, two, three = (Proposal(Rank.INTENT, intent(spend.operation), spend=spend) for spend in spends)
+    spends = [
+        GrantSpend("a", 0, "r:1", "h"),
+        GrantSpend("a", 1, "r:2", "h"),
+        GrantSpend("b", 0, "r:3", "h"),
+    ]
+    one, two, three = (
+        Proposal(Rank.INTENT, intent(spend.operation), spend=spend) for spend in spends
+    )
     sifted = sift([one, two, three], always)
     assert (sifted.now, sifted.later) == ([one, three], [two])
 

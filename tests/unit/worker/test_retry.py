@@ -1,5 +1,6 @@
 """Failed attempts: when they are repeated, what is recorded of them, what a restart knows."""
 
+# ruff: noqa: D103 - the workflows and steps of a test say what they do in their bodies
 from __future__ import annotations
 
 import asyncio
@@ -10,7 +11,7 @@ import pytest
 import outlast
 from outlast.journal.entry import from_row
 from outlast.store.change import RunKey, Status
-from outlast.testing import Faults, Simulation, SimulatedThreads
+from outlast.testing import Faults, SimulatedThreads, Simulation
 from outlast.worker.worker import WorkerOptions
 
 began: list[tuple[int, datetime]] = []

@@ -1,5 +1,6 @@
 """A graceful stop: runs are given back at once, and another worker goes on."""
 
+# ruff: noqa: D103 - the workflows and steps of a test say what they do in their bodies
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,6 @@
 """How often a worker writes."""
 
+# ruff: noqa: D103 - the workflows and steps of a test say what they do in their bodies
 from __future__ import annotations
 
 import asyncio

@@ -6,7 +6,7 @@ SQLite's own cache keeps each statement prepared: the texts are constants, so a 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import apsw
@@ -48,6 +48,15 @@ class Database:
     def rows(self, sql: str, values: Row = ()) -> list[Row]:
         """Return all rows."""
         return self._execute(sql, values).fetchall()
+
+    @contextlib.contextmanager
+    def each(self, sql: str, values: Row = ()) -> Generator[Iterator[Row], None, None]:
+        """Give the rows one by one: those that are not asked for are not read."""
+        cursor = self._connection.cursor()
+        try:
+            yield cursor.execute(sql, values)
+        finally:
+            cursor.close(True)
 
     def value(self, sql: str, values: Row = ()) -> Any:
         """Return the first column of the first row, or None."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import apsw
 
 from outlast.errors import StoreCorruptError, StoreError, StoreUnavailableError
+from outlast.store.bound import CORRUPT, UNSTORABLE
+from outlast.store.change import Refused
 
 NETWORK_VARIABLE = "OUTLAST_ALLOW_NETWORK_FILESYSTEM"
 
@@ -42,6 +44,44 @@ def failure_of(error: apsw.Error, path: str) -> StoreError:
             )
         case _:
             return StoreUnavailableError(f"{path} cannot be used now ({told})")
+
+
+_EVERYBODYS = (
+    apsw.AuthError,
+    apsw.BusyError,
+    apsw.CantOpenError,
+    apsw.CorruptError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.InterruptError,
+    apsw.LockedError,
+    apsw.NoMemError,
+    apsw.NotADBError,
+    apsw.PermissionsError,
+    apsw.ProtocolError,
+    apsw.ReadOnlyError,
+    MemoryError,
+)
+_UNSTORABLE = (
+    apsw.ConstraintError,
+    apsw.MismatchError,
+    apsw.RangeError,
+    apsw.TooBigError,
+    OverflowError,
+    TypeError,
+    UnicodeEncodeError,
+)
+
+
+def concerns_all(error: Exception) -> bool:
+    """Whether `error` is about the file, the disk or the process, and not about the rows and values at hand."""
+    return isinstance(error, _EVERYBODYS)
+
+
+def refusal_of(error: Exception) -> Refused:
+    """Return the verdict on a change whose values or rows led to `error`: it cannot be stored, or meets a damaged row."""
+    reason = UNSTORABLE if isinstance(error, _UNSTORABLE) else CORRUPT
+    return Refused(reason, type(error).__name__)
 
 
 def read_only(path: str, told: str) -> StoreUnavailableError:

@@ -7,22 +7,40 @@ that its process held. Its runs are given back as of that moment, in the same tr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+import heapq
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-from outlast.store.change import RunKey, WorkerId, WorkerRow
-from outlast.store.moment import Instant, elapsed, from_micros, lapsed, lease_end, to_micros
-from outlast.store.protocol import Claim, ClaimedRun
+from outlast.store.change import RunHead, RunKey, Status, WorkerId, WorkerRow
+from outlast.store.moment import (
+    END_OF_TIME,
+    Instant,
+    elapsed,
+    from_micros,
+    lapsed,
+    lease_end,
+    to_micros,
+)
+from outlast.store.protocol import SUSPECT_LAPSES, Claim, ClaimedRun
 from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.lock import LockFolder
-from outlast.store.sqlite.row import HEAD, WORKER, head_of, worker_of
+from outlast.store.sqlite.row import HEAD, LEASE, WORKER, head_of, lease_of, unfit_line
 from outlast.store.sqlite.scope import Writing
 
-_WORKER = f"SELECT {WORKER} FROM worker WHERE worker = ?"
+logger = logging.getLogger("outlast.store")
+
+_LEASE = f"SELECT {LEASE} FROM worker WHERE worker = ?"
+_BUILD = f"SELECT build, {LEASE} FROM worker WHERE worker = ?"
 _OTHERS = f"""
-SELECT {WORKER}, EXISTS (SELECT 1 FROM run WHERE owner = worker.worker) FROM worker WHERE worker <> ?
+SELECT worker, EXISTS (SELECT 1 FROM run WHERE owner = worker.worker), {LEASE} FROM worker WHERE worker <> ?
 """
 _GIVE_BACK = """
 UPDATE run SET
@@ -32,18 +50,21 @@ UPDATE run SET
 WHERE owner = ?
 """
 _MAIL = "SELECT tenant, run_id FROM run WHERE owner = ? AND mail = 1 ORDER BY tenant, run_id"
-_DUE = """
-SELECT due, tenant, run_id FROM run
-WHERE workflow = ? AND due <= ? AND (unfit_build = '' OR unfit_build <> ? OR calls = 1)
-ORDER BY due, tenant, run_id LIMIT ?
+_FITS = "(unfit_builds = '' OR calls = 1 OR NOT instr(unfit_builds, ?))"
+_DUE = f"""
+SELECT due, {HEAD}, stopped_boot, stopped FROM run
+WHERE workflow = ? AND due <= ? AND {_FITS} ORDER BY due, tenant, run_id
 """
-_NEXT_DUE = "SELECT min(due) FROM run WHERE workflow = ? AND due > ?"
-_TAKE = f"""
+_NEXT_DUE = f"""
+SELECT due FROM run WHERE workflow = ? AND due > ? AND due < {END_OF_TIME} AND {_FITS} ORDER BY due LIMIT 1
+"""
+_OWNS_SUSPECT = "SELECT EXISTS (SELECT 1 FROM run WHERE owner = ? AND lapses >= ?)"
+_TAKE = """
 UPDATE run SET
-    owner = ?, epoch = epoch + 1, status = 'running', reason = '', wake_at = NULL, due = NULL, calls = 0, unfit_build = ''
+    owner = ?, epoch = epoch + 1, status = 'running', reason = '', wake_at = NULL, due = NULL, calls = 0
 WHERE tenant = ? AND run_id = ?
-RETURNING {HEAD}, stopped_boot, stopped
 """
+_CLAIMABLE = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.BLOCKED})
 
 
 def register(writing: Writing, row: WorkerRow) -> None:
@@ -77,6 +98,13 @@ def retire(writing: Writing, worker: WorkerId) -> None:
     """Forget a worker that ends; its runs are given back now."""
     _give_back(writing, worker, writing.micros, writing.instant, lapses=0)
     writing.database.run("DELETE FROM worker WHERE worker = ?", (worker,))
+
+
+class _DueRun(Struct, frozen=True):
+    """A run that can be taken, and when its former owner stopped."""
+
+    head: RunHead
+    stopped: Instant | None
 
 
 class Claiming:
@@ -117,16 +145,16 @@ class Claiming:
                     return Claim((), (), None, self._now)
                 mail = self._mail()
                 buried = [worker for worker in dead if self._bury(worker)]
-                taken = tuple(self._take(key) for key in self._due(workflows, build, limit))
+                taken = tuple(self._take(run) for run in self._due(workflows, build, limit))
         for worker in buried:
             self._locks.bury(worker)
-        return Claim(taken, mail, self._next_due(workflows), self._now)
+        return Claim(taken, mail, self._next_due(workflows, build), self._now)
 
     def _build(self) -> str | None:
-        row = self._database.row(_WORKER, (self._worker,))
-        if row is None or lapsed(Instant(row[6], row[7]), worker_of(row).lease, self._instant):
+        row = self._database.row(_BUILD, (self._worker,))
+        if row is None or lapsed(*lease_of(row[1:]), self._instant):
             return None
-        return str(row[3])
+        return str(row[0])
 
     def _mail(self) -> tuple[RunKey, ...]:
         return tuple(
@@ -135,20 +163,19 @@ class Claiming:
 
     def _dead(self) -> list[WorkerId]:
         return [
-            WorkerId(row[0])
-            for row in self._database.rows(_OTHERS, (self._worker,))
-            if self._has_lapsed(row) or (row[8] and self._locks.is_dead(WorkerId(row[0])))
+            WorkerId(worker)
+            for worker, owns, *lease in self._database.rows(_OTHERS, (self._worker,))
+            if lapsed(*lease_of(tuple(lease)), self._instant)
+            or (owns and self._locks.is_dead(WorkerId(worker)))
         ]
 
-    def _has_lapsed(self, row: Row) -> bool:
-        return lapsed(Instant(row[6], row[7]), worker_of(row).lease, self._instant)
-
     def _bury(self, worker: WorkerId) -> bool:
-        row = self._database.row(_WORKER, (worker,))
+        row = self._database.row(_LEASE, (worker,))
         if row is None:
             return False
-        if self._has_lapsed(row):
-            stopped = lease_end(Instant(row[6], row[7]), worker_of(row).lease)
+        renewed, lease = lease_of(row)
+        if lapsed(renewed, lease, self._instant):
+            stopped = lease_end(renewed, lease)
         elif self._locks.is_dead(worker):
             stopped = self._instant
         else:
@@ -159,26 +186,71 @@ class Claiming:
         self._database.run("DELETE FROM worker WHERE worker = ?", (worker,))
         return True
 
-    def _due(self, workflows: frozenset[str], build: str, limit: int) -> list[tuple[str, str]]:
+    def _due(self, workflows: frozenset[str], build: str, limit: int) -> list[_DueRun]:
+        """Return up to `limit` runs that can be taken, oldest first; not one more is read than needed to find them."""
         if limit <= 0:
             return []
-        micros = to_micros(self._now)
-        found: list[Row] = []
-        # A look for each workflow, so that due runs of workflows that this worker does not know are never read.
-        for workflow in workflows:
-            found += self._database.rows(_DUE, (workflow, micros, build, limit))
-        return [(tenant, run_id) for _, tenant, run_id in sorted(found)[:limit]]
+        values = (to_micros(self._now), unfit_line(build))
+        with contextlib.ExitStack() as open_looks:
+            # A look for each workflow, so that due runs of workflows that this worker does not know are never read.
+            looks = [
+                open_looks.enter_context(self._database.each(_DUE, (workflow, *values)))
+                for workflow in workflows
+            ]
+            in_order = heapq.merge(*looks, key=lambda row: row[:3])
+            readable = (run for row in in_order if (run := _due_run(row)) is not None)
+            return list(itertools.islice(self._one_suspect(readable), limit))
 
-    def _take(self, key: tuple[str, str]) -> ClaimedRun:
-        (row,) = self._database.rows(_TAKE, (self._worker, *key))
-        boot, stopped = row[-2:]
-        ago = None if stopped is None else elapsed(Instant(boot, stopped), self._instant)
-        return ClaimedRun(head_of(row), ago)
+    def _one_suspect(self, runs: Iterable[_DueRun]) -> Iterator[_DueRun]:
+        """Leave out those suspects that must wait for their turn to be alone."""
+        room: bool | None = None
+        for run in runs:
+            if run.head.lapses >= SUSPECT_LAPSES:
+                if room is None:
+                    values = (self._worker, SUSPECT_LAPSES)
+                    room = not self._database.value(_OWNS_SUSPECT, values)
+                if not room:
+                    continue
+                room = False
+            yield run
 
-    def _next_due(self, workflows: frozenset[str]) -> datetime | None:
-        micros = to_micros(self._now)
-        found = [self._database.value(_NEXT_DUE, (workflow, micros)) for workflow in workflows]
+    def _take(self, run: _DueRun) -> ClaimedRun:
+        head = run.head
+        self._database.run(_TAKE, (self._worker, head.run.tenant, head.run.run_id))
+        taken = replace(
+            head,
+            owner=self._worker,
+            epoch=head.epoch + 1,
+            status=Status.RUNNING,
+            reason="",
+            wake_at=None,
+        )
+        ago = None if run.stopped is None else elapsed(run.stopped, self._instant)
+        return ClaimedRun(taken, ago)
+
+    def _next_due(self, workflows: frozenset[str], build: str) -> datetime | None:
+        values = (to_micros(self._now), unfit_line(build))
+        found = [self._database.value(_NEXT_DUE, (workflow, *values)) for workflow in workflows]
         return min((from_micros(due) for due in found if due is not None), default=None)
+
+
+def _due_run(row: Row) -> _DueRun | None:
+    """Return the run in a row of `_DUE`; None, said once, when this version cannot make sense of it."""
+    _, *columns, boot, nanos = row
+    try:
+        head = head_of(tuple(columns))
+    except (KeyError, ValueError, OverflowError) as error:
+        _say_skipped(str(row[1]), str(row[2]), repr(error))
+        return None
+    if head.status not in _CLAIMABLE:
+        _say_skipped(str(row[1]), str(row[2]), f"it is {head.status} and yet due")
+        return None
+    return _DueRun(head, None if nanos is None else Instant(boot, nanos))
+
+
+@functools.lru_cache(maxsize=1024)
+def _say_skipped(tenant: str, run_id: str, why: str) -> None:
+    logger.warning("run %s is never claimed: its row cannot be read (%s)", RunKey(tenant, run_id), why)
 
 
 def _give_back(

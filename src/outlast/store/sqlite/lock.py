@@ -16,6 +16,9 @@ from urllib.parse import quote
 from outlast.store.change import WorkerId
 
 _holders: weakref.WeakSet[LockFolder] = weakref.WeakSet()
+_outliving: dict[Path, int] = {}
+"""Locks of workers whose store was closed before they were retired: their threads may still act, so nothing but their retirement
+or the end of this process frees them."""
 
 
 class LockFolder:
@@ -27,6 +30,7 @@ class LockFolder:
 
     def __init__(self, database: str) -> None:
         self._folder = Path(f"{database}-workers")
+        self._checkpoint = self._folder / "checkpoint.lock"
         self._held: dict[Path, int] = {}
         _holders.add(self)
 
@@ -43,10 +47,12 @@ class LockFolder:
         self._acquire(self._life(worker))
 
     def forget(self, worker: WorkerId) -> None:
-        """Stop proving, and remove the file."""
+        """Stop proving, and remove the file; also of a worker that was buried, or whose former store was closed."""
         path = self._life(worker)
-        descriptor = self._held.pop(path, None)
-        if descriptor is not None:
+        for held in (self._held, _outliving):
+            descriptor = held.pop(path, None)
+            if descriptor is None:
+                continue
             with contextlib.suppress(OSError):
                 path.unlink()
             os.close(descriptor)
@@ -76,17 +82,28 @@ class LockFolder:
 
     def hold_checkpointer(self) -> bool:
         """Return whether this process is the one that checkpoints, becoming it when nobody is."""
-        path = self._folder / "checkpoint.lock"
-        if path in self._held:
+        if self._checkpoint in self._held:
             return True
         try:
-            self._acquire(path)
+            self._acquire(self._checkpoint)
         except OSError:
             return False
         return True
 
-    def release(self) -> None:
-        """Give up every lock. The files of workers stay, unlocked: proof that they are dead."""
+    def close(self) -> None:
+        """Let another process checkpoint. Workers that were not retired keep their locks: what they began may still go on."""
+        checkpoint = self._held.pop(self._checkpoint, None)
+        if checkpoint is not None:
+            os.close(checkpoint)
+        while self._held:
+            path, descriptor = self._held.popitem()
+            former = _outliving.pop(path, None)
+            if former is not None:  # its file is gone, or this one could not have been locked
+                os.close(former)
+            _outliving[path] = descriptor
+
+    def abandon(self) -> None:
+        """Give up every lock, as the end of the process does. The files of workers stay, unlocked: proof that they are dead."""
         while self._held:
             os.close(self._held.popitem()[1])
 
@@ -108,7 +125,9 @@ class LockFolder:
 def _close_in_child() -> None:
     """Close inherited descriptors: a forked child must not keep its dead parent's locks alive."""
     for holder in list(_holders):
-        holder.release()
+        holder.abandon()
+    while _outliving:
+        os.close(_outliving.popitem()[1])
 
 
 os.register_at_fork(after_in_child=_close_in_child)

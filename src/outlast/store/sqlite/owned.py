@@ -14,26 +14,35 @@ from outlast.store.change import (
     RunChange,
     Verdict,
 )
-from outlast.store.condition import due_from, settle_approvals
+from outlast.store.condition import due_from, settle_approvals, unfit_after
 from outlast.store.moment import from_micros, micros_or_none
 from outlast.store.sqlite.database import Row
-from outlast.store.sqlite.row import APPROVAL, HEAD, approval_of, approval_values, head_of
+from outlast.store.sqlite.row import (
+    APPROVAL,
+    HEAD,
+    approval_of,
+    approval_values,
+    head_of,
+    unfit_of,
+    unfit_text,
+)
 from outlast.store.sqlite.scope import Writing
 
 _FENCE = """
-SELECT generation, owner, epoch, version, next_seq, digest, mail, lapses, changed_at
+SELECT generation, owner, epoch, version, next_seq, digest, mail, lapses, changed_at, unfit_builds
 FROM run WHERE tenant = ? AND run_id = ?
 """
 _ADD_ENTRY = f"INSERT INTO entry (tenant, run_id, generation, seq, turn, kind, operation, name, at, body) VALUES ({'?, ' * 9}?)"
 _ADVANCE = """
-UPDATE run SET version = version + 1, next_seq = ?, digest = ?, mail = ?, lapses = ?, changed_at = ?
+UPDATE run SET
+    version = version + 1, next_seq = ?, digest = ?, mail = ?, lapses = ?, changed_at = ?, unfit_builds = ?
 WHERE tenant = ? AND run_id = ?
 """
 _SET_HEAD = (
     "UPDATE run SET status = ?, reason = ?, wake_at = ?, note = ? WHERE tenant = ? AND run_id = ?"
 )
 _GIVE_BACK = """
-UPDATE run SET owner = NULL, wake_at = ?, open = ?, due = ?, calls = ?, unfit_build = ?, stopped_boot = ?, stopped = ?
+UPDATE run SET owner = NULL, wake_at = ?, open = ?, due = ?, calls = ?, stopped_boot = ?, stopped = ?
 WHERE tenant = ? AND run_id = ?
 """
 _HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
@@ -64,7 +73,7 @@ def write(writing: Writing, change: RunChange) -> Verdict:
     verdict = _fence_verdict(writing, change, fence)
     if verdict is not None:
         return verdict
-    generation, _, _, _, next_seq, _, mail, lapses, changed_at = fence
+    generation, _, _, _, next_seq, _, mail, lapses, changed_at, unfit = fence
     at = max(writing.micros, changed_at)
     seq = next_seq
     for row in change.entries:
@@ -89,8 +98,10 @@ def write(writing: Writing, change: RunChange) -> Verdict:
     unread = _last_unread(writing, key, generation) if mail else 0
     if unread and change.head is not None and change.head.status.closed:
         return Refused("mail")
-    advance = (seq, change.digest, int(unread > 0), 0 if change.entries else lapses, at, *key)
-    writing.database.run(_ADVANCE, advance)
+    if unfit or change.head is not None:
+        unfit = unfit_text(unfit_after(unfit_of(unfit), change))
+    counts = (int(unread > 0), 0 if change.entries else lapses)
+    writing.database.run(_ADVANCE, (seq, change.digest, *counts, at, unfit, *key))
     if change.head is not None:
         _write_head(writing, key, change.head, generation, unread)
     return Applied(from_micros(at))
@@ -104,7 +115,7 @@ def end_run(writing: Writing, key: tuple[str, str], generation: int) -> None:
         "UPDATE approval SET state = 'withdrawn' WHERE tenant = ? AND run_id = ? AND generation = ? AND state = 'pending'",
         (*key, generation),
     )
-    run(_GIVE_BACK, (None, 0, None, 0, "", writing.instant.boot, writing.instant.nanos, *key))
+    run(_GIVE_BACK, (None, 0, None, 0, writing.instant.boot, writing.instant.nanos, *key))
 
 
 def find_approval(
@@ -121,7 +132,7 @@ def put_approval(writing: Writing, row: ApprovalRow, generation: int) -> None:
 
 
 def _fence_verdict(writing: Writing, change: RunChange, fence: Row) -> Verdict | None:
-    _, owner, epoch, version, _, digest, _, _, changed_at = fence
+    _, owner, epoch, version, _, digest, _, _, changed_at, _ = fence
     if change.digest and version == change.version + 1 and digest == change.digest:
         return Applied(from_micros(changed_at))
     if owner != change.worker or epoch != change.epoch:
@@ -203,7 +214,7 @@ def _write_head(
         calls = unread > seen
         due = micros_or_none(due_from(update, calls=calls, now=writing.now))
         stopped = (writing.instant.boot, writing.instant.nanos)
-        values = (wake_at, 1, due, int(calls), update.unfit_build, *stopped, *key)
+        values = (wake_at, 1, due, int(calls), *stopped, *key)
         writing.database.run(_GIVE_BACK, values)
 
 

@@ -22,7 +22,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
-from outlast.store.moment import from_micros, micros_or_none, time_or_none, to_micros
+from outlast.store.moment import Instant, from_micros, micros_or_none, time_or_none, to_micros
 from outlast.store.sqlite.database import Row
 
 HEAD = (
@@ -40,6 +40,7 @@ APPROVAL = (
     " requested_at, decided_at, decided_by, body"
 )
 WORKER = "worker, host, pid, build, workflows, lease, boot, renewed"
+LEASE = "boot, renewed, lease"
 
 _covers = msgspec.json.Decoder(tuple[CoverRow, ...])
 _texts = msgspec.json.Decoder(tuple[str, ...])
@@ -141,6 +142,36 @@ def approval_values(row: ApprovalRow) -> Row:
 
 
 def worker_of(row: Row) -> WorkerRow:
-    """Return the worker in the columns `WORKER`."""
+    """Return the worker in the columns `WORKER`; without workflows when these cannot be read."""
     lease = timedelta(microseconds=row[5])
-    return WorkerRow(WorkerId(row[0]), row[1], row[2], row[3], _texts.decode(row[4]), lease)
+    try:
+        workflows = _texts.decode(row[4])
+    except msgspec.DecodeError:
+        workflows = ()
+    return WorkerRow(WorkerId(row[0]), row[1], row[2], row[3], workflows, lease)
+
+
+def lease_of(row: Row) -> tuple[Instant, timedelta]:
+    """Return the last renewal and the length of the lease in the columns `LEASE`: all that a judgement of life needs."""
+    boot, renewed, lease = row
+    return Instant(boot, renewed), timedelta(microseconds=lease)
+
+
+def unfit_text(builds: tuple[str, ...]) -> str:
+    """Return the column `unfit_builds`: SQL finds a build in it by `unfit_line`."""
+    return "\n".join(["", *map(_json_text, builds), ""]) if builds else ""
+
+
+def unfit_line(build: str) -> str:
+    """Return what stands in the column `unfit_builds` exactly when `build` is among them."""
+    return f"\n{_json_text(build)}\n"
+
+
+def unfit_of(text: str) -> tuple[str, ...]:
+    """Return the builds in the column `unfit_builds`."""
+    return tuple(msgspec.json.decode(line, type=str) for line in text.split("\n") if line)
+
+
+def _json_text(text: str) -> str:
+    # JSON holds no bare line feed, so that none can be taken for the end of a line.
+    return msgspec.json.encode(text).decode()

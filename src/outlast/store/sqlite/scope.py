@@ -8,9 +8,9 @@ from datetime import datetime
 from outlast.store.change import WorkerId
 from outlast.store.moment import Instant, lapsed, to_micros
 from outlast.store.sqlite.database import Database
-from outlast.store.sqlite.row import WORKER, worker_of
+from outlast.store.sqlite.row import LEASE, lease_of
 
-_WORKER = f"SELECT {WORKER} FROM worker WHERE worker = ?"
+_LEASE = f"SELECT {LEASE} FROM worker WHERE worker = ?"
 
 
 class Writing:
@@ -32,10 +32,8 @@ class Writing:
         """Return whether the worker's lease still runs."""
         known = self._live.get(worker)
         if known is None:
-            row = self.database.row(_WORKER, (worker,))
-            known = row is not None and not lapsed(
-                Instant(row[6], row[7]), worker_of(row).lease, self.instant
-            )
+            row = self.database.row(_LEASE, (worker,))
+            known = row is not None and not lapsed(*lease_of(row), self.instant)
             self._live[worker] = known
         return known
 

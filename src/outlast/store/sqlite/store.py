@@ -107,6 +107,7 @@ class SQLiteStore:
         self._open_writers: list[Database] = []
         self._open_readers: list[Database] = []
         self._checkpointer: Checkpointer | None = None
+        self._abandoned = False
         self._writing = Lane(path, "outlast-sqlite-write", idle=self._idle, last=self._end_writing)
         self._reading = Lane(path, "outlast-sqlite-read", idle=lambda: None, last=self._end_reading)
         self._commits = GroupCommit(self._write)
@@ -264,7 +265,10 @@ class SQLiteStore:
         return self._watch.subscribe(wake)
 
     async def close(self) -> None:
-        """Finish what is queued, stop both threads and close the file. Idempotent."""
+        """Finish what is queued, stop both threads and close the file. Idempotent.
+
+        Workers that were not retired are not taken for dead by this: their leases decide, or the end of this process.
+        """
         if os.getpid() != self._process:
             return
         self._watch.clear()
@@ -273,6 +277,11 @@ class SQLiteStore:
             lane.stop()
             await asyncio.shield(asyncio.wrap_future(lane.ended))
             lane.join()
+
+    async def abandon(self) -> None:
+        """Close as if the process had died: its workers are dead from now on. For tests."""
+        self._abandoned = True
+        await self.close()
 
     # on the threads
 
@@ -331,7 +340,10 @@ class SQLiteStore:
     def _end_writing(self) -> None:
         for database in self._open_writers:
             database.close()
-        self._locks.release()
+        if self._abandoned:
+            self._locks.abandon()
+        else:
+            self._locks.close()
 
     def _end_reading(self) -> None:
         for database in self._open_readers:

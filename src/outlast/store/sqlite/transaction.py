@@ -1,14 +1,13 @@
 """One write transaction: many changes of many runs, each with a verdict of its own.
 
-Each change runs in a savepoint: what does not hold, or cannot be stored, is undone alone. Errors that end the transaction
-(disk, lock, damage) are nobody's verdict; they go up, and nothing was written.
+Each change runs in a savepoint: what does not hold, cannot be stored, or meets a row that cannot be read, is undone alone.
+Errors of the file itself (disk, lock, damaged pages) are nobody's verdict; they go up, and nothing was written.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-
-import apsw
 
 from outlast.store.bound import UNSTORABLE, unstorable_part
 from outlast.store.change import (
@@ -23,16 +22,10 @@ from outlast.store.change import (
     WorkerId,
 )
 from outlast.store.sqlite import owned, unowned
+from outlast.store.sqlite.failure import concerns_all, refusal_of
 from outlast.store.sqlite.scope import Writing
 
-_ITS_OWN_FAULT = (
-    apsw.ConstraintError,
-    apsw.MismatchError,
-    apsw.RangeError,
-    apsw.TooBigError,
-    OverflowError,
-    TypeError,
-)
+logger = logging.getLogger("outlast.store")
 
 
 def write_all(writing: Writing, changes: Sequence[Change]) -> list[Verdict]:
@@ -61,10 +54,12 @@ def _write_one(writing: Writing, change: Change) -> Verdict:
     run("SAVEPOINT change")
     try:
         verdict = _apply(writing, change)
-    except _ITS_OWN_FAULT as error:
-        if not writing.database.in_transaction:
+    except Exception as error:
+        # Whatever one change, or one damaged row, leads to is the verdict of that change alone.
+        if concerns_all(error) or not writing.database.in_transaction:
             raise
-        verdict = Refused(UNSTORABLE, type(error).__name__)
+        verdict = refusal_of(error)
+        logger.exception("a change of %s is refused", _name(change))
     if not isinstance(verdict, Applied):
         run("ROLLBACK TO change")
     run("RELEASE change")
@@ -79,6 +74,12 @@ def _apply(writing: Writing, change: Change) -> Verdict:
     if isinstance(change, StartRun):
         return unowned.start(writing, change)
     return unowned.write(writing, change)
+
+
+def _name(change: Change) -> str:
+    return (
+        f"control {change.name}" if isinstance(change, PutControl) else f"run {change.run}"
+    )
 
 
 def _place(change: Change) -> tuple[str, str]:

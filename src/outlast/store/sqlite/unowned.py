@@ -40,7 +40,11 @@ _STANDING = "SELECT generation, open, changed_at FROM run WHERE tenant = ? AND r
 _HAS_UNREAD = """
 SELECT EXISTS (SELECT 1 FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0)
 """
-_KNOWN_MESSAGE = "SELECT at FROM message WHERE tenant = ? AND run_id = ? AND message_id = ?"
+_KNOWN_MESSAGE = """
+SELECT at FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND message_id = ?
+"""
+_FIRST_GENERATION = 1
+"""A message that comes before its run waits for this one."""
 _ADD_MESSAGE = """
 INSERT INTO message (tenant, run_id, number, message_id, generation, kind, name, sender, at, body)
 VALUES (?1, ?2, (SELECT ifnull(max(number), 0) + 1 FROM message WHERE tenant = ?1 AND run_id = ?2),
@@ -125,25 +129,25 @@ def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, stopped
 
 
 def _put_message(writing: Writing, change: PutMessage) -> Verdict:
-    known = _known_at(writing, change.run, change.message)
+    row = _standing(writing, change.run)
+    generation = _FIRST_GENERATION if row is None else row[0]
+    known = _known_at(writing, change.run, generation, change.message)
     if known is not None:
         return known
-    row = _standing(writing, change.run)
     if row is None and not change.early:
         return Refused("not_found")
     if row is not None and not row[1]:
         return Refused("closed")
-    # A message that comes before its run waits for the first generation.
-    _deliver(writing, change.run, change.message, 1 if row is None else row[0])
+    _deliver(writing, change.run, change.message, generation)
     return Applied(writing.now)
 
 
 def _decide(writing: Writing, change: Decide) -> Verdict:
-    known = _known_at(writing, change.run, change.message)
+    standing = _standing(writing, change.run)
+    generation = _FIRST_GENERATION if standing is None else standing[0]
+    known = _known_at(writing, change.run, generation, change.message)
     if known is not None:
         return known
-    standing = _standing(writing, change.run)
-    generation = 0 if standing is None else standing[0]
     key = (change.run.tenant, change.run.run_id)
     row = find_approval(writing, key, generation, change.approval_id)
     refusal = decision_refusal(row, change, writing.now)
@@ -188,8 +192,11 @@ def _standing(writing: Writing, run: RunKey) -> Row | None:
     return writing.database.row(_STANDING, (run.tenant, run.run_id))
 
 
-def _known_at(writing: Writing, run: RunKey, message: Message) -> Applied | None:
-    at = writing.database.value(_KNOWN_MESSAGE, (run.tenant, run.run_id, message.message_id))
+def _known_at(
+    writing: Writing, run: RunKey, generation: int, message: Message
+) -> Applied | None:
+    key = (run.tenant, run.run_id, generation, message.message_id)
+    at = writing.database.value(_KNOWN_MESSAGE, key)
     return None if at is None else Applied(from_micros(at))
 
 

@@ -42,7 +42,7 @@ CREATE TABLE run (
     open         INTEGER NOT NULL DEFAULT 1,
     due          INTEGER,
     calls        INTEGER NOT NULL DEFAULT 0, -- unconsumed mail that offers the run
-    unfit_build  TEXT NOT NULL DEFAULT '',
+    unfit_builds TEXT NOT NULL DEFAULT '',   -- a line of JSON text for each, with a line feed before, between and after
     stopped_boot TEXT,                       -- when the last owner could last have begun an attempt
     stopped      INTEGER,
     ended_by     TEXT NOT NULL DEFAULT '',   -- who terminated it
@@ -97,7 +97,7 @@ CREATE TABLE message (
     PRIMARY KEY (tenant, run_id, number)
 ) STRICT, WITHOUT ROWID;
 
-CREATE UNIQUE INDEX message_id ON message (tenant, run_id, message_id);
+CREATE UNIQUE INDEX message_id ON message (tenant, run_id, generation, message_id);
 CREATE INDEX message_unread ON message (tenant, run_id, generation, number) WHERE consumed = 0;
 
 CREATE TABLE outbox (

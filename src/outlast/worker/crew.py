@@ -1,0 +1,128 @@
+"""The attempts of one run that are under way in this worker: begun, resting between two tries, standing by, ended.
+
+Each is a task. Once `end` has returned none of them can act any more, but for threads, which the executor counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from typing import Any
+
+from outlast.journal.entry import OperationId
+from outlast.store.change import RunKey
+from outlast.worker.bridge import RunLost
+from outlast.worker.wait import Waits
+
+logger = logging.getLogger("outlast.worker")
+
+LOOK_AGAIN_SECONDS = 10.0
+"""No wait for a due time is longer in one piece: the store's clock may be set meanwhile."""
+
+
+class Crew:
+    """The attempts of a run.
+
+    Args:
+        run: Whose.
+        waits: Knows which of them rest, and until when.
+        now: The store's time.
+        changed: Called when the pilot should look at its run again.
+    """
+
+    def __init__(
+        self,
+        run: RunKey,
+        waits: Waits,
+        now: Callable[[], datetime],
+        changed: Callable[[], None],
+    ) -> None:
+        self._run = run
+        self._waits = waits
+        self._now = now
+        self._changed = changed
+        self._tasks: dict[OperationId, asyncio.Task[None]] = {}
+        self._standing_by: set[OperationId] = set()
+        self.lost = False
+        """An attempt found that the worker may no longer act."""
+        self.broken: Exception | None = None
+        """An attempt met an error of ours."""
+
+    @property
+    def attempting(self) -> bool:
+        """Whether any of them does more than rest until its next try is due."""
+        return any(one not in self._waits.retries for one in self._tasks)
+
+    @property
+    def acting(self) -> bool:
+        """Whether any of them does more than rest or stand by."""
+        return any(
+            one not in self._waits.retries and one not in self._standing_by for one in self._tasks
+        )
+
+    def begin(self, operation: OperationId, work: Coroutine[Any, Any, None]) -> None:
+        """Begin to bring an operation to its outcome."""
+
+        async def attempt() -> None:
+            try:
+                await work
+            except RunLost:
+                self.lost = True
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                logger.exception("run %s: operation %s broke inside Outlast", self._run, operation)
+                self.broken = error
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if self._tasks.get(operation) is task:
+                del self._tasks[operation]
+            self._changed()
+
+        task = asyncio.get_running_loop().create_task(attempt(), name=f"{self._run} {operation}")
+        self._tasks[operation] = task
+        task.add_done_callback(ended)
+
+    async def rest_until(self, operation: OperationId, due: datetime) -> None:
+        """Wait for the store's time; the run may be parked meanwhile."""
+        self._waits.retries[operation] = due
+        self._changed()
+        try:
+            while (wait := (due - self._now()).total_seconds()) > 0:  # noqa: ASYNC110 - no event says that a clock was set
+                await asyncio.sleep(min(wait, LOOK_AGAIN_SECONDS))
+        finally:
+            self._waits.retries.pop(operation, None)
+
+    async def stand_by(self, operation: OperationId, seconds: float) -> None:
+        """Wait without acting; a stop need not wait for that."""
+        self._standing_by.add(operation)
+        self._changed()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._standing_by.discard(operation)
+
+    def abandon(self, operation: OperationId) -> None:
+        """Cancel what nobody waits for any more."""
+        task = self._tasks.pop(operation, None)
+        if task is not None:
+            task.cancel()
+
+    def abandon_closed(self, is_open: Callable[[OperationId], bool]) -> None:
+        """Cancel the attempts of operations that have an outcome."""
+        for operation in [one for one in self._tasks if not is_open(one)]:
+            self.abandon(operation)
+
+    def cancel(self) -> None:
+        """Cancel all of them."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def end(self) -> None:
+        """Cancel all of them, and wait until none is under way."""
+        tasks = list(self._tasks.values())
+        self.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,50 @@
+"""What the pilot writes about a request to a person, and about the end of a run."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from outlast.journal.entry import ApprovalRequested, Completed
+from outlast.replay.command import RequestApproval
+from outlast.replay.ledger import match_sha256
+from outlast.replay.machine import Outcome
+from outlast.store.change import ApprovalPut, CoverRow, HeadUpdate, Status
+from outlast.worker.proposal import Proposal, Rank
+
+_REASON_LENGTH = 500
+
+
+def asking(command: RequestApproval, now: datetime) -> Proposal:
+    """Return the request; its deadlines count from `now`, the store's time."""
+    entry = ApprovalRequested(
+        operation=command.operation,
+        approval_id=command.approval_id,
+        role=command.role,
+        subject=command.subject,
+        subject_sha256=command.subject_sha256,
+        covers=command.covers,
+        expires_at=now + command.expires_in,
+        use_by=now + command.use_within,
+    )
+    put = ApprovalPut(
+        approval_id=entry.approval_id,
+        operation=entry.operation,
+        role=entry.role,
+        subject_sha256=entry.subject_sha256,
+        expires_at=entry.expires_at,
+        use_by=entry.use_by,
+        covers=tuple(CoverRow(one.effect, match_sha256(one)) for one in entry.covers),
+        body=msgspec.json.encode(entry),
+    )
+    return Proposal(Rank.REQUEST, entry, guard=command.operation, approval=put)
+
+
+def ending(outcome: Outcome) -> Proposal:
+    """Return the end of the run."""
+    reason = ""
+    if not isinstance(outcome, Completed):
+        reason = f"{outcome.failure.type}: {outcome.failure.message}"[:_REASON_LENGTH]
+    status = Status(str(type(outcome).__struct_config__.tag))
+    return Proposal(Rank.END, outcome, head=HeadUpdate(status=status, reason=reason, release=True))
