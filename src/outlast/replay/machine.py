@@ -271,7 +271,7 @@ class Machine:
         assert self._now is not None
         operation = self._next_operation()
         handle.operation = operation
-        due = self._now + timedelta(seconds=delay_seconds)
+        due = _later(self._now, delay_seconds)
         self._agenda.open(
             TimerOperation(operation, handle), StartTimer(operation=operation, due=due)
         )
@@ -562,3 +562,11 @@ def _set_failure(
 ) -> None:
     if not future.done():
         future.set_exception(rebuild(failure, raises))
+
+
+def _later(moment: datetime, seconds: float) -> datetime:
+    """Return the moment so many seconds later, or the last one that can be written."""
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=moment.tzinfo)

@@ -49,9 +49,8 @@ def unstorable_part(change: Change) -> str:
         case RunChange():
             return _first(_owned(change))
         case StartRun():
-            names = _texts((), run_id=change.run.run_id, tenant=change.run.tenant)
             what = _texts((), workflow=change.workflow, fingerprint=change.fingerprint)
-            return _first(itertools.chain(names, what, _entries(change)))
+            return _first(itertools.chain(_run(change.run), what, _entries(change)))
         case PutMessage():
             return _first(itertools.chain(_run(change.run), _message(("message",), change.message)))
         case Decide():

@@ -35,6 +35,8 @@ from outlast.workflows.call import Call, plain
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_LONGEST_ATTEMPT = timedelta(days=365)
+
 
 class Definition(Generic[P, R]):
     """What the three have in common: a function, a name, and codecs made of its annotations.
@@ -413,11 +415,11 @@ def once_unless(rules: EffectOptions, retry: RetryPolicy | None) -> RetryPolicy:
 
 def _check_options(definition: Definition[Any, Any], options: AttemptOptions) -> None:
     timeout = options.start_to_close_timeout
-    if timeout is not None and timeout <= timedelta(0):
+    if timeout is not None and not timedelta(0) < timeout < _LONGEST_ATTEMPT:
         raise DefinitionError(
             f"{definition.kind} {definition.name} has a start_to_close_timeout of {timeout}",
             step=definition.name,
-            hint="give a time longer than nothing",
+            hint="give a time longer than nothing and shorter than a year",
         )
     unfit = [one for one in options.raises if not _can_arrive(one)]
     if unfit:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from outlast.approvals.request import still_asks, subject_of
+from outlast.effects.key import check_name
 from outlast.errors import DefinitionError
 from outlast.journal.codec import codec_for
 from outlast.journal.entry import Cover
@@ -20,6 +21,8 @@ from outlast.workflows.definition import Effect, Pattern
 from outlast.workflows.message import Signal
 
 T = TypeVar("T")
+
+_LONGEST = timedelta(days=36_500)
 
 _PLAIN: frozenset[type[Any]] = frozenset({dict, list, str, int, float, bool, type(None)})
 
@@ -106,13 +109,15 @@ async def approval(
     Raises:
         ApprovalDeniedError: Somebody said no.
         ApprovalExpiredError: Nobody decided in time. Uncaught, it ends the run as cancelled.
-        DefinitionError: A cover is not a call of an effect, or a time is not longer than nothing.
+        DefinitionError: A cover is not a call of an effect, a time cannot be waited for, or the role's name cannot be stored.
     """
     current = context("outlast.approval")
     until = expires_in if use_within is None else use_within
-    if expires_in <= timedelta(0) or until <= timedelta(0):
+    check_name(role, what="role")
+    if not (timedelta(0) < expires_in < _LONGEST and timedelta(0) < until < _LONGEST):
         raise DefinitionError(
-            "an approval needs time", hint="give expires_in and use_within longer than nothing"
+            f"an approval cannot wait from {expires_in} to {until}",
+            hint="give expires_in and use_within longer than nothing and shorter than a hundred years",
         )
     shown = codec_for(_annotation_of(subject), where="the subject of an approval").encode(subject)
     pairs = [_cover(one) for one in covers]

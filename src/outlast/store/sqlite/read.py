@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from outlast.journal.entry import StampedRow
 from outlast.store.change import (
-    CLOSED,
     ApprovalRow,
     OutboxItem,
     RunHead,
@@ -81,13 +80,31 @@ def owned(database: Database, worker: WorkerId) -> list[RunHead]:
 
 def heads(database: Database, tenant: str, wanted: HeadFilter) -> list[RunHead]:
     """Return a page of the tenant's runs, newest first."""
-    terms, values = ["tenant = ?"], [tenant]
-    parameters: list[str | int] = [*values]
-    if wanted.statuses:
-        terms.append(f"status IN ({', '.join('?' * len(wanted.statuses))})")
-        parameters += sorted(status.value for status in wanted.statuses)
-        if not wanted.statuses & CLOSED:
-            terms.append("open = 1")
+    with database.moment():
+        return _heads(database, tenant, wanted)
+
+
+def _heads(database: Database, tenant: str, wanted: HeadFilter) -> list[RunHead]:
+    if not wanted.statuses:
+        return _page(database, tenant, None, wanted)
+    # A look for each status, each in the order of an index: one for all of them would read and sort every run that fits.
+    found = [
+        head
+        for status in sorted(wanted.statuses)
+        for head in _page(database, tenant, status, wanted)
+    ]
+    found.sort(key=lambda head: (head.created_at, head.run.run_id), reverse=True)
+    return found[: max(wanted.limit, 0)]
+
+
+def _page(
+    database: Database, tenant: str, status: Status | None, wanted: HeadFilter
+) -> list[RunHead]:
+    terms = ["tenant = ?"]
+    parameters: list[str | int] = [tenant]
+    if status is not None:
+        terms.append("status = ?")
+        parameters.append(status.value)
     if wanted.workflow:
         terms.append("workflow = ?")
         parameters.append(wanted.workflow)

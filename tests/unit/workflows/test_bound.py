@@ -1,0 +1,18 @@
+"""Times that cannot be waited for are refused where they are written, and never break a run from inside."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+import outlast
+from outlast.errors import DefinitionError
+
+
+def test_a_timeout_beyond_reason_is_refused_at_import() -> None:
+    """A timeout that no clock can add is a mistake of the declaration."""
+    with pytest.raises(DefinitionError, match="start_to_close_timeout"):
+
+        @outlast.step(start_to_close_timeout=timedelta.max)
+        def endless() -> None: ...
