@@ -22,6 +22,6 @@ class TestSQLite(StoreConformance):
             try:
                 yield Bench(store, clock)
             finally:
-                await store.close()
+                await store.abandon()
 
         return opened

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import tempfile
+from collections import defaultdict
 from datetime import timedelta
 from pathlib import Path
 
@@ -60,7 +61,7 @@ updates = st.builds(
     st.booleans(),
     st.booleans(),
     st.none() | st.integers(0, 3),
-    st.sampled_from(["", "b1"]),
+    st.sampled_from(["", "b1", "b2"]),
     st.none() | st.integers(-3, 9),
 )
 
@@ -78,8 +79,8 @@ class TwoStores(RuleBasedStateMachine):
         self.sqlite = self.loop.run_until_complete(
             open_sqlite(Path(self.folder) / "s.db", clock=self.clock)
         )
-        self.accepted = {run: set() for run in RUNS}
-        self.consumed = {run: [] for run in RUNS}
+        self.accepted = defaultdict(set)
+        self.consumed = defaultdict(list)
         self.epochs = dict.fromkeys(RUNS, 0)
         self.rows = {}
         self.last = None
@@ -108,9 +109,10 @@ class TwoStores(RuleBasedStateMachine):
                 self.rows[change.run, change.generation] = list(change.entries)
             case RunChange() if before.version == change.version:
                 self.rows[change.run, before.generation] += change.entries
-                self.consumed[change.run] += change.consumed
+                self.consumed[change.run, before.generation] += change.consumed
             case PutMessage() | Decide():
-                self.accepted[change.run].add(change.message.message_id)
+                generation = 1 if before is None else before.generation
+                self.accepted[change.run, generation].add(change.message.message_id)
 
     def join(self, worker, build):
         """Register a worker with both."""
@@ -243,6 +245,17 @@ class TwoStores(RuleBasedStateMachine):
             return
         self.both(lambda store: store.workers())
         self.both(lambda store: store.outbox(100))
+        for worker in WORKERS:
+            owned = self.both(lambda store, worker=worker: store.owned(worker))
+            assert [head.run for head in owned] == [
+                run for run in RUNS if self.owner(run) == worker
+            ]
+        for status in STATUSES:
+            self.both(
+                lambda store, status=status: store.heads(
+                    "default", statuses=frozenset({status, Status.RUNNING}), limit=1
+                )
+            )
         for run in RUNS:
             image = self.both(lambda store, run=run: store.load(run))
             for approvals_pending in (True, False):
@@ -259,6 +272,11 @@ class TwoStores(RuleBasedStateMachine):
             self.epochs[run] = image.head.epoch
             self.check_image(run, image)
 
+    def owner(self, run):
+        """Return who owns a run."""
+        head = self.both(lambda store: store.head(run))
+        return None if head is None else head.owner
+
     def check_image(self, run, image):
         """Compare one run with the dict."""
         generation = image.head.generation
@@ -266,19 +284,19 @@ class TwoStores(RuleBasedStateMachine):
         assert image.head.next_seq == len(image.rows)
         times = [stamped.at for stamped in image.rows]
         assert times == sorted(times)
-        assert len(self.consumed[run]) == len(set(self.consumed[run]))
+        consumed = self.consumed[run, generation]
+        assert len(consumed) == len(set(consumed))
         unread = {stamped.message.message_id for stamped in image.messages}
         assert image.head.mail == bool(unread)
-        assert not unread & set(self.consumed[run])
-        if generation == 1:
-            assert unread | set(self.consumed[run]) == self.accepted[run]
+        assert not unread & set(consumed)
+        assert unread | set(consumed) == self.accepted[run, generation]
         if image.head.status.closed:
             assert (image.head.owner, image.head.wake_at, image.operations) == (None, None, ())
 
     def teardown(self):
         """Close both."""
         if hasattr(self, "loop"):
-            self.loop.run_until_complete(self.sqlite.close())
+            self.loop.run_until_complete(self.sqlite.abandon())
             self.loop.close()
             shutil.rmtree(self.folder)
 

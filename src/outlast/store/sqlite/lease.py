@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from outlast.errors import StoreError
 from outlast.store.change import RunHead, RunKey, Status, WorkerId, WorkerRow
 from outlast.store.moment import (
     END_OF_TIME,
@@ -239,8 +240,8 @@ def _due_run(row: Row) -> _DueRun | None:
     _, *columns, boot, nanos = row
     try:
         head = head_of(tuple(columns))
-    except (KeyError, ValueError, OverflowError) as error:
-        _say_skipped(str(row[1]), str(row[2]), repr(error))
+    except (StoreError, ValueError, OverflowError) as error:
+        _say_skipped(str(row[1]), str(row[2]), str(error))
         return None
     if head.status not in _CLAIMABLE:
         _say_skipped(str(row[1]), str(row[2]), f"it is {head.status} and yet due")

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import msgspec
 
+from outlast.errors import StoreCorruptError
 from outlast.journal.entry import EntryRow, StampedRow
 from outlast.store.change import (
     ApprovalPut,
@@ -48,13 +49,24 @@ _STATUSES = {status.value: status for status in Status}
 
 
 def head_of(row: Row) -> RunHead:
-    """Return the head in the columns `HEAD`."""
+    """Return the head in the columns `HEAD`.
+
+    Raises:
+        StoreCorruptError: Nobody knows the status.
+    """
+    status = _STATUSES.get(row[5])
+    if status is None:
+        raise StoreCorruptError(
+            f"the run has the status {row[5]!r}, which this version does not know",
+            run=row[1],
+            hint="open the file with the version that wrote it; `outlast doctor` looks for damage",
+        )
     return RunHead(
         run=RunKey(row[0], row[1]),
         generation=row[2],
         workflow=row[3],
         fingerprint=row[4],
-        status=_STATUSES[row[5]],
+        status=status,
         reason=row[6],
         owner=row[7],
         epoch=row[8],

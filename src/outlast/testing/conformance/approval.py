@@ -104,6 +104,24 @@ class ApprovalConformance:
         assert len(await bench.store.approvals("default", pending=False)) == 1
 
     @scenario
+    async def test_decision_of_the_former_run_decides_nothing(self, bench: Bench) -> None:
+        """The request of a restarted id is another one, also for a decision that has the same id."""
+        head = await requested(bench)
+        await bench.apply(deciding(head.run))
+        await bench.apply(ending(head, consumed=("d1",)))
+        assert await bench.one(deciding(head.run)) == Applied(bench.clock.now())
+        await bench.start(generation=2, worker=WorkerId("w1"))
+        assert await bench.one(deciding(head.run)) == Refused("unknown", "a1")
+        second = await bench.head(head.run)
+        await bench.apply(following(second, approvals=(asking(bench.clock),)))
+        await bench.apply(deciding(head.run))
+        (mail,) = await bench.store.mail(head.run)
+        assert mail.message.message_id == "d1"
+        image = await bench.store.load(head.run)
+        assert image is not None
+        assert [row.state for row in image.approvals] == ["approved"]
+
+    @scenario
     async def test_decision_must_fit(self, bench: Bench) -> None:
         """Unknown, on another hash, second and late decisions are refused, each with its word."""
         head = await requested(bench)

@@ -198,6 +198,13 @@ class ChangeConformance:
         assert {verdict.reason for verdict in verdicts if isinstance(verdict, Refused)} == {
             "unstorable"
         }
+        assert [verdict.part for verdict in verdicts if isinstance(verdict, Refused)] == [
+            "workflow",
+            "fingerprint",
+            "entries[0].body",
+            "head.wake_at",
+            "operations[0].name",
+        ]
         assert await bench.store.head(bad.run) is None
         assert (await bench.head(good.run)).status is Status.READY
 

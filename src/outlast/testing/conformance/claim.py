@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from outlast.store.change import RunKey, Status, WorkerId
+from outlast.store.change import RunKey, Status, Terminate, WorkerId
+from outlast.store.protocol import SUSPECT_LAPSES
 from outlast.testing.conformance.bench import (
     LEASE,
     WORKFLOWS,
@@ -193,6 +194,116 @@ class ClaimConformance:
         await bench.apply(parking(taken, status=Status.BLOCKED, unfit_build="b1", ignore_mail=True))
         assert (await bench.claim(same)).runs == ()
         assert (await bench.claim_one(other)).run == head.run
+
+    @scenario
+    async def test_unfit_builds_are_all_remembered(self, bench: Bench) -> None:
+        """Of several builds that do not fit none is offered the run again: it does not go to and fro between them."""
+        head = await bench.owned()
+        workers = [WorkerId("w1"), await bench.worker("w2", build="b2")]
+        await bench.apply(parking(head, status=Status.BLOCKED, unfit_build="b1"))
+        taken = await bench.claim_one(workers[1])
+        await bench.apply(parking(taken, status=Status.BLOCKED, unfit_build="b2"))
+        for worker in workers:
+            claim = await bench.claim(worker)
+            assert (claim.runs, claim.next_due) == ((), None)
+        third = await bench.claim_one(await bench.worker("w3", build="b3"))
+        wake_at = bench.clock.now() + SECOND
+        await bench.apply(parking(third, wake_at=wake_at))
+        assert (await bench.claim(WorkerId("w3"))).next_due == wake_at
+        assert (await bench.claim(workers[0])).next_due is None
+        bench.clock.advance(SECOND)
+        assert [(await bench.claim(worker)).runs for worker in workers] == [(), ()]
+        assert (await bench.claim_one(WorkerId("w3"))).run == head.run
+
+    @scenario
+    async def test_mail_does_not_make_a_build_fit(self, bench: Bench) -> None:
+        """A build that took the run for its mail and gave it back is not offered it by time."""
+        head = await bench.owned()
+        await bench.apply(parking(head, status=Status.BLOCKED, unfit_build="b1"))
+        await bench.apply(sending(head.run))
+        taken = await bench.claim_one(WorkerId("w1"))
+        await bench.apply(parking(taken, status=Status.READY, ignore_mail=True))
+        assert (await bench.claim(WorkerId("w1"))).runs == ()
+
+    @scenario
+    async def test_progress_forgets_unfit_builds(self, bench: Bench) -> None:
+        """After new entries every build may try again, but for one that the same change says does not fit."""
+        head = await bench.owned()
+        second = await bench.worker("w2", build="b2")
+        await bench.apply(parking(head, status=Status.BLOCKED, unfit_build="b1"))
+        taken = await bench.claim_one(second)
+        change = parking(taken, entries=1, status=Status.BLOCKED, unfit_build="b2")
+        await bench.apply(change)
+        assert (await bench.claim(second)).runs == ()
+        taken = await bench.claim_one(WorkerId("w1"))
+        await bench.apply(following(taken))
+        await bench.apply(parking(await bench.head(head.run), status=Status.READY))
+        assert (await bench.claim_one(second)).run == head.run
+
+    @scenario
+    async def test_new_generation_knows_no_unfit_build(self, bench: Bench) -> None:
+        """A restarted id is a new run: every build may try it."""
+        head = await bench.owned()
+        await bench.apply(parking(head, status=Status.BLOCKED, unfit_build="b1"))
+        await bench.apply(Terminate(head.run, by="alice", reason="enough"))
+        await bench.start(generation=2)
+        assert (await bench.claim_one(WorkerId("w1"))).generation == 2
+
+    @scenario
+    async def test_suspects_are_taken_one_at_a_time(self, bench: Bench) -> None:
+        """Of runs whose owners died again and again a worker owns one, beside any number of others."""
+        names = ("a", "b", "c")
+        for name in names:
+            await bench.start(name)
+        for number in range(SUSPECT_LAPSES):
+            worker = await bench.worker(f"dying-{number}")
+            assert len((await bench.claim(worker)).runs) == len(names)
+            bench.clock.advance(LEASE)
+        worker = await bench.worker()
+        await bench.start("innocent")
+        taken = (await bench.claim(worker)).runs
+        assert [one.head.run.run_id for one in taken] == ["a", "innocent"]
+        assert taken[0].head.lapses == SUSPECT_LAPSES
+        assert (await bench.claim(worker)).runs == ()
+        assert (await bench.claim_one(await bench.worker("w2"))).run.run_id == "b"
+        await bench.apply(following(taken[0].head))
+        assert (await bench.claim_one(worker)).run.run_id == "c"
+
+    @scenario
+    async def test_owned_runs(self, bench: Bench) -> None:
+        """A worker finds what it owns, as it stands, by run and in every tenant, and nothing else."""
+        worker, other = await bench.worker(), await bench.worker("w2")
+        for name, tenant, owner in (
+            ("b", "default", worker),
+            ("a", "z", worker),
+            ("a", "default", worker),
+            ("c", "default", other),
+            ("d", "default", None),
+        ):
+            await bench.start(name, tenant=tenant, worker=owner)
+        owned = await bench.store.owned(worker)
+        runs = [RunKey("default", "a"), RunKey("default", "b"), RunKey("z", "a")]
+        assert [head.run for head in owned] == runs
+        assert owned[0] == await bench.head(runs[0])
+        assert await bench.store.owned(WorkerId("nobody")) == []
+
+    @scenario
+    async def test_owned_no_more(self, bench: Bench) -> None:
+        """What was given back, has ended, was taken over or left at retirement is not owned; a claimed run is."""
+        worker = await bench.worker()
+        for name in ("parked", "ended", "stopped", "kept"):
+            await bench.start(name)
+        heads = {one.head.run.run_id: one.head for one in (await bench.claim(worker)).runs}
+        await bench.apply(parking(heads["parked"]))
+        await bench.apply(ending(heads["ended"]))
+        await bench.apply(Terminate(heads["stopped"].run, by="alice", reason="enough"))
+        assert await bench.store.owned(worker) == [heads["kept"]]
+        bench.clock.advance(LEASE)
+        second = await bench.worker("w2")
+        taken = await bench.claim_one(second)
+        assert (await bench.store.owned(worker), await bench.store.owned(second)) == ([], [taken])
+        await bench.store.retire(second)
+        assert await bench.store.owned(second) == []
 
     @scenario
     async def test_workers_are_listed(self, bench: Bench) -> None:

@@ -137,6 +137,49 @@ class MessageConformance:
         assert [stamped.message.message_id for stamped in image.messages] == ["m1"]
 
     @scenario
+    async def test_message_ids_belong_to_a_generation(self, bench: Bench) -> None:
+        """A restarted id is a new run: a message is not taken for one that the former run was sent."""
+        head = await bench.owned()
+        await bench.apply(sending(head.run))
+        await bench.apply(ending(head, consumed=("m1",)))
+        await bench.start(generation=2, worker=WorkerId("w1"))
+        bench.clock.advance(SECOND)
+        second = await bench.apply(sending(head.run))
+        assert second == Applied(bench.clock.now())
+        assert await bench.apply(sending(head.run)) == second
+        image = await bench.store.load(head.run)
+        assert image is not None
+        assert [(one.message, one.at) for one in image.messages] == [(letter(), second.at)]
+        assert image.head.mail
+        await bench.apply(following(image.head, consumed=("m1",)))
+        assert await bench.store.mail(head.run) == ()
+        assert await bench.apply(sending(head.run)) == second
+
+    @scenario
+    async def test_numbers_go_on_in_the_next_generation(self, bench: Bench) -> None:
+        """A message is numbered after all that the id was ever sent."""
+        head = await bench.owned()
+        await bench.apply(sending(head.run))
+        await bench.apply(Terminate(head.run, by="alice", reason="enough"))
+        await bench.start(generation=2)
+        await bench.apply(sending(head.run))
+        assert [one.number for one in await bench.store.mail(head.run)] == [2]
+
+    @scenario
+    async def test_early_message_belongs_to_the_first_generation(self, bench: Bench) -> None:
+        """A message that came before the run is known to its first generation, and to no later one."""
+        run = RunKey("default", "run")
+        first = await bench.apply(sending(run, early=True))
+        bench.clock.advance(SECOND)
+        assert await bench.apply(sending(run, early=True)) == first
+        head = await bench.owned()
+        assert await bench.apply(sending(run)) == first
+        await bench.apply(ending(head, consumed=("m1",)))
+        assert await bench.apply(sending(run)) == first
+        await bench.start(generation=2)
+        assert await bench.apply(sending(run)) == Applied(bench.clock.now())
+
+    @scenario
     async def test_closed_run_takes_no_mail(self, bench: Bench) -> None:
         """A closed run refuses messages, but knows those it had."""
         head = await bench.owned()

@@ -1,6 +1,8 @@
 """A SQLite store on a real file: every reason to refuse, group commit, hints, the end."""
 
 import asyncio
+import gc
+import os
 import threading
 from datetime import timedelta
 
@@ -14,7 +16,14 @@ from outlast.store.sqlite import store as store_module
 from outlast.store.sqlite.connection import APPLICATION_ID, SQLiteOptions
 from outlast.store.sqlite.store import open_sqlite
 from outlast.testing.conformance import Bench, ManualClock
-from outlast.testing.conformance.bench import WORKFLOWS, following, row, sending, starting
+from outlast.testing.conformance.bench import (
+    LEASE,
+    WORKFLOWS,
+    following,
+    row,
+    sending,
+    starting,
+)
 
 
 def opening(path, **fields):
@@ -364,6 +373,83 @@ def test_work_survives_the_store(tmp_path):
         return await bench.store.load(RunKey("default", "run")), await bench.store.timeline()
 
     assert with_bench(path, work) == with_bench(path, look)
+
+
+def test_closing_is_no_death(tmp_path):
+    """A store that is closed before its worker was retired is no proof of death: what it began may still act."""
+    path = tmp_path / "s.db"
+
+    async def own(bench):
+        return await bench.owned()
+
+    async def look(bench):
+        second = await bench.worker("w2", lease=timedelta(hours=1))
+        claim = await bench.claim(second)
+        listed = {one.row.worker: one.live for one in await bench.store.workers()}
+        bench.clock.advance(LEASE)
+        (taken,) = (await bench.claim(second)).runs
+        await bench.store.retire(WorkerId("w1"))
+        return claim.runs, listed, taken.stopped_ago
+
+    with_bench(path, own)
+    gc.collect()
+    assert with_bench(path, look) == ((), {"w1": True, "w2": True}, timedelta(0))
+
+
+def test_abandoning_is_death(tmp_path):
+    """For tests a store can be closed as if its process had died: its runs are free at once."""
+    path = tmp_path / "s.db"
+
+    async def main():
+        clock = ManualClock()
+        first = Bench(await open_sqlite(path, clock=clock), clock)
+        head = await first.owned()
+        await first.store.abandon()
+        await first.store.abandon()
+        second = Bench(await open_sqlite(path, clock=clock), clock)
+        taken = await second.claim_one(await second.worker("w2"))
+        assert (taken.run, taken.lapses) == (head.run, 1)
+        await second.store.abandon()
+
+    asyncio.run(main())
+
+
+def test_late_retirement_leaves_nothing(tmp_path):
+    """A worker that lapsed and was buried by another still frees its lock when it is retired at last."""
+    path = tmp_path / "s.db"
+
+    async def main():
+        clock = ManualClock()
+        mine, other = [Bench(await open_sqlite(path, clock=clock), clock) for _ in range(2)]
+        before = len(os.listdir("/proc/self/fd"))
+        await mine.owned()
+        clock.advance(LEASE)
+        second = await other.worker("w2")
+        await other.claim_one(second)
+        await mine.store.retire(WorkerId("w1"))
+        await other.store.retire(second)
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert list((tmp_path / "s.db-workers").glob("w*.lock")) == []
+        await mine.store.close()
+        await other.store.close()
+
+    asyncio.run(main())
+
+
+def test_lists_by_status_read_only_what_they_show(tmp_path):
+    """The few runs of one status are found by an index that gives them in order."""
+
+    async def plan(bench):
+        store = bench.store
+        sql = (
+            "EXPLAIN QUERY PLAN SELECT note FROM run WHERE tenant = ? AND status = ?"
+            " AND (created_at, run_id) < (?, ?) ORDER BY created_at DESC, run_id DESC LIMIT ?"
+        )
+        rows = await store._read(lambda database: database.rows(sql, ("t", "failed", 1, "a", 9)))
+        return [row[-1] for row in rows]
+
+    (step,) = with_bench(tmp_path / "s.db", plan)
+    assert "run_status (tenant=? AND status=? AND" in step
 
 
 def test_a_hundred_openings_under_load(tmp_path):

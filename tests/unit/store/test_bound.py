@@ -1,0 +1,113 @@
+"""What no store can keep is named by its path, so that whoever wrote it can be told which."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import pytest
+from msgspec.structs import replace
+
+from outlast.store.bound import MAX_BODY_BYTES, unstorable_part
+from outlast.store.change import (
+    ApprovalPut,
+    ApprovalWithdraw,
+    ClearOutbox,
+    CoverRow,
+    Decide,
+    GrantSpend,
+    HeadUpdate,
+    OperationDrop,
+    OperationPut,
+    OutboxItem,
+    PutControl,
+    RunChange,
+    RunKey,
+    Status,
+    Terminate,
+    WorkerId,
+)
+from outlast.testing.conformance.bench import letter, row, sending, starting
+
+RUN = RunKey("default", "run")
+BAD = "a\0b"
+TORN = "\udce9"
+NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - without a zone on purpose
+
+
+def put(**fields):
+    """Return a request that can be kept but for `fields`."""
+    time = datetime.fromisoformat("2026-01-01T00:00Z")
+    given = {"expires_at": time, "use_by": time, "covers": (CoverRow("e", "h"),), "body": b""}
+    return ApprovalPut("a1", "r:1", "role", "hash", **{**given, **fields})
+
+
+def owned(**fields):
+    """Return an owned change."""
+    return RunChange(RUN, WorkerId("w"), 1, 1, **fields)
+
+
+def head(**fields):
+    """Return an owned change of the head alone."""
+    return owned(head=HeadUpdate(Status.WAITING, **fields))
+
+
+@dataclass
+class Length:
+    """Stands for a body that is too large, without its bytes."""
+
+    def __len__(self):
+        return MAX_BODY_BYTES + 1
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (starting(BAD), "run_id"),
+        (starting(tenant=TORN), "tenant"),
+        (starting(workflow=BAD), "workflow"),
+        (starting(entries=(row(0), row(1, operation=BAD))), "entries[1].operation"),
+        (starting(entries=(row(0, Length()),)), "entries[0].body"),
+        (sending(RUN, TORN), "message.message_id"),
+        (replace(sending(RUN), message=letter(body=Length())), "message.body"),
+        (Decide(RUN, "a1", "s", True, BAD, letter()), "by"),
+        (Decide(RUN, "a1", "s", True, "bob", letter(name=BAD)), "message.name"),
+        (Terminate(RUN, "bob", BAD), "reason"),
+        (ClearOutbox(RunKey("default", BAD), (1,)), "run_id"),
+        (PutControl("default", BAD, 0, b""), "name"),
+        (PutControl("default", "n", 0, Length()), "body"),
+        (head(reason=TORN), "head.reason"),
+        (head(unfit_build=BAD), "head.unfit_build"),
+        (head(wake_at=NAIVE), "head.wake_at"),
+        (head(note=Length()), "head.note"),
+        (owned(operations=(OperationDrop("r:1"), OperationDrop(BAD))), "operations[1].operation"),
+        (owned(operations=(OperationPut("r:1", "step", BAD),)), "operations[0].name"),
+        (owned(operations=(OperationPut("r:1", "s", "n", 0, NAIVE),)), "operations[0].due_at"),
+        (owned(consumed=("m1", BAD)), "consumed[1]"),
+        (owned(outbox=(OutboxItem(1, RunKey("t", BAD), letter()),)), "outbox[0].target.run_id"),
+        (owned(outbox=(OutboxItem(1, RUN, letter(BAD)),)), "outbox[0].message.message_id"),
+        (owned(approvals=(ApprovalWithdraw(BAD),)), "approvals[0].approval_id"),
+        (owned(approvals=(put(body=Length()),)), "approvals[0].body"),
+        (owned(approvals=(put(use_by=NAIVE),)), "approvals[0].use_by"),
+        (
+            owned(approvals=(put(covers=(CoverRow("e", "h"), CoverRow(BAD, "h"))),)),
+            "approvals[0].covers[1].effect",
+        ),
+        (owned(spends=(GrantSpend(BAD, 0, "r:1", "h"),)), "spends[0].approval_id"),
+    ],
+)
+def test_part_is_named(change, part):
+    """The first field that cannot be kept is named by its path."""
+    assert unstorable_part(change) == part
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        starting("ünï/☃ %'\n"),
+        sending(RUN, ""),
+        owned(entries=(row(1, bytes(256)),), approvals=(put(),), consumed=("m",)),
+        head(reason="r", wake_at=datetime.fromisoformat("2026-01-01T00:00+02:00")),
+    ],
+)
+def test_what_can_be_kept_has_no_such_part(change):
+    """Any other text, any bytes and any aware time are kept."""
+    assert unstorable_part(change) == ""
