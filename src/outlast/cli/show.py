@@ -10,6 +10,8 @@ from outlast.cli.text import ago, at, json_text
 from outlast.client import JournalEntry, RunDetail, RunStatus, Status
 
 LAST_ENTRIES = 10
+BODY_WIDTH = 160
+"""How much of an entry `runs show` prints; `runs journal` prints all of it."""
 
 
 def runs(found: Sequence[RunStatus]) -> None:
@@ -57,7 +59,7 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     elif status.status is Status.COMPLETED:
         say_lines(f"{'result':<11}{json_text(document['result'])}")
     say("")
-    journal(detail.entries[-LAST_ENTRIES:])
+    journal(detail.entries[-LAST_ENTRIES:], width=BODY_WIDTH)
     if not status.status.closed:
         say("")
         say(f"why it is there: {command('runs', 'explain', status.run_id)}")
@@ -97,8 +99,12 @@ def entry_document(one: JournalEntry) -> dict[str, Any]:
     }
 
 
-def journal(entries: Sequence[JournalEntry]) -> None:
-    """Print entries as a table."""
+def journal(entries: Sequence[JournalEntry], *, width: int | None = None) -> None:
+    """Print entries as a table.
+
+    Args:
+        width: Bodies are cut after so many characters.
+    """
     documents = [entry_document(one) for one in entries]
     print_table(
         ("SEQ", "TIME (UTC)", "KIND", "OPERATION", "NAME", "BODY"),
@@ -109,11 +115,15 @@ def journal(entries: Sequence[JournalEntry]) -> None:
                 one["kind"],
                 one["operation"],
                 one["name"],
-                json_text(one["body"], indent=None),
+                _cut(json_text(one["body"], indent=None), width),
             )
             for one, entry in zip(documents, entries, strict=True)
         ],
     )
+
+
+def _cut(text: str, width: int | None) -> str:
+    return text if width is None or len(text) <= width else f"{text[:width]} …"
 
 
 def _waits_for(status: RunStatus) -> str:

@@ -31,6 +31,20 @@ NOTHING_HAPPENED = (UnauthorizedError, ForbiddenError, RateLimitedError, Unproce
 HOPELESS = outlast.RetryPolicy(
     non_retryable_error_types=("UnauthorizedError", "ForbiddenError", "UnprocessableError")
 )
+TRIES = outlast.RetryPolicy(
+    maximum_attempts=3,
+    non_retryable_error_types=(  # another attempt would read the same record and the same repository
+        "MalformedRecordError",
+        "WrongEcosystemError",
+        "PackageNotAffectedError",
+        "NoFixPublishedError",
+        "PackageNotInManifestError",
+        "ManifestError",
+        "ProposalRefusedError",
+        "PatchError",
+        "SuiteFailedError",
+    ),
+)
 EFFECT_TIMEOUT = timedelta(seconds=5)
 
 
@@ -56,7 +70,7 @@ class Outcome:
     approved_by: str
 
 
-@outlast.step(retry=outlast.RetryPolicy(maximum_attempts=3))
+@outlast.step(retry=TRIES)
 async def plan(finding: Finding) -> Plan:
     """Read finding and manifest, and choose the version that fixes it."""
     setting = Setting.from_environment()
@@ -64,7 +78,7 @@ async def plan(finding: Finding) -> Plan:
         return await make_plan(finding, path, setting.model)
 
 
-@outlast.step(retry=outlast.RetryPolicy(maximum_attempts=3))
+@outlast.step(retry=TRIES)
 def prepare_patch(finding: Finding, plan: Plan, when: datetime, deadline: datetime) -> Patch:
     """Move the pin in a working copy, run the repository's own tests, and return the exact change."""
     with Setting.from_environment().body("prepare_patch"), _workspace() as path:

@@ -109,9 +109,7 @@ def _entries(change: RunChange | StartRun) -> Iterator[_Path]:
 
 
 def _message(path: _Path, message: Message) -> Iterator[_Path]:
-    yield from _texts(
-        path, message_id=message.message_id, name=message.name, sender=message.sender
-    )
+    yield from _texts(path, message_id=message.message_id, name=message.name, sender=message.sender)
     yield from _body((*path, "body"), message.body)
 
 

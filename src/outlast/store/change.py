@@ -317,7 +317,9 @@ class PutControl(Struct, frozen=True, tag="control"):
     body: Annotated[bytes, PAYLOAD]
 
 
-Change: TypeAlias = RunChange | StartRun | PutMessage | Decide | Terminate | ClearOutbox | PutControl
+Change: TypeAlias = (
+    RunChange | StartRun | PutMessage | Decide | Terminate | ClearOutbox | PutControl
+)
 
 
 class RunHead(Struct, frozen=True):
@@ -408,7 +410,9 @@ Verdict: TypeAlias = Applied | Fenced | Conflict | Refused | Unknown
 
 def digest_of(change: RunChange) -> bytes:
     """Return SHA-256 over everything in `change` but its digest."""
-    return hashlib.sha256(msgspec.msgpack.encode(msgspec.structs.replace(change, digest=b""))).digest()
+    return hashlib.sha256(
+        msgspec.msgpack.encode(msgspec.structs.replace(change, digest=b""))
+    ).digest()
 
 
 class WorkerRow(Struct, frozen=True):

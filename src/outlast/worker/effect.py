@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
+import msgspec
 from msgspec import Raw
 
 from outlast.effects.intent import Applied, NotApplied, Repeat, Unknown, quiet_after
@@ -23,11 +24,13 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import Failure
 from outlast.replay.command import SettleEffect
-from outlast.store.change import OperationDrop
+from outlast.store.change import OperationDrop, OperationPut
 from outlast.worker.bridge import Bridge
 from outlast.worker.executor import Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.step import record_failure, timed_out
+from outlast.worker.text import plain
+from outlast.workflows.attempt import Attempt
 from outlast.workflows.definition import Effect
 
 logger = logging.getLogger("outlast.worker")
@@ -73,13 +76,16 @@ class EffectRun:
         row = bridge.row(command.operation)
         self._failures = row.failures if row else 0
         self._due = row.due_at if row else None
-        self._doubt = None if fresh else self._recovered()
+        self._began = 0.0
+        # A due time stands in the row until the next attempt is announced: none has begun then, whatever clocks say.
+        self._is_first = fresh
+        self._doubt = None if fresh or self._due is not None else self._recovered()
 
     async def run(self) -> None:
         """Go on until there is an outcome, and post it."""
         # A thread of a former life of this process may still be in the middle of it.
         await self._bridge.executor.returned(self._bridge.run_key, self._operation)
-        if self._due is not None and self._doubt is None:
+        if self._due is not None:
             await self._bridge.rest_until(self._operation, self._due)
         while True:
             if self._doubt is not None and not await self._may_call_again(self._doubt):
@@ -88,13 +94,9 @@ class EffectRun:
             if await self._attempt():
                 return
 
-    def _recovered(self) -> _Doubt | None:
-        """What a former owner left: unknown, unless its last word proves that the next attempt had not begun."""
+    def _recovered(self) -> _Doubt:
+        """What a former owner left: it may have begun an attempt, and nobody wrote how that ended."""
         idle = self._bridge.idle_seconds()
-        if self._due is not None:
-            stopped = self._bridge.store_now() - timedelta(seconds=idle)
-            if stopped < self._due:
-                return None
         return _Doubt("the worker that made the last attempt is gone", idle)
 
     async def _may_call_again(self, doubt: _Doubt) -> bool:
@@ -129,11 +131,9 @@ class EffectRun:
     async def _ask_probe(self, doubt: _Doubt) -> bool:
         asked = 0
         while True:
-            self._bridge.check_lease()
-            attempt = self._bridge.attempt(
-                self._operation, self._effect.name, self._failures + 1, self._command.intent.key
+            answer = await self._bridge.executor.probe(
+                self._effect, self._arguments, self._next(), self._bridge.check_lease
             )
-            answer = await self._bridge.executor.probe(self._effect, self._arguments, attempt)
             asked += 1
             match answer:
                 case Applied(value):
@@ -159,12 +159,10 @@ class EffectRun:
 
     async def _attempt(self) -> bool:
         """Make one attempt; True when that settled the effect."""
-        self._bridge.check_lease()
-        began = self._bridge.clock.monotonic()
-        attempt = self._bridge.attempt(
-            self._operation, self._effect.name, self._failures + 1, self._command.intent.key
+        await self._announce()
+        ending = await self._bridge.executor.attempt(
+            self._effect, self._arguments, self._next(), self._begin
         )
-        ending = await self._bridge.executor.attempt(self._effect, self._arguments, attempt)
         if isinstance(ending, Returned):
             self._post_completed(ending.value, "attempt")
             return True
@@ -172,8 +170,34 @@ class EffectRun:
         if raised.not_applied or self._effect.repeat is Repeat.IDEMPOTENT:
             return await self._failed(raised)
         why = f"the attempt ended in {raised.failure.type}: {raised.failure.message}"
-        self._doubt = _Doubt(why, self._bridge.clock.monotonic() - began, raised)
+        self._doubt = _Doubt(why, self._bridge.clock.monotonic() - self._began, raised)
         return False
+
+    async def _announce(self) -> None:
+        """Write that an attempt begins, if it is not the first: no due time any more.
+
+        So whoever finds a due time knows that none has begun since, and a worker that has lost the run meanwhile, or whose run was
+        terminated, learns of it before it acts.
+        """
+        if self._is_first:
+            self._is_first = False
+            return
+        row = self._bridge.row(self._operation) or OperationPut(
+            operation=self._operation, kind="effect", name=self._effect.name
+        )
+        row = msgspec.structs.replace(row, due_at=None)
+        await self._bridge.propose(Proposal(Rank.ROW, guard=self._operation, row=row))
+
+    def _begin(self) -> None:
+        """Take the last look before the world is changed; called where the body runs."""
+        self._bridge.check_lease()
+        self._began = self._bridge.clock.monotonic()
+
+    def _next(self) -> Attempt:
+        """Return the description of the next attempt, or of the one that a probe asks about."""
+        return self._bridge.attempt(
+            self._operation, self._effect.name, self._failures + 1, self._command.intent.key
+        )
 
     async def _failed(self, raised: Raised) -> bool:
         """Count an attempt that was not applied; True when no other one follows."""
@@ -202,6 +226,7 @@ class EffectRun:
         self._post(EffectFailed(self._operation, self._effect.name, failure))
 
     def _post_in_doubt(self, why: str) -> None:
+        why = plain(why)
         logger.warning("effect %s is in doubt: %s", self._effect.name, why)
         self._bridge.post(
             Proposal(

@@ -16,6 +16,7 @@ from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.errors import AuthorError, DecodeError, EncodeError
 from outlast.journal.failure import Failure, capture
 from outlast.store.change import RunKey
+from outlast.worker.call import Check, ThreadCall, Threw, call_async
 from outlast.workflows.attempt import Attempt, current_attempt
 from outlast.workflows.definition import Effect, Step, probe_function
 
@@ -53,6 +54,19 @@ class TimedOut:
 Ending: TypeAlias = Returned | Raised | TimedOut
 
 
+@dataclass(frozen=True, slots=True)
+class _ThreadEffect:
+    """An effect that has a thread, or waits for one."""
+
+    run: RunKey
+    operation: str
+    call: ThreadCall
+
+
+def _anytime() -> None:
+    """Nothing keeps the body from beginning."""
+
+
 class Executor:
     """Runs attempts.
 
@@ -62,11 +76,12 @@ class Executor:
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
-        self._acting: dict[asyncio.Future[Any], tuple[RunKey, str]] = {}
+        self._effects: dict[asyncio.Future[Any], _ThreadEffect] = {}
 
     def acting(self, run: RunKey | None = None) -> bool:
-        """Whether a thread is in the middle of an effect, of this run or of any. It cannot be stopped."""
-        return any(run is None or run == whose for whose, _ in self._acting.values())
+        """Whether a thread is in the middle of an effect, of this run or of any. It cannot be stopped. Callable from any thread."""
+        effects = tuple(self._effects.values())
+        return any(one.call.has_begun and run in {None, one.run} for one in effects)
 
     async def returned(
         self, run: RunKey, operation: str = "", *, within: float | None = None
@@ -78,16 +93,24 @@ class Executor:
         """
         threads = [
             thread
-            for thread, whose in self._acting.items()
-            if whose == (run, operation) or (whose[0] == run and not operation)
+            for thread, one in self._effects.items()
+            if one.run == run and operation in {"", one.operation}
         ]
         if threads:
             await asyncio.wait(threads, timeout=within)
 
     async def attempt(
-        self, definition: Step[..., Any] | Effect[..., Any], arguments: bytes, attempt: Attempt
+        self,
+        definition: Step[..., Any] | Effect[..., Any],
+        arguments: bytes,
+        attempt: Attempt,
+        check: Check = _anytime,
     ) -> Ending:
-        """Make one attempt. A cancel of the caller reaches an async body; a thread goes on unseen."""
+        """Make one attempt. A cancel of the caller reaches an async body; a thread that has begun goes on unseen.
+
+        Args:
+            check: Called immediately before the body begins, also in a thread; what it raises ends the attempt instead.
+        """
         timeout = definition.options.start_to_close_timeout
         try:
             args, kwargs = definition.arguments.decode(arguments)
@@ -95,19 +118,12 @@ class Executor:
             return Raised(capture(error), hopeless=True, not_applied=True)
         body = functools.partial(definition.function, *args, **kwargs)
         try:
-            value = await self._run(body, attempt, timeout, acts=isinstance(definition, Effect))
+            value = await self._run(body, attempt, timeout, check, acts=isinstance(definition, Effect))
         except _OutOfTimeError:
             assert timeout is not None
             return TimedOut(timeout)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return Raised(capture(error))
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - the border to the author's code
-            return self._raised(definition, error)
+        if isinstance(value, Threw):
+            return self._raised(definition, value.error)
         try:
             return Returned(definition.result.encode(value))
         except EncodeError as error:
@@ -117,59 +133,87 @@ class Executor:
             return Raised(capture(error), hopeless=True)
 
     async def probe(
-        self, effect: Effect[..., Any], arguments: bytes, attempt: Attempt
+        self,
+        effect: Effect[..., Any],
+        arguments: bytes,
+        attempt: Attempt,
+        check: Check = _anytime,
     ) -> Applied[bytes] | NotApplied | Unknown:
-        """Ask whether the effect happened. An error, a late or a strange answer is `Unknown`."""
+        """Ask whether the effect happened. An error, a late or a strange answer is `Unknown`; see `attempt`."""
+        timeout = effect.options.start_to_close_timeout
         try:
             args, kwargs = effect.arguments.decode(arguments)
             body = functools.partial(probe_function(effect), *args, **kwargs)
-            answer = await self._run(
-                body, attempt, effect.options.start_to_close_timeout, acts=False
-            )
+            answer = await self._run(body, attempt, timeout, check, acts=False)
             match answer:
                 case Applied():
                     return Applied(effect.result.encode(cast("Applied[Any]", answer).value))
                 case NotApplied() | Unknown():
                     return answer
+                case Threw(error):
+                    return _no_answer(error)
                 case _:
                     return Unknown(
                         f"the probe answered {type(answer).__name__} instead of Applied, NotApplied or Unknown"
                     )
         except _OutOfTimeError:
-            return Unknown(f"the probe was not done within {effect.options.start_to_close_timeout}")
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the border to the author's code
-            return Unknown(f"the probe raised {type(error).__name__}: {error}")
+            return Unknown(f"the probe was not done within {timeout}")
+        except Exception as error:  # noqa: BLE001 - an answer that cannot be kept is none
+            return _no_answer(error)
 
     async def _run(
         self,
         body: functools.partial[Any],
         attempt: Attempt,
         timeout: timedelta | None,  # noqa: ASYNC109 - the attempt's own
+        check: Check,
         *,
         acts: bool,
     ) -> Any:
+        """Return the body's value or what it threw; raise only what is not the body's."""
         context = contextvars.copy_context()
         context.run(current_attempt.set, attempt)
         if inspect.iscoroutinefunction(body.func):
-            running = asyncio.create_task(body(), context=context)
-            return await _within(running, timeout, patient=acts)
-        thread = asyncio.ensure_future(self._threads.run(functools.partial(context.run, body)))
-        if acts:
-            self._acting[thread] = (RunKey(attempt.tenant, attempt.run_id), attempt.operation)
-            thread.add_done_callback(lambda done: self._acting.pop(done, None))
+            running = asyncio.create_task(call_async(body, check), context=context)
             try:
-                # A thread cannot be stopped: until it returns it is still acting, and what it returns is what happened.
-                return await asyncio.shield(thread)
-            except asyncio.CancelledError:
-                if not thread.done():
-                    thread.add_done_callback(functools.partial(_log_late, attempt))
-                raise
-        done, _ = await asyncio.wait(
-            {thread}, timeout=None if timeout is None else timeout.total_seconds()
-        )
-        if done:
+                return await _within(running, timeout, patient=acts)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                return Threw(error)
+        call = ThreadCall(functools.partial(context.run, body), check)
+        return await self._in_thread(call, attempt, None if acts else timeout, acts=acts)
+
+    async def _in_thread(
+        self,
+        call: ThreadCall,
+        attempt: Attempt,
+        timeout: timedelta | None,  # noqa: ASYNC109 - the attempt's own
+        *,
+        acts: bool,
+    ) -> Any:
+        """Run a call in a thread. Its time counts from its beginning; one that is cancelled before that never begins.
+
+        A thread cannot be stopped. Until it returns an effect is still acting, and what it returns is what happened; so an
+        effect is given no timeout here.
+        """
+        thread = asyncio.ensure_future(self._threads.run(call))
+        if acts:
+            run = RunKey(attempt.tenant, attempt.run_id)
+            self._effects[thread] = _ThreadEffect(run, attempt.operation, call)
+            thread.add_done_callback(lambda done: self._effects.pop(done, None))
+        try:
+            await asyncio.wait({thread, call.begun}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {thread}, timeout=None if timeout is None else timeout.total_seconds()
+            )
+        except asyncio.CancelledError:
+            if call.call_off():
+                thread.cancel()
+            thread.add_done_callback(functools.partial(_log_late, attempt))
+            raise
+        if thread.done():
             return thread.result()
         thread.add_done_callback(functools.partial(_log_late, attempt))
         raise _OutOfTimeError
@@ -207,7 +251,7 @@ async def _within(running: asyncio.Task[Any], timeout: timedelta | None, *, pati
         return running.result()
     running.cancel()
     await asyncio.wait({running}, timeout=None if patient else _CANCEL_GRACE_SECONDS)
-    if running.done() and not running.cancelled() and running.exception() is None:
+    if running.done() and not running.cancelled() and not isinstance(running.result(), Threw):
         return running.result()
     raise _OutOfTimeError
 
@@ -216,15 +260,19 @@ _CANCEL_GRACE_SECONDS = 5.0
 """How long a cancelled async body may clean up before it is left behind."""
 
 
-def _log_late(attempt: Attempt, running: asyncio.Future[Any]) -> None:
-    if running.cancelled():
+def _no_answer(error: BaseException) -> Unknown:
+    failure = capture(error)
+    return Unknown(f"the probe raised {failure.type}: {failure.message}")
+
+
+def _log_late(attempt: Attempt, thread: asyncio.Future[Any]) -> None:
+    if thread.cancelled():
         return
-    error = running.exception()
-    ending = f"raised {type(error).__name__}" if error else "returned"
+    threw = thread.exception() is not None or isinstance(thread.result(), Threw)
     logger.warning(
         "run %s: attempt %d of %s %s after its time; the result is dropped",
         attempt.run_id,
         attempt.number,
         attempt.name,
-        ending,
+        "ended in an error" if threw else "returned",
     )

@@ -14,6 +14,7 @@ from outlast.approvals.decision import Decision
 from outlast.effects.intent import Resolution
 from outlast.errors import DecodeError
 from outlast.journal.entry import (
+    NO_OPERATION,
     AlarmRaised,
     ApprovalDecided,
     CancelRequested,
@@ -30,6 +31,7 @@ from outlast.replay.machine import Machine
 from outlast.replay.operation import ApprovalOperation, EffectOperation, StepOperation
 from outlast.store.change import MessageKind, OperationDrop, StampedMessage
 from outlast.worker.proposal import Proposal, Rank
+from outlast.worker.text import plain
 
 
 class CancelBody(msgspec.Struct, frozen=True):
@@ -44,11 +46,11 @@ def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> P
     message = stamped.message
     try:
         entry = _entry_of(stamped, machine, generation)
-    except msgspec.MsgspecError as error:
+    except Exception as error:  # noqa: BLE001 - whoever wrote it, it must not stop the run that reads it
         entry = alarm(
             "unreadable_message",
-            OperationId(""),
-            {"message": message.message_id, "why": str(error)},
+            NO_OPERATION,
+            {"message": message.message_id, "why": plain(f"{type(error).__name__}: {error}")},
         )
     is_outcome = isinstance(
         entry, StepCompleted | StepFailed | EffectCompleted | EffectFailed | EffectCleared

@@ -50,6 +50,7 @@ class Lease:
         self._lapsed = lapsed
         self._acting = acting
         self._over = False
+        self._is_last = False
         self._turned_at = clock.monotonic()
         self._deadline = clock.monotonic() + self._seconds
         self._stop: Callable[[], None] | None = None
@@ -65,6 +66,10 @@ class Lease:
             self._stop()
             self._stop = None
 
+    def wind_down(self) -> None:
+        """Renew only as long as a thread is in the middle of an effect."""
+        self._is_last = True
+
     @property
     def valid(self) -> bool:
         """Whether the worker may begin something now."""
@@ -74,16 +79,20 @@ class Lease:
         """Note that the event loop is alive."""
         self._turned_at = self._clock.monotonic()
 
-    def sending(self) -> Callable[[], None]:
-        """Note that something goes out that renews the lease; call what is returned when it arrived."""
+    def sending(self) -> Callable[[WorkerId], None]:
+        """Note that something goes out that renews leases; call what is returned with the worker whose lease it renewed."""
         sent = self._clock.monotonic()
-        return lambda: self._renewed(sent)
 
-    def _renewed(self, sent: float) -> None:
-        self._deadline = max(self._deadline, sent + self._seconds)
+        def renewed(worker: WorkerId) -> None:
+            if worker == self._worker:
+                self._deadline = max(self._deadline, sent + self._seconds)
+
+        return renewed
 
     def _tick(self) -> None:
-        if self._over:
+        if self._is_last and not self._acting():
+            self.end()
+        if self._over or self._stop is None:
             return
         stalled = self._clock.monotonic() - self._turned_at > STALL_LIMIT.total_seconds()
         if stalled and not self._acting():
@@ -103,7 +112,7 @@ class Lease:
             logger.exception("renewing the lease broke inside Outlast, trying again")
             return
         if held:
-            renewed()
+            renewed(self._worker)
         else:
             self._over = True
             self._lapsed()

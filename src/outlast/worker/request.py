@@ -12,6 +12,7 @@ from outlast.replay.ledger import match_sha256
 from outlast.replay.machine import Outcome
 from outlast.store.change import ApprovalPut, CoverRow, HeadUpdate, Status
 from outlast.worker.proposal import Proposal, Rank
+from outlast.worker.text import plain
 
 _REASON_LENGTH = 500
 
@@ -45,6 +46,6 @@ def ending(outcome: Outcome) -> Proposal:
     """Return the end of the run."""
     reason = ""
     if not isinstance(outcome, Completed):
-        reason = f"{outcome.failure.type}: {outcome.failure.message}"[:_REASON_LENGTH]
+        reason = plain(f"{outcome.failure.type}: {outcome.failure.message}")[:_REASON_LENGTH]
     status = Status(str(type(outcome).__struct_config__.tag))
     return Proposal(Rank.END, outcome, head=HeadUpdate(status=status, reason=reason, release=True))

@@ -1,7 +1,8 @@
 """Group commit: whatever the runs of a worker produce while one commit is under way goes into the next one together.
 
 Whoever submits gets a definite verdict. A change whose fate is unknown is sent again, exactly as it was, until the store says;
-the digest on the head makes that harmless.
+the digest on the head makes that harmless. A writer outlives the lives of its worker: what a client asked for goes out in the
+next one, and what a run of a former one produced is fenced by the store.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from outlast.errors import StoreUnavailableError
-from outlast.store.change import Applied, Change, RunChange, Unknown, Verdict
+from outlast.store.change import Applied, Change, RunChange, Unknown, Verdict, WorkerId
 from outlast.store.protocol import Store
 
 logger = logging.getLogger("outlast.worker")
@@ -36,32 +37,50 @@ class Writer:
 
     Args:
         store: Where to.
-        sending: Called before each commit with owned changes; what it returns is called when one was applied, so that
-            the lease counts from the sending.
+        sending: Called before each commit; what it returns is called with the worker of each owned change that was applied, so
+            that the lease counts from the sending.
     """
 
-    def __init__(self, store: Store, sending: Callable[[], Callable[[], None]]) -> None:
+    def __init__(self, store: Store, sending: Callable[[], Callable[[WorkerId], None]]) -> None:
         self._store = store
         self._sending = sending
         self._queue: deque[_Waiting] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     async def submit(self, change: Change) -> Verdict:
-        """Write `change`, and return what became of it: never `Unknown`."""
+        """Write `change`, and return what became of it: never `Unknown`.
+
+        Raises:
+            StoreUnavailableError: The writer was closed before the store answered.
+        """
+        if self._is_closed:
+            raise _not_written()
         waiting = _Waiting(change, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="outlast-writer")
         return await waiting.verdict
 
-    async def close(self) -> None:
-        """Stop. What is queued and not yet sent is not written."""
+    async def close(self, within: float = 0.0) -> None:
+        """Take nothing more, and stop once everything is written; what is not written by then is given up.
+
+        Args:
+            within: Seconds.
+        """
+        self._is_closed = True
+        if self._task is not None and within:
+            await asyncio.wait({self._task}, timeout=within)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        for waiting in self._queue:
-            waiting.verdict.cancel()
+        self._give_up(self._queue)
         self._queue.clear()
+
+    def _give_up(self, waiting: Iterable[_Waiting]) -> None:
+        for one in waiting:
+            if not one.verdict.done():
+                one.verdict.set_exception(_not_written())
 
     async def _run(self) -> None:
         wait = FIRST_WAIT_SECONDS
@@ -86,12 +105,13 @@ class Writer:
         except StoreUnavailableError as error:
             logger.warning("the store cannot be written, trying again: %s", error)
             return batch
+        except asyncio.CancelledError:
+            self._give_up(batch)
+            raise
         except BaseException as error:
             for one in batch:
                 if not one.verdict.done():
-                    one.verdict.set_exception(error) if isinstance(
-                        error, Exception
-                    ) else one.verdict.cancel()
+                    one.verdict.set_exception(error)
             raise
         again: list[_Waiting] = []
         for one, verdict in zip(batch, verdicts, strict=True):
@@ -99,7 +119,14 @@ class Writer:
                 again.append(one)
                 continue
             if isinstance(verdict, Applied) and isinstance(one.change, RunChange):
-                renewed()
+                renewed(one.change.worker)
             if not one.verdict.done():
                 one.verdict.set_result(verdict)
         return again
+
+
+def _not_written() -> StoreUnavailableError:
+    return StoreUnavailableError(
+        "the worker of this app has stopped before the store took this change, as far as it knows",
+        hint="do it again when the app is open: the same start, message or decision counts once",
+    )

@@ -91,16 +91,24 @@ def permissions(place: Path) -> Iterator[Finding]:
     for one in [*files, folder]:
         if not os.access(one, os.R_OK | os.W_OK):
             yield Finding(
-                "permissions", "fail", f"this user may not read and write {one}", f"chown or chmod {one}"
+                "permissions",
+                "fail",
+                f"this user may not read and write {one}",
+                f"chown or chmod {one}",
             )
             return
     mode = place.stat().st_mode
-    if mode & stat.S_IWOTH or (folder.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX)) == stat.S_IWOTH:
+    if (
+        mode & stat.S_IWOTH
+        or (folder.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX)) == stat.S_IWOTH
+    ):
         text = f"every user of this machine may change {place}"
         yield Finding("permissions", "fail", text, f"chmod 600 {place}; chmod o-w {folder}")
     elif mode & (stat.S_IRGRP | stat.S_IROTH | stat.S_IWGRP):
         text = f"other users may read {place} (mode {stat.S_IMODE(mode):o}): it holds arguments and results"
-        yield Finding("permissions", "warn", text, f"chmod 600 {place}, where others must not read it")
+        yield Finding(
+            "permissions", "warn", text, f"chmod 600 {place}, where others must not read it"
+        )
     else:
         yield Finding("permissions", "ok", f"only this user reads and writes {place}")
 
@@ -135,7 +143,9 @@ def locks(place: Path) -> Iterator[Finding]:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             excluded = not _lockable(file.name)
     except OSError as error:
-        yield Finding("locks", "fail", f"no lock can be taken beside {place} ({error})", f"check {folder}")
+        yield Finding(
+            "locks", "fail", f"no lock can be taken beside {place} ({error})", f"check {folder}"
+        )
         return
     if excluded:
         yield Finding("locks", "ok", "locks hold: the death of a worker is noticed at once")
@@ -199,7 +209,12 @@ def _runs(database: Database) -> Iterator[Finding]:
     blocked, total = count.get("blocked", 0), sum(count.values())
     if blocked:
         text = f"open runs: {total}, of them blocked: {blocked}"
-        yield Finding("blocked", "warn", text, "`outlast runs list --status blocked`, then `outlast runs explain RUN`")
+        yield Finding(
+            "blocked",
+            "warn",
+            text,
+            "`outlast runs list --status blocked`, then `outlast runs explain RUN`",
+        )
     else:
         yield Finding("blocked", "ok", f"open runs: {total}, none blocked")
     doubtful = database.value(_IN_DOUBT)

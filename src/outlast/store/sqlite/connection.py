@@ -78,7 +78,8 @@ def check_place(path: str, options: SQLiteOptions, *, create: bool) -> None:
         raise StoreUnavailableError(f"{path} is a folder", hint="name a file in it")
     if not create and not file.exists():
         raise StoreUnavailableError(
-            f"there is no database at {path}", hint="check the path; `outlast worker MODULE` and outlast.open() create it"
+            f"there is no database at {path}",
+            hint="check the path; `outlast worker MODULE` and outlast.open() create it",
         )
     kind = network_filesystem(file)
     if kind and not options.network and os.environ.get(NETWORK_VARIABLE) != "1":

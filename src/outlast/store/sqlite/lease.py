@@ -251,7 +251,9 @@ def _due_run(row: Row) -> _DueRun | None:
 
 @functools.lru_cache(maxsize=1024)
 def _say_skipped(tenant: str, run_id: str, why: str) -> None:
-    logger.warning("run %s is never claimed: its row cannot be read (%s)", RunKey(tenant, run_id), why)
+    logger.warning(
+        "run %s is never claimed: its row cannot be read (%s)", RunKey(tenant, run_id), why
+    )
 
 
 def _give_back(

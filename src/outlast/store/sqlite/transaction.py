@@ -77,9 +77,7 @@ def _apply(writing: Writing, change: Change) -> Verdict:
 
 
 def _name(change: Change) -> str:
-    return (
-        f"control {change.name}" if isinstance(change, PutControl) else f"run {change.run}"
-    )
+    return f"control {change.name}" if isinstance(change, PutControl) else f"run {change.run}"
 
 
 def _place(change: Change) -> tuple[str, str]:

@@ -192,9 +192,7 @@ def _standing(writing: Writing, run: RunKey) -> Row | None:
     return writing.database.row(_STANDING, (run.tenant, run.run_id))
 
 
-def _known_at(
-    writing: Writing, run: RunKey, generation: int, message: Message
-) -> Applied | None:
+def _known_at(writing: Writing, run: RunKey, generation: int, message: Message) -> Applied | None:
     key = (run.tenant, run.run_id, generation, message.message_id)
     at = writing.database.value(_KNOWN_MESSAGE, key)
     return None if at is None else Applied(from_micros(at))

@@ -281,6 +281,7 @@ class ClaimConformance:
             ("d", "default", None),
         ):
             await bench.start(name, tenant=tenant, worker=owner)
+        await bench.apply(sending(RunKey("default", "a")))
         owned = await bench.store.owned(worker)
         runs = [RunKey("default", "a"), RunKey("default", "b"), RunKey("z", "a")]
         assert [head.run for head in owned] == runs

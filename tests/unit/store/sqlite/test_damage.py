@@ -78,7 +78,9 @@ def test_damaged_approval_refuses_its_own_change_alone(with_bench, column):
     with_bench(test)
 
 
-@pytest.mark.parametrize("error", [KeyError("x"), ValueError("x"), AssertionError(), RecursionError()])
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), ValueError("x"), AssertionError(), RecursionError()]
+)
 def test_any_error_of_one_change_is_its_own(with_bench, monkeypatch, error):
     """Whatever one change raises, its neighbours are applied and nothing of it is written."""
     apply = transaction._apply
@@ -141,7 +143,9 @@ def test_damaged_worker_stops_no_claim(with_bench):
         await bench.start("other")
         damage("UPDATE worker SET workflows = 'no json' WHERE worker = 'w1'")
         assert (await bench.claim_one(second)).run.run_id == "other"
-        listed = {one.row.worker: (one.live, one.row.workflows) for one in await bench.store.workers()}
+        listed = {
+            one.row.worker: (one.live, one.row.workflows) for one in await bench.store.workers()
+        }
         assert listed == {"w1": (True, ()), "w2": (True, ("fix",))}
         await bench.apply(following(head))
         assert bench.store.renew(WorkerId("w1")) is True
@@ -153,7 +157,12 @@ def test_damaged_worker_stops_no_claim(with_bench):
 
 @pytest.mark.parametrize(
     "damaging",
-    ["status = 'dancing'", "status = 'completed'", f"created_at = {1 << 62}", f"wake_at = {1 << 62}"],
+    [
+        "status = 'dancing'",
+        "status = 'completed'",
+        f"created_at = {1 << 62}",
+        f"wake_at = {1 << 62}",
+    ],
 )
 def test_damaged_run_is_skipped(with_bench, caplog, damaging):
     """A run whose row makes no sense is left as it is, said once; those behind it are claimed, also one by one."""

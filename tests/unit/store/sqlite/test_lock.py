@@ -1,6 +1,7 @@
 """Locks that die with their process, and with nothing else."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -119,4 +120,4 @@ def test_forked_child_drops_locks_of_closed_stores(two):
 
 def descriptors():
     """Return how many files this process has open."""
-    return len(os.listdir("/proc/self/fd"))
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())

@@ -2,9 +2,9 @@
 
 import asyncio
 import gc
-import os
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import apsw
 import pytest
@@ -45,6 +45,11 @@ def edit(path, *statements):
     for statement in statements:
         other.execute(statement)
     other.close()
+
+
+def descriptors():
+    """Return how many files this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def with_bench(path, test, **fields):
@@ -421,14 +426,14 @@ def test_late_retirement_leaves_nothing(tmp_path):
     async def main():
         clock = ManualClock()
         mine, other = [Bench(await open_sqlite(path, clock=clock), clock) for _ in range(2)]
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptors()
         await mine.owned()
         clock.advance(LEASE)
         second = await other.worker("w2")
         await other.claim_one(second)
         await mine.store.retire(WorkerId("w1"))
         await other.store.retire(second)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert descriptors() == before
         assert list((tmp_path / "s.db-workers").glob("w*.lock")) == []
         await mine.store.close()
         await other.store.close()
