@@ -39,6 +39,8 @@ logger = logging.getLogger("outlast")
 DATABASE_URL_VARIABLE = "OUTLAST_DATABASE_URL"
 DEFAULT_URL = "sqlite:///outlast.db"
 _STEP_THREADS = 64
+_FULL_SECONDS = 60.0
+"""Between two warnings that every thread is busy."""
 
 
 class SystemClock:
@@ -67,14 +69,20 @@ class SystemThreads:
     """Real threads. Those for step bodies are daemons: one that hangs must not keep the process from ending."""
 
     def __init__(self, limit: int = _STEP_THREADS) -> None:
+        self._limit = limit
         self._room = asyncio.Semaphore(limit)
+        self._warn_at = 0.0
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run `function` in a thread of its own, at most `limit` at a time."""
+        if self._room.locked():
+            self._say_full()
         async with self._room:
             outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
             def body() -> None:
+                if not outcome.set_running_or_notify_cancel():
+                    return
                 try:
                     outcome.set_result(function())
                 except BaseException as error:  # noqa: BLE001 - carried to whoever waits
@@ -82,6 +90,16 @@ class SystemThreads:
 
             threading.Thread(target=body, name="outlast-step", daemon=True).start()
             return await asyncio.wrap_future(outcome)
+
+    def _say_full(self) -> None:
+        if time.monotonic() < self._warn_at:
+            return
+        self._warn_at = time.monotonic() + _FULL_SECONDS
+        logger.warning(
+            "all %d threads for synchronous steps and effects are busy; the next ones wait until one returns. A body that hangs "
+            "keeps its thread past its timeout: give its own calls a timeout, or write it as async def",
+            self._limit,
+        )
 
     def every(self, seconds: float, tick: Callable[[], Any], *, name: str) -> Callable[[], None]:
         """Call `tick` each `seconds` in a thread of its own."""
@@ -247,6 +265,7 @@ class App(Client):
         try:
             await self.worker.stop()
         finally:
+            self.worker.leave()
             await self.store.close()
 
     async def _start_worker(self, store: Store, registry: Registry) -> None:

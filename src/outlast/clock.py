@@ -36,7 +36,10 @@ class Threads(Protocol):
     """Where work runs that must not run on the event loop."""
 
     def run(self, function: Callable[[], T]) -> Awaitable[T]:
-        """Run `function` in a thread of the pool for step bodies, and return what it returns."""
+        """Run `function` in a thread of the pool for step bodies, once one is free, and return what it returns.
+
+        A cancel keeps a function from running that still waits for a thread, and is not noticed by one that runs.
+        """
         ...
 
     def every(self, seconds: float, tick: Callable[[], Any], *, name: str) -> Callable[[], None]:

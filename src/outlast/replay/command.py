@@ -65,10 +65,16 @@ class SettleEffect(Struct, frozen=True):
 
 
 class StartTimer(Struct, frozen=True):
-    """Record `TimerFired` once the store's time has reached `due`."""
+    """Record `TimerFired` once the store's time has reached `due`.
+
+    Args:
+        armed_at: The run's time when it was asked for. It never goes back, so it can be ahead of the store's: then the time to
+            wait is what counts, `due - armed_at`.
+    """
 
     operation: OperationId
     due: datetime
+    armed_at: datetime
 
 
 class RequestApproval(Struct, frozen=True):

@@ -273,7 +273,8 @@ class Machine:
         handle.operation = operation
         due = _later(self._now, delay_seconds)
         self._agenda.open(
-            TimerOperation(operation, handle), StartTimer(operation=operation, due=due)
+            TimerOperation(operation, handle),
+            StartTimer(operation=operation, due=due, armed_at=self._now),
         )
 
     def cancel_timer(self, handle: TimerHandle) -> None:

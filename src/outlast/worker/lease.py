@@ -62,9 +62,9 @@ class Lease:
 
     def end(self) -> None:
         """Stop renewing."""
-        if self._stop is not None:
-            self._stop()
-            self._stop = None
+        stop, self._stop = self._stop, None
+        if stop is not None:
+            stop()
 
     def wind_down(self) -> None:
         """Renew only as long as a thread is in the middle of an effect."""

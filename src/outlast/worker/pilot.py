@@ -65,6 +65,7 @@ from outlast.worker.inbox import alarm, proposal_of
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
 from outlast.worker.request import asking, ending
 from outlast.worker.step import run_step
+from outlast.worker.text import plain
 from outlast.worker.wait import Waits
 from outlast.workflows.attempt import Attempt
 
@@ -264,6 +265,7 @@ class Pilot:
         if image.head.owner != self._deck.worker:
             raise RunLost
         self._head = image.head
+        self._waits.recall(image.head.note)
         self._mail = self._mail or bool(image.messages) or image.head.mail
         self._mail_seen = max((one.number for one in image.messages), default=0)
         self._rows = {row.operation: row for row in image.operations}
@@ -347,7 +349,7 @@ class Pilot:
         for command in self._machine.take_commands():
             match command:
                 case StartTimer():
-                    self._waits.add_timer(command.operation, command.due)
+                    self._waits.add_timer(command, self.store_now())
                 case AwaitDecision():
                     self._waits.add_request(
                         command.operation, command.expires_at, command.approval_id
@@ -578,7 +580,8 @@ class Pilot:
 
     async def _block(self, reason: str, error: Exception, *, unfit_build: str = "") -> None:
         """Leave the run to an operator, or to a worker with other code."""
-        logger.error("run %s is blocked (%s): %s", self.run_key, reason, error)
+        why = plain(error)
+        logger.error("run %s is blocked (%s): %s", self.run_key, reason, why)
         await self._crew.end()
         while self._deck.executor.acting(self.run_key) and not self._lost:
             # Whoever takes the run up must not meet a thread of ours that still acts.
@@ -596,10 +599,10 @@ class Pilot:
             ignore_mail=True,
             mail_seen=self._mail_seen,
             unfit_build=unfit_build,
-            note=msgspec.json.encode({"error": str(error)}),
+            note=msgspec.json.encode({"error": why}),
         )
         # An entry ends the count of lapses: a run that a message sends on gets as many tries again.
-        entry = alarm("poison", NO_OPERATION, {"error": str(error)}) if reason == "poison" else None
+        entry = alarm("poison", NO_OPERATION, {"error": why}) if reason == "poison" else None
         change = self._change([Proposal(Rank.END, entry, head=head)])
         verdict = await self._deck.writer.submit(change)
         if not isinstance(verdict, Applied):

@@ -5,15 +5,23 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from outlast.journal.entry import ApprovalExpired, OperationId, TimerFired
+from outlast.replay.command import StartTimer
 from outlast.store.change import ApprovalExpire
 from outlast.worker.proposal import Proposal, Rank
+
+
+class _Note(msgspec.Struct):
+    timers: dict[str, datetime] = {}
 
 
 class Waits:
     """The due times of one run."""
 
     def __init__(self) -> None:
+        self._noted: dict[str, datetime] = {}
         self._timers: dict[OperationId, datetime] = {}
         self._requests: dict[OperationId, tuple[datetime, str]] = {}
         self.retries: dict[OperationId, datetime] = {}
@@ -23,9 +31,23 @@ class Waits:
         """Whether anything will come due."""
         return bool(self._timers or self._requests or self.retries)
 
-    def add_timer(self, operation: OperationId, due: datetime) -> None:
-        """Wait for a timer."""
-        self._timers[operation] = due
+    def recall(self, note: bytes) -> None:
+        """Take over the timers' due times from the note of a run that was parked."""
+        try:
+            self._noted = msgspec.json.decode(note, type=_Note).timers
+        except msgspec.MsgspecError:
+            self._noted = {}
+
+    def add_timer(self, timer: StartTimer, now: datetime) -> None:
+        """Wait for a timer.
+
+        A wall clock that was far ahead for one commit leaves the run's time there for good. A timer that was armed at a time that
+        has not come yet is due after what it was to wait, counted from `now`, or as was noted when the run was parked.
+        """
+        due = timer.due
+        if timer.armed_at > now:
+            due = min(due, now + (due - timer.armed_at), self._noted.get(timer.operation, due))
+        self._timers[timer.operation] = due
 
     def add_request(self, operation: OperationId, expires_at: datetime, approval_id: str) -> None:
         """Wait for a request to be decided, or to expire."""

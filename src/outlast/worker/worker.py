@@ -7,6 +7,7 @@ process on one simulated clock. A worker whose lease has lapsed lets go of every
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,9 +46,12 @@ _STORE_RETRY_SECONDS = 0.5
 _OWNED_SECONDS = 1.0
 """Between two looks at what is ours: a run that cannot be moved must not be taken up again and again without a pause."""
 
+_TURN_SECONDS = 0.5
+"""Between two notes that the event loop is alive."""
+
 _CLAIM_BATCH = 100
 _LAST_SECONDS = 5.0
-"""How long a stop waits for what it has cancelled, before it leaves the rest to the end of the lease."""
+"""How long a stop waits for what it has cancelled or has yet to write, before it leaves the rest to the end of the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +105,17 @@ class Worker:
         self._build = registry.build()
         self._workflows = frozenset(registry.workflows)
         self._executor = Executor(threads)
+        self._writer = Writer(store, lambda: self._deck.lease.sending())
         self._pilots: dict[RunKey, tuple[Pilot, asyncio.Task[None]]] = {}
         self._hint = asyncio.Event()
         self._lapsed = False
         self._unsure = False
         self._owned_at = -_OWNED_SECONDS
-        self._task: asyncio.Task[None] | None = None
-        self._unsubscribe: Callable[[], None] | None = None
+        self._unsubscribe: Callable[[], None] = _nothing
+        self._looking: asyncio.Task[None]
+        self._turning: asyncio.Task[None]
+        self._past: list[WorkerId] = []
+        """Lives that are over, whose rows and locks are still in the store."""
         self._deck: Deck
         self._accepting = False
 
@@ -126,70 +134,71 @@ class Worker:
         await self._begin_life()
         self._unsubscribe = self._store.subscribe(self._hint.set)
         self._accepting = True
-        self._task = asyncio.get_running_loop().create_task(
-            self._look_for_ever(), name="outlast-worker"
-        )
+        create_task = asyncio.get_running_loop().create_task
+        self._looking = create_task(self._look_for_ever(), name="outlast-worker")
+        self._turning = create_task(self._turn_for_ever(), name="outlast-turn")
 
     async def stop(self, grace: timedelta = timedelta(seconds=10)) -> None:
         """Stop: claim nothing more, give back what only waits at once, let attempts end within `grace`, then cancel them.
 
-        The lease outlives the last attempt.
+        The lease outlives the last attempt. While a synchronous effect acts that could not be stopped, its run is not given back,
+        and the lease is renewed until its thread returns, the process ends, or `leave` is called.
         """
         self._accepting = False
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-            self._unsubscribe = None
-        await self._stop_pilots(grace.total_seconds())
-        await self._deck.writer.close()
+        self._unsubscribe()
+        self._unsubscribe = _nothing
+        await _cancelled(self._looking)
+        have_landed = await self._stop_pilots(grace.total_seconds())
+        # When not even the pilots could write there is nothing to wait for.
+        await self._writer.close(_LAST_SECONDS if have_landed else 0)
+        await _cancelled(self._turning)
         if self._executor.acting():
-            # Nobody may take these runs before the threads return or the process ends; its lease covers the time until then.
+            self._deck.lease.wind_down()
             logger.error(
                 "worker %s: synchronous effects still run; their runs are not given back", self.id
             )
             return
         self._deck.lease.end()
+        self._past.append(self.id)
         try:
-            await self._store.retire(self.id)
+            await self._retire()
         except StoreUnavailableError as error:
             logger.warning(
                 "worker %s: could not sign off, its lease will run out: %s", self.id, error
             )
 
-    async def _stop_pilots(self, grace_seconds: float) -> None:
+    def leave(self) -> None:
+        """Renew the lease no more, whatever still acts: the store is about to be closed."""
+        self._deck.lease.end()
+
+    async def _stop_pilots(self, grace_seconds: float) -> bool:
+        """Have every pilot land; False when some could not write any more."""
         tasks = [task for _, task in self._pilots.values()]
         for pilot, _ in self._pilots.values():
             pilot.stop()
         if not tasks:
-            return
+            return True
         _, late = await asyncio.wait(tasks, timeout=grace_seconds)
         for pilot, _ in list(self._pilots.values()):
             pilot.abort_attempts()
         if late:
             _, late = await asyncio.wait(late, timeout=_LAST_SECONDS)
-        for task in late:
-            # The store is away: nothing can be given back, and the end of the lease will say so.
-            task.cancel()
-        if late:
-            await asyncio.wait(late)
+        # The store is away: nothing can be given back, and the end of the lease will say so.
+        await _cancelled(*late)
+        return not late
 
     async def kill(self) -> None:
         """End as if the process died: write nothing, give nothing back. For tests and simulations."""
         self._accepting = False
+        self._unsubscribe()
         self._deck.lease.end()
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-        tasks = [task for _, task in self._pilots.values()]
-        if self._task is not None:
-            tasks.append(self._task)
-        await self._deck.writer.close()
         for pilot, _ in self._pilots.values():
             pilot.lose()
+        tasks = [task for _, task in self._pilots.values()]
+        tasks.extend((self._looking, self._turning))
         for task in tasks:
             task.cancel()
+        await self._writer.close()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def look(self) -> None:
@@ -198,7 +207,7 @@ class Worker:
 
     async def submit(self, change: Change) -> Verdict:
         """Write a change of a client together with what the runs write."""
-        verdict = await self._deck.writer.submit(change)
+        verdict = await self._writer.submit(change)
         if isinstance(change, StartRun) and not isinstance(verdict, Applied):
             # It may have been applied by an earlier sending whose answer was lost, and then the run is ours.
             self._unsure = True
@@ -229,12 +238,17 @@ class Worker:
             lease=options.lease,
         )
         loop = asyncio.get_running_loop()
+
+        def lapsed() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody left to be told
+                loop.call_soon_threadsafe(self._lose_life)
+
         lease = Lease(
             self._store,
             worker,
             options.lease,
             self._clock,
-            lambda: loop.call_soon_threadsafe(self._lose_life),
+            lapsed,
             self._executor.acting,
         )
         await self._store.register(row)
@@ -242,7 +256,7 @@ class Worker:
         self._lapsed = False
         self._deck = Deck(
             store=self._store,
-            writer=Writer(self._store, lease.sending),
+            writer=self._writer,
             lease=lease,
             executor=self._executor,
             clock=self._clock,
@@ -268,19 +282,31 @@ class Worker:
         if tasks:
             await asyncio.wait(tasks)
         self._deck.lease.end()
-        await self._deck.writer.close()
+        former = self.id
         await self._begin_life()
+        self._past.append(former)
+
+    async def _retire(self) -> None:
+        """Forget the lives that are over; not while a thread acts, which may have begun in one of them."""
+        while self._past and not self._executor.acting():
+            await self._store.retire(self._past[-1])
+            self._past.pop()
+
+    async def _turn_for_ever(self) -> None:
+        while True:
+            self._deck.lease.loop_turned()
+            await asyncio.sleep(_TURN_SECONDS)
 
     # Looking for work
 
     async def _look_for_ever(self) -> None:
         while True:
             try:
-                self._deck.lease.loop_turned()
                 if self._lapsed or not self._deck.lease.valid:
                     self._lose_life()
                     await self._next_life()
                 seconds = await self._look()
+                await self._retire()
             except StoreUnavailableError as error:
                 logger.warning("the store cannot be read, trying again: %s", error)
                 self._unsure = True
@@ -366,3 +392,14 @@ class Worker:
         if pilot.ended and self._closed is not None:
             self._closed(run)
         self._hint.set()
+
+
+async def _cancelled(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks, and return when they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _nothing() -> None:
+    """There is nothing to undo yet."""

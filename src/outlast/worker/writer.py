@@ -108,11 +108,11 @@ class Writer:
         except asyncio.CancelledError:
             self._give_up(batch)
             raise
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - a bug of the store's, for those who wait; the others go on
             for one in batch:
                 if not one.verdict.done():
                     one.verdict.set_exception(error)
-            raise
+            return []
         again: list[_Waiting] = []
         for one, verdict in zip(batch, verdicts, strict=True):
             if isinstance(verdict, Unknown):
@@ -128,5 +128,5 @@ class Writer:
 def _not_written() -> StoreUnavailableError:
     return StoreUnavailableError(
         "the worker of this app has stopped before the store took this change, as far as it knows",
-        hint="do it again when the app is open: the same start, message or decision counts once",
+        hint="open the store again and look; the same start or decision, done again, counts once",
     )
