@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -259,6 +260,31 @@ def test_asks_at_the_terminal(answer: str, status: int, pulls: int) -> None:
     assert process.returncode == status, rest
     assert json.loads(out.splitlines()[-1])["pull_requests"] == pulls
     assert ("approved by" if answer == "y" else "denied by") in rest
+
+
+def test_ctrl_c_at_the_prompt_ends_the_demo_at_once() -> None:
+    """Nobody has to decide: Ctrl-C leaves at once, with the status that shells know, and nothing was opened."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "outlast.demo.show"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        env={**os.environ, "TERM": "dumb", "COLUMNS": "60"},
+    )
+    os.close(theirs)
+    try:
+        shown = _read_until(ours, "Approve exactly this?")
+        process.send_signal(signal.SIGINT)
+        _read_until(ours, "interrupted")
+        assert process.wait(timeout=LIMIT_SECONDS) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    flat = re.sub(r"\s+", "", shown)
+    assert "theassistant'sconversationsarekeptthroughit" in flat, "the diff is cut at the edge"
 
 
 def _read_until(terminal: int, pattern: str) -> str:

@@ -88,7 +88,9 @@ def prepare_patch(finding: Finding, plan: Plan, when: datetime, deadline: dateti
 @outlast.effect(
     idempotent=True,  # the same commit on the same branch: pushed again, it changes nothing
     start_to_close_timeout=EFFECT_TIMEOUT,
-    retry=outlast.RetryPolicy(maximum_attempts=6, non_retryable_error_types=("PatchError", "NonFastForwardError")),
+    retry=outlast.RetryPolicy(
+        maximum_attempts=6, non_retryable_error_types=("PatchError", "NonFastForwardError")
+    ),
 )
 def push_branch(patch: Patch) -> Pushed:
     """Push the approved commit to a branch of its own."""
@@ -122,9 +124,7 @@ async def open_pull_request(draft: Draft, diff_sha256: str) -> PullRequest:
     setting = Setting.from_environment()
     with setting.body("open_pull_request"):
         async with GitHub(draft.repo, token=setting.token, base_url=setting.forge_url) as github:
-            return await github.create_pull_request(
-                draft.title, draft.head, draft.base, draft.body
-            )
+            return await github.create_pull_request(draft.title, draft.head, draft.base, draft.body)
 
 
 @outlast.step

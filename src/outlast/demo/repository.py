@@ -94,7 +94,9 @@ def git(
             hint="check the remote, then try again",
         )
     if done.returncode:
-        said = _USERINFO.sub("://***@", (done.err.strip() or done.out.strip()).decode(errors="replace"))
+        said = _USERINFO.sub(
+            "://***@", (done.err.strip() or done.out.strip()).decode(errors="replace")
+        )
         raise RepositoryError(f"git {words[0]} failed: {said}", hint="read git's own words above")
     try:
         return done.out.decode()

@@ -34,7 +34,14 @@ from outlast.journal.entry import EffectCompleted
 
 REPO = "outlast-demo/ledger"
 SAMPLE_DATE = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
-BODIES = ("plan", "prepare_patch", "push_branch", "open_pull_request", "find_pull_request", "record_outcome")
+BODIES = (
+    "plan",
+    "prepare_patch",
+    "push_branch",
+    "open_pull_request",
+    "find_pull_request",
+    "record_outcome",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +75,19 @@ class Report:
     killed: dict[str, Any] | None = None
     bodies: dict[str, int] = field(default_factory=dict[str, int])
     seconds: dict[str, float] = field(default_factory=dict[str, float])
+    cut_off: dict[str, int] = field(default_factory=dict[str, int])
     url: str = ""
 
     @property
     def good(self) -> bool:
         """Exactly one pull request, asked for exactly once, and the run says so."""
-        return (
-            self.status == "completed" and self.pull_requests == 1 and self.create_requests == 1
-        )
+        return self.status == "completed" and self.pull_requests == 1 and self.create_requests == 1
 
 
 class Stage:
     """Everything of one demo, in one directory."""
 
-    def __init__(
-        self, play: Play, forge: ForgeProcess, finding: Finding, setting: Setting
-    ) -> None:
+    def __init__(self, play: Play, forge: ForgeProcess, finding: Finding, setting: Setting) -> None:
         self.directory = setting.directory
         self.play = play
         self.forge = forge
@@ -104,7 +108,11 @@ class Stage:
             play.osv.read_bytes() if play.osv else _data("GHSA-wwqv-p2pp-99h5.json").read_bytes()
         )
         finding = Finding(
-            record=read_record(document), repo=REPO, remote=str(bare), base=_base(bare), package=play.package
+            record=read_record(document),
+            repo=REPO,
+            remote=str(bare),
+            base=_base(bare),
+            package=play.package,
         )
         token = f"ghs_{secrets.token_hex(18)}"
         with ForgeProcess.start(directory / "forge", repo=REPO, bare=bare, token=token) as forge:
@@ -163,6 +171,7 @@ class Stage:
         """Return what happened: from the run, from the bodies' own tally, and from the forge's own log."""
         tally = self.setting.bodies()
         counts = Counter(line["body"] for line in tally if line["event"] == "began")
+        ends = Counter(line["body"] for line in tally if line["event"] == "ended")
         seconds: Counter[str] = Counter()
         for line in tally:
             seconds[line["body"]] += line["seconds"]
@@ -175,6 +184,9 @@ class Stage:
             killed=self.killed,
             bodies={name: counts[name] for name in BODIES},
             seconds={name: round(seconds[name], 3) for name in BODIES},
+            cut_off={
+                name: counts[name] - ends[name] for name in BODIES if counts[name] > ends[name]
+            },
             url=_url(journal),
         )
 
@@ -196,7 +208,15 @@ def _make_remote(play: Play, bare: Path) -> None:
         with as_file(_data("sample")) as sample:
             make_remote(sample, bare, when=SAMPLE_DATE)
     elif (play.repository / ".git").exists() or (play.repository / "HEAD").is_file():
-        git("clone", "--quiet", "--bare", "--no-hardlinks", "--", str(play.repository.resolve()), str(bare))
+        git(
+            "clone",
+            "--quiet",
+            "--bare",
+            "--no-hardlinks",
+            "--",
+            str(play.repository.resolve()),
+            str(bare),
+        )
     else:
         make_remote(play.repository, bare, when=SAMPLE_DATE)
 

@@ -41,6 +41,8 @@ class SimulatedThreads:
         self._source = source
         self._delay = delay
         self._busy = 0.0
+        self.crowded = 0.0
+        """Seconds that a function waits for a free thread. One that was cancelled meanwhile is called all the same, the worst case."""
 
     def busy(self, seconds: float) -> None:
         """Let the thread that runs now return only after so long. To be called in a synchronous body."""
@@ -65,7 +67,7 @@ class SimulatedThreads:
                 finish = lambda: _return(answer, value)  # noqa: E731
             loop.call_later(self._wait() + self._busy, finish)
 
-        loop.call_later(self._wait(), begin)
+        loop.call_later(self._wait() + self.crowded, begin)
         return answer
 
     def every(self, seconds: float, tick: Callable[[], Any], *, name: str) -> Callable[[], None]:

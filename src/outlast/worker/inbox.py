@@ -29,9 +29,10 @@ from outlast.journal.entry import (
 )
 from outlast.replay.machine import Machine
 from outlast.replay.operation import ApprovalOperation, EffectOperation, StepOperation
-from outlast.store.change import MessageKind, OperationDrop, StampedMessage
+from outlast.store.change import Message, MessageKind, OperationDrop, StampedMessage
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.text import plain
+from outlast.workflows.message import misfit
 
 
 class CancelBody(msgspec.Struct, frozen=True):
@@ -76,6 +77,9 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
     match message.kind:
         case MessageKind.SIGNAL:
             msgspec.json.decode(message.body)
+            if why := misfit(message.name, message.body):
+                # It must not end a run that somebody mistyped a value; the sender can send another one.
+                return _unfit_message(message, why)
             return MessageReceived(
                 message.message_id, message.name, Raw(message.body), message.sender
             )
@@ -161,6 +165,17 @@ def _misfit(decode: Any, value: Raw) -> str:
     except DecodeError as error:
         return error.message
     return ""
+
+
+def _unfit_message(message: Message, why: str) -> AlarmRaised:
+    detail = {
+        "message": message.message_id,
+        "name": message.name,
+        "sender": message.sender,
+        "why": plain(why),
+    }
+    logger.warning("run %s: message %r from %s does not fit its signal and was put aside: %s; send one that fits", "%RUN%", message.name, message.sender or "nobody named", why)
+    return alarm("unfit_message", NO_OPERATION, detail)
 
 
 def _unfit(resolution: Resolution, why: str) -> AlarmRaised:

@@ -92,7 +92,8 @@ class Lease:
     def _tick(self) -> None:
         if self._is_last and not self._acting():
             self.end()
-        if self._over or self._stop is None:
+            return
+        if self._over:
             return
         stalled = self._clock.monotonic() - self._turned_at > STALL_LIMIT.total_seconds()
         if stalled and not self._acting():

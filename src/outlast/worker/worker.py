@@ -105,7 +105,7 @@ class Worker:
         self._build = registry.build()
         self._workflows = frozenset(registry.workflows)
         self._executor = Executor(threads)
-        self._writer = Writer(store, lambda: self._deck.lease.sending())
+        self._writer = Writer(store, self._sending)
         self._pilots: dict[RunKey, tuple[Pilot, asyncio.Task[None]]] = {}
         self._hint = asyncio.Event()
         self._lapsed = False
@@ -267,6 +267,9 @@ class Worker:
             idle=options.idle,
         )
         logger.info("worker %s: ready for %s", worker, ", ".join(row.workflows) or "nothing")
+
+    def _sending(self) -> Callable[[WorkerId], None]:
+        return self._deck.lease.sending()
 
     def _lose_life(self) -> None:
         if self._lapsed:

@@ -166,11 +166,15 @@ def test_timer_is_due_by_the_time_of_the_turn_that_started_it(drive):
         return outlast.now()
 
     run = drive(body)
-    assert run.command() == StartTimer(operation="r:1", due=EPOCH + timedelta(minutes=1))
+    assert run.command() == StartTimer(
+        operation="r:1", due=EPOCH + timedelta(minutes=1), armed_at=EPOCH
+    )
     run.now += timedelta(minutes=2)
     run.fire("r:1")
     assert run.command() == StartTimer(
-        operation="r:2", due=EPOCH + timedelta(minutes=2, seconds=0.5)
+        operation="r:2",
+        due=EPOCH + timedelta(minutes=2, seconds=0.5),
+        armed_at=EPOCH + timedelta(minutes=2),
     )
     assert run.again().command().due == EPOCH + timedelta(minutes=2, seconds=0.5)
     run.now += timedelta(seconds=1)

@@ -71,7 +71,10 @@ async def die() -> None:
 def find(key: str) -> object:
     """Answer as planned, else truthfully."""
     asked.append(sims[-1].clock.now())
-    return answers.pop(0) if answers else receiver.find(key)
+    answer = answers.pop(0) if answers else receiver.find(key)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def look(amount: int) -> Applied[int] | NotApplied | Unknown:
@@ -109,9 +112,32 @@ async def mistaken(amount: int) -> int:
     raise TypeError("a mistake in the code")
 
 
+@outlast.effect(
+    start_to_close_timeout=TIMEOUT,
+    settle=SETTLE,
+    not_applied=(NoSuchAccountError,),
+    retry=outlast.RetryPolicy(maximum_attempts=5, initial_interval=timedelta(seconds=30)),
+)
+async def tenacious(amount: int) -> int:
+    return await act(amount, receiver.apply)
+
+
+@outlast.effect(
+    idempotent=True, retry=outlast.RetryPolicy(initial_interval=timedelta(seconds=30))
+)
+async def repeated(amount: int) -> int:
+    return await act(amount, receiver.apply_once)
+
+
+@outlast.effect(probe=look, start_to_close_timeout=TIMEOUT, settle=SETTLE)
+def queued(amount: int) -> int:
+    began.append(sims[-1].clock.now())
+    return receiver.apply(outlast.idempotency_key(), amount)
+
+
 @outlast.workflow
 async def use(which: str, amount: int) -> int:
-    effects = {"idempotent": idempotent, "probed": probed, "neither": neither, "hanging": hanging}
+    effects = {one.name: one for one in (idempotent, probed, neither, hanging, tenacious, repeated, queued)}
     return await effects.get(which, mistaken)(amount)
 
 
@@ -131,7 +157,18 @@ async def use_with_sibling(amount: int) -> list[str]:
     return log
 
 
-CODE = [idempotent, probed, neither, hanging, mistaken, use, use_with_sibling]
+CODE = [
+    idempotent,
+    probed,
+    neither,
+    hanging,
+    mistaken,
+    tenacious,
+    repeated,
+    queued,
+    use,
+    use_with_sibling,
+]
 
 
 @pytest.fixture(autouse=True)
@@ -481,3 +518,101 @@ def test_a_stop_gives_a_run_back_that_waits_for_quiet() -> None:
     assert stopped < 1
     assert quiet == pytest.approx(22, abs=0.5)
     assert receiver.total == 1
+
+
+@pytest.mark.parametrize("which", ["probed", "tenacious"])
+def test_no_clock_says_that_an_attempt_had_not_begun(which: str) -> None:
+    """Killed in the second attempt, then the wall clock is set back to before it was due: still nobody calls without asking."""
+    plan.extend(["refuse", "die after"])
+
+    async def scenario(sim: Simulation) -> RunHead:
+        first = await worker(sim)
+        await sim.client.start(use(which, 5), id="r")
+        await sim.until("r", lambda _: first.process.dead)
+        sim.clock.jump(-timedelta(minutes=5))
+        await worker(sim)
+        return await sim.until("r", over)
+
+    head = simulation().run(scenario)
+    assert receiver.total == 1
+    assert (len(began), len(asked)) == (2, 1 if which == "probed" else 0)
+    assert head.status is (Status.COMPLETED if which == "probed" else Status.BLOCKED)
+
+
+def test_a_rest_between_two_attempts_raises_no_doubt() -> None:
+    """Parked, killed or given back while it rests: the next attempt had not begun, and is made when it is due."""
+    plan.extend(["refuse", "refuse", "refuse", ""])
+
+    async def scenario(sim: Simulation) -> int:
+        first = await worker(sim)
+        handle = await sim.client.start(use("tenacious", 5), id="r")
+        await asyncio.sleep(10)
+        first.kill()
+        second = await worker(sim)
+        await sim.until("r", lambda _: len(began) == 2)
+        await asyncio.sleep(10)
+        await second.stop()
+        await worker(sim)
+        await sim.closed("r")
+        return await handle.result()
+
+    assert simulation().run(scenario) == 5
+    assert len(began) == 4
+    assert receiver.total == 1
+
+
+def test_an_effect_that_waits_for_a_thread_past_its_lease_never_begins() -> None:
+    """The look at the lease is in the thread: by then another worker has made the call."""
+
+    async def scenario(sim: Simulation) -> RunHead:
+        first = await worker(sim)
+        first.threads.crowded = 100
+        await sim.client.start(use("queued", 5), id="r")
+        await asyncio.sleep(1)
+        first.store.faults = Faults(down=True)
+        await worker(sim)
+        head = await sim.closed("r")
+        await asyncio.sleep(200)
+        return head
+
+    assert simulation().run(scenario).status is Status.COMPLETED
+    assert len(began) == 1
+    assert receiver.total == 1
+
+
+@pytest.mark.parametrize("which", ["repeated", "tenacious"])
+def test_no_attempt_begins_after_a_terminate(which: str) -> None:
+    """An effect that rests between two tries asks for its run before the next one."""
+    plan.extend(["refuse"] * 5)
+
+    async def scenario(sim: Simulation) -> Status:
+        await worker(sim)
+        handle = await workers[0].client.start(use(which, 5), id="r")
+        await asyncio.sleep(10)
+        await handle.terminate("stop it now")
+        await asyncio.sleep(300)
+        assert workers[0].worker.runs == []
+        return (await handle.status()).status
+
+    assert simulation().run(scenario) is Status.TERMINATED
+    assert len(began) == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [ValueError("bad \udce9 \0"), Unknown("bad \udce9 \0"), Unknown(None)]
+)
+def test_any_text_of_a_probe_can_be_kept(answer: object) -> None:
+    """What UTF-8 or a column cannot hold is shown as its escape, and the run gets on."""
+    plan.append("fail")
+    answers.extend([answer] * 5)
+
+    async def scenario(sim: Simulation) -> str:
+        await worker(sim)
+        await sim.client.start(use("probed", 5), id="r")
+        head = await sim.until("r", over)
+        assert head.reason == "in doubt"
+        return (await entries(sim))[-1].why
+
+    why = simulation().run(scenario)
+    assert "\0" not in why
+    assert ("bad \\udce9" in why) == ("bad" in str(answer))

@@ -486,7 +486,9 @@ def test_the_local_deadline_counts_from_the_sending() -> None:
     renewed = lease.sending()
     clock.advance(5)
     assert not lease.valid
-    renewed()
+    renewed(WorkerId("former life"))
+    assert not lease.valid
+    renewed(WorkerId("w"))
     assert lease.valid
     clock.advance(9.9)
     assert lease.valid
@@ -507,5 +509,51 @@ def test_a_lease_that_the_store_calls_over_is_over() -> None:
     store.answer = False
     store.tick()
     store.tick()
-    lease.sending()()
+    lease.sending()(WorkerId("w"))
     assert (lease.valid, lost, store.count) == (False, [1], 3)
+
+
+def test_a_lease_that_winds_down_lasts_as_long_as_a_thread_acts() -> None:
+    """Nobody takes over from the thread, and nothing is renewed for ever."""
+    store, clock, acting = Renewals(), SimulatedClock(), [True]
+    lease = lease_of(store, clock, acting, [])
+    lease.wind_down()
+    store.tick()
+    assert store.count == 1
+    acting[0] = False
+    store.tick()
+    acting[0] = True
+    lease.end()
+    assert store.count == 1
+
+
+def test_what_clients_asked_for_outlives_the_life_of_a_worker() -> None:
+    """A start and a message that wait in an outage longer than the lease are written by the next life, which forgets the former."""
+
+    async def scenario(sim: Simulation) -> tuple[str, str, list[WorkerId], WorkerId, WorkerId]:
+        only = await sim.start_worker()
+        retired: list[WorkerId] = []
+        retire = only.store.retire
+
+        async def noted(worker: WorkerId) -> None:
+            await retire(worker)
+            retired.append(worker)
+
+        only.store.retire = noted
+        waiting = await only.client.start(wait_for_signal(), id="w")
+        former = only.worker.id
+        await asyncio.sleep(0.1)
+        only.store.faults = Faults(down=True)
+        starting = sim.spawn(only.client.start(three("late"), id="n"))
+        sending = sim.spawn(only.client.handle("w").send(go, "word"))
+        await asyncio.sleep(60)
+        only.store.faults = Faults()
+        await sending
+        handle = await starting
+        results = await handle.result(), await waiting.result()
+        return *results, retired, former, only.worker.id
+
+    *results, retired, former, present = Simulation(CODE).run(scenario)
+    assert results == ["late", "word"]
+    assert retired == [former]
+    assert present != former

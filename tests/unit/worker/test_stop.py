@@ -185,3 +185,72 @@ def test_two_stopping_workers_pass_runs_on() -> None:
 
     assert Simulation(CODE, faults=Faults(latency=0.05)).run(scenario) == [3.0] * 20
     assert bodies["work"] == 40
+
+
+def test_the_lease_outlives_a_grace_longer_than_the_stall_limit() -> None:
+    """The loop turns while a stop waits, although nobody looks for work any more."""
+
+    async def scenario(sim: Simulation) -> float:
+        first = await sim.start_worker()
+        handle = await sim.client.start(work_twice(400), id="r")
+        await asyncio.sleep(1)
+        await sim.start_worker()
+        await first.stop(timedelta(seconds=500))
+        await sim.closed("r")
+        return await handle.result()
+
+    assert Simulation(CODE).run(scenario) == 800
+    assert bodies["work"] == 2
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_a_lease_is_not_renewed_for_ever(leave: bool) -> None:
+    """After a stop it lasts as long as a thread acts, and no longer than the store is open."""
+
+    async def scenario(sim: Simulation) -> tuple[float, float]:
+        first = await sim.start_worker()
+        threads.append(first.threads)
+        await sim.client.start(hang_once(100), id="r")
+        await asyncio.sleep(1)
+        await first.stop(timedelta(seconds=2))
+        stopped = sim.clock.monotonic()
+        if leave:
+            first.worker.leave()
+        await asyncio.sleep(300)
+        renewals = [float(line.split()[0]) for line in sim.trace if " renew " in line]
+        return stopped, max(renewals, default=0.0)
+
+    stopped, last = Simulation(CODE).run(scenario)
+    assert (last <= stopped) == leave
+    assert last < 1101 + 5
+
+
+def test_a_stop_writes_what_clients_asked_for() -> None:
+    """A start that is queued when its worker stops is accepted, and another worker has it."""
+
+    async def scenario(sim: Simulation) -> float:
+        first = await sim.start_worker()
+        starting = sim.spawn(first.client.start(work_twice(1), id="r"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await first.stop()
+        handle = await starting
+        second = await sim.start_worker()
+        await sim.closed("r")
+        return await second.client.handle("r", work_twice).result() + await handle.result()
+
+    assert Simulation(CODE, faults=Faults(latency=0.05)).run(scenario) == 4
+
+
+def test_a_stop_while_the_store_is_away_tells_clients() -> None:
+    """An error that says what to do, never a cancel."""
+
+    async def scenario(sim: Simulation) -> BaseException | None:
+        first = await sim.start_worker()
+        first.store.faults = Faults(down=True)
+        starting = sim.spawn(first.client.start(work_twice(1), id="r"))
+        await asyncio.sleep(1)
+        await first.stop()
+        return (await asyncio.gather(starting, return_exceptions=True))[0]
+
+    assert isinstance(Simulation(CODE).run(scenario), outlast.StoreUnavailableError)

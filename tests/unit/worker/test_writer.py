@@ -9,11 +9,21 @@ from typing import TypeVar
 import pytest
 
 from outlast.errors import StoreUnavailableError
-from outlast.store.change import Applied, Change, RunKey, Terminate, Unknown, Verdict
+from outlast.store.change import (
+    Applied,
+    Change,
+    RunChange,
+    RunKey,
+    Terminate,
+    Unknown,
+    Verdict,
+    WorkerId,
+)
 from outlast.testing import SimulatedClock, SimulatedLoop
 from outlast.worker.writer import BATCH, Writer
 
 T = TypeVar("T")
+Unavailable = StoreUnavailableError("away", hint="wait")
 
 
 class Script:
@@ -43,7 +53,7 @@ def run(work: Callable[[Writer], Awaitable[T]], script: Script) -> T:
     """Run something with a writer on a scripted store."""
 
     async def main() -> T:
-        return await work(Writer(script, lambda: lambda: None))
+        return await work(Writer(script, lambda: lambda _: None))
 
     loop = SimulatedLoop(SimulatedClock())
     try:
@@ -107,6 +117,20 @@ def test_a_bug_in_a_store_reaches_who_waits() -> None:
     assert run(work, script) == Applied(NOW)
 
 
+def test_a_bug_in_a_store_stops_nobody_else() -> None:
+    """What was queued behind the change that met the bug is written, although nobody submits anything after it."""
+    script = Script(ValueError("a bug"))
+
+    async def work(writer: Writer) -> list[object]:
+        first = asyncio.ensure_future(writer.submit(change("a")))
+        await asyncio.sleep(0.005)
+        return await asyncio.gather(first, writer.submit(change("b")), return_exceptions=True)
+
+    first, second = run(work, script)
+    assert isinstance(first, ValueError)
+    assert second == Applied(NOW)
+
+
 def test_a_batch_is_bounded() -> None:
     """So that no run waits long for its neighbours."""
     script = Script()
@@ -133,3 +157,48 @@ def test_who_no_longer_waits_is_not_written() -> None:
 
     run(work, script)
     assert script.batches == [["a"], ["c"]]
+
+
+def test_a_close_writes_what_is_queued() -> None:
+    """Within the time that it is given."""
+    script = Script(Unavailable, Unavailable)
+
+    async def work(writer: Writer) -> list[Verdict]:
+        waiting = [asyncio.ensure_future(writer.submit(change(one))) for one in "ab"]
+        await asyncio.sleep(0.005)
+        await writer.close(within=5)
+        return list(await asyncio.gather(*waiting))
+
+    assert run(work, script) == [Applied(NOW)] * 2
+
+
+@pytest.mark.parametrize("within", [0.0, 3.0])
+def test_a_closed_writer_says_so(within: float) -> None:
+    """Who waits, on its way or in the queue, and who comes later: an error that says what to do, never a cancel."""
+    script = Script(*[Unavailable] * 100)
+
+    async def work(writer: Writer) -> list[object]:
+        first = asyncio.ensure_future(writer.submit(change("a")))
+        await asyncio.sleep(0.005)
+        second = asyncio.ensure_future(writer.submit(change("b")))
+        await asyncio.sleep(0)
+        await writer.close(within)
+        later = writer.submit(change("c"))
+        return await asyncio.gather(first, second, later, return_exceptions=True)
+
+    for error in run(work, script):
+        assert isinstance(error, StoreUnavailableError)
+        assert error.hint
+
+
+def test_only_the_worker_of_an_applied_change_is_renewed() -> None:
+    """A change of a former life renews nothing of the present one."""
+    renewed: list[str] = []
+    owned = RunChange(RunKey("default", "r"), WorkerId("former"), epoch=1, version=0)
+
+    async def main() -> None:
+        writer = Writer(Script(), lambda: renewed.append)
+        await asyncio.gather(writer.submit(owned), writer.submit(change("a")))
+
+    SimulatedLoop(SimulatedClock()).run_until_complete(main())
+    assert renewed == ["former"]
