@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -17,12 +18,29 @@ class _Note(msgspec.Struct):
     timers: dict[str, datetime] = {}
 
 
+@dataclass(slots=True)
+class _Timer:
+    """A timer, and when it is due by the store's clock."""
+
+    asked: StartTimer
+    due: datetime
+
+    def judge(self, now: datetime) -> None:
+        """Bring the due time near again when a wall clock that was far ahead, if only for one commit, had set it.
+
+        The run's time stays where it was once. A timer that was armed at a time that has not come yet is due after what it was to
+        wait, counted from now.
+        """
+        if self.asked.armed_at > now:
+            self.due = min(self.due, now + (self.asked.due - self.asked.armed_at))
+
+
 class Waits:
     """The due times of one run."""
 
     def __init__(self) -> None:
         self._noted: dict[str, datetime] = {}
-        self._timers: dict[OperationId, datetime] = {}
+        self._timers: dict[OperationId, _Timer] = {}
         self._requests: dict[OperationId, tuple[datetime, str]] = {}
         self.retries: dict[OperationId, datetime] = {}
         """When the next attempt of each operation is due that rests after a failure."""
@@ -32,22 +50,19 @@ class Waits:
         return bool(self._timers or self._requests or self.retries)
 
     def recall(self, note: bytes) -> None:
-        """Take over the timers' due times from the note of a run that was parked."""
+        """Take over what was noted about timers when the run was parked, so that a wait does not begin anew."""
         try:
             self._noted = msgspec.json.decode(note, type=_Note).timers
         except msgspec.MsgspecError:
             self._noted = {}
 
-    def add_timer(self, timer: StartTimer, now: datetime) -> None:
-        """Wait for a timer.
-
-        A wall clock that was far ahead for one commit leaves the run's time there for good. A timer that was armed at a time that
-        has not come yet is due after what it was to wait, counted from `now`, or as was noted when the run was parked.
-        """
-        due = timer.due
-        if timer.armed_at > now:
-            due = min(due, now + (due - timer.armed_at), self._noted.get(timer.operation, due))
-        self._timers[timer.operation] = due
+    def add_timer(self, asked: StartTimer, now: datetime) -> None:
+        """Wait for a timer."""
+        timer = _Timer(asked, asked.due)
+        if asked.armed_at > now:
+            timer.due = min(asked.due, self._noted.get(asked.operation, asked.due))
+        timer.judge(now)
+        self._timers[asked.operation] = timer
 
     def add_request(self, operation: OperationId, expires_at: datetime, approval_id: str) -> None:
         """Wait for a request to be decided, or to expire."""
@@ -61,10 +76,13 @@ class Waits:
     def take_due(self, now: datetime) -> list[Proposal]:
         """Return what is to be written about everything that is due, and wait for it no longer."""
         due: list[Proposal] = []
-        for operation, at in sorted(self._timers.items(), key=lambda item: item[1]):
-            if at <= now:
+        for timer in self._timers.values():
+            timer.judge(now)
+        for operation, timer in sorted(self._timers.items(), key=lambda item: item[1].due):
+            if timer.due <= now:
                 del self._timers[operation]
-                due.append(Proposal(Rank.ARRIVAL, TimerFired(operation), guard=operation, at=at))
+                fired = TimerFired(operation)
+                due.append(Proposal(Rank.ARRIVAL, fired, guard=operation, at=timer.due))
         for operation, (at, approval_id) in list(self._requests.items()):
             if at <= now:
                 del self._requests[operation]
@@ -75,19 +93,18 @@ class Waits:
 
     def next_due(self) -> datetime | None:
         """Return when the next timer or request comes due; retries look after themselves."""
-        times = [*self._timers.values(), *(due for due, _ in self._requests.values())]
+        times = [timer.due for timer in self._timers.values()]
+        times.extend(due for due, _ in self._requests.values())
         return min(times, default=None)
 
     def wake_at(self) -> datetime | None:
         """Return when the run, parked now, has something to do by itself."""
-        times = [*self._timers.values(), *self.retries.values()]
-        times.extend(due for due, _ in self._requests.values())
-        return min(times, default=None)
+        return min([*self.retries.values(), *filter(None, [self.next_due()])], default=None)
 
     def note(self) -> dict[str, Any]:
         """Return what the run waits for, for people."""
         return {
-            "timers": dict(self._timers),
+            "timers": {operation: timer.due for operation, timer in self._timers.items()},
             "approvals": {approval: due for due, approval in self._requests.values()},
             "retries": dict(self.retries),
         }

@@ -386,22 +386,3 @@ def test_a_clock_that_was_ahead_once_freezes_no_timer(seconds: float, kill: bool
     took = Simulation(CODE, longest=timedelta(hours=5)).run(scenario)
     assert seconds <= took <= seconds * (2 if kill and seconds < 10 else 1) + 20
 
-
-def test_a_clock_that_was_ahead_once_cuts_no_timer_short() -> None:
-    """A timer that was armed before the glitch is due when it always was, also for another worker."""
-
-    async def scenario(sim: Simulation) -> float:
-        first = await sim.start_worker()
-        handle = await sim.client.start(race(), id="r")
-        await asyncio.sleep(0.5)
-        since = sim.clock.monotonic()
-        sim.clock.jump(TEN_YEARS * 10)
-        await handle.send(go, "word")
-        await sim.until("r", lambda head: head.changed_at > sim.clock.now() - TEN_YEARS)
-        sim.clock.jump(-TEN_YEARS * 10)
-        first.kill()
-        await sim.start_worker()
-        await sim.closed("r")
-        return sim.clock.monotonic() - since
-
-    assert Simulation(CODE).run(scenario) >= 9
