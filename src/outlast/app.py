@@ -164,6 +164,11 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
                 hint="name a file: sqlite:///file.db",
             )
         return MemoryStore(SystemClock())
+    if urlsplit(url).scheme.partition("+")[0] in {"postgres", "postgresql"}:
+        raise StoreUnavailableError(
+            "PostgreSQL is not there yet; this version of Outlast keeps its work in SQLite",
+            hint="use sqlite:///file.db (relative) or sqlite:////var/lib/file.db (absolute)",
+        )
     raise StoreUnavailableError(
         f"{url.partition('@')[2] or url!r} does not name a store",
         hint="use sqlite:///file.db (relative), sqlite:////var/lib/file.db (absolute) or memory://",
@@ -334,7 +339,7 @@ def connect(
     *,
     tenant: str = "default",
     principal: str | None = None,
-    create: bool = True,
+    create: bool = False,
 ) -> Connection:
     """Return a client without a worker; use it as `async with outlast.connect(url) as client`.
 
@@ -342,6 +347,6 @@ def connect(
         url: Of the store, as for `open`.
         tenant: Whose runs it sees.
         principal: Who acts; the local user by default.
-        create: Make the store when there is none.
+        create: Make the store when there is none; a mistyped path is an error otherwise.
     """
     return Connection(url, tenant=tenant, principal=principal, create=create)

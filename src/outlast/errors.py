@@ -6,6 +6,7 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── DefinitionError               a decorator or signature that cannot work; raised at import
 │   ├── ForbiddenInWorkflowError      clock, socket, thread … asked for by workflow code
 │   ├── EffectOutsideWorkflowError    an effect called where nothing would make it safe
+│   ├── OutsideWorkflowError          `now`, `sleep`, `receive` … asked for where no workflow runs
 │   ├── NonDeterminismError           replay asked for something that the journal does not hold
 │   ├── RepeatedEffectError           an equal effect already succeeded in this run
 │   └── EncodeError                   a value that cannot be stored; names the path in it
@@ -109,6 +110,12 @@ class EffectOutsideWorkflowError(AuthorError):
     """An effect was called outside a workflow, or inside a step, where nothing would make it safe."""
 
     code = "effect_outside_workflow"
+
+
+class OutsideWorkflowError(AuthorError):
+    """Something that only a workflow can ask for was asked for elsewhere, as `outlast.now()` in a step."""
+
+    code = "outside_workflow"
 
 
 class NonDeterminismError(AuthorError):

@@ -138,8 +138,11 @@ def names_of(change: Change) -> list[str]:
     match change:
         case RunChange():
             entries = [f"{row.kind}:{row.name}" if row.name else row.kind for row in change.entries]
+            # A row without a due time announces the next attempt of an effect.
             rows = [
-                f"failure:{row.name}" for row in change.operations if isinstance(row, OperationPut)
+                f"{'failure' if row.due_at else 'attempt'}:{row.name}"
+                for row in change.operations
+                if isinstance(row, OperationPut)
             ]
             status = [] if change.head is None or entries else [f"head:{change.head.status}"]
             return entries + rows + status

@@ -36,6 +36,7 @@ PUBLIC = [
     "NonDeterminismError",
     "NotApplied",
     "OutlastError",
+    "OutsideWorkflowError",
     "RepeatedEffectError",
     "RetryPolicy",
     "RunCancelledError",

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from outlast.cli.text import ago, counted, json_text
-from outlast.client import ApprovalView, RunDetail, Standing, Status
+from outlast.client import Alarm, ApprovalView, RunDetail, Standing, Status
 
 REMEDIES = {
     "in doubt": "It goes on when somebody says what became of the effect.",
@@ -27,6 +27,11 @@ REMEDIES = {
     "internal error": "Moving the run broke inside Outlast. It goes on by itself when a worker with other code starts; "
     "please report the error.",
 }
+_RESOLVING = (
+    "it happened, with this result",
+    "it did not; attempt it again",
+    "it did not and never will",
+)
 _ENDABLE = frozenset({"non-determinism", "undecodable", "poison", "refused by the store", "internal error"})
 
 
@@ -34,11 +39,12 @@ class Wait(msgspec.Struct, frozen=True):
     """One thing that a run waits for.
 
     Args:
-        kind: `timer`, `retry`, `signal`, `approval`, `in doubt`, `effect`, `blocked`, `mail` or `worker`.
+        kind: `timer`, `retry`, `signal`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm` or `worker`.
         about: The operation, approval or signal.
         until: When something happens without anyone acting.
-        text: All of it in words.
+        text: All of it in words, without the commands.
         commands: What can be typed.
+        purposes: What each command is for.
     """
 
     kind: str
@@ -47,6 +53,7 @@ class Wait(msgspec.Struct, frozen=True):
     since: datetime | None = None
     until: datetime | None = None
     commands: tuple[str, ...] = ()
+    purposes: tuple[str, ...] = ()
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -55,6 +62,7 @@ class Explanation(msgspec.Struct, frozen=True):
     Args:
         text: One paragraph.
         commands: What can be typed, in the order of the paragraph.
+        purposes: What each command is for.
     """
 
     run_id: str
@@ -62,6 +70,7 @@ class Explanation(msgspec.Struct, frozen=True):
     text: str
     waits: list[Wait]
     commands: list[str]
+    purposes: list[str]
 
 
 def explain(detail: RunDetail, command: Callable[..., str]) -> Explanation:
@@ -73,10 +82,12 @@ def explain(detail: RunDetail, command: Callable[..., str]) -> Explanation:
     teller = _Teller(detail, command)
     waits = [] if detail.status.status.closed else list(teller.waits())
     text = " ".join([teller.opening(), *(wait.text for wait in waits)])
-    commands = [one for wait in waits for one in wait.commands]
+    typed = dict(pair for wait in waits for pair in zip(wait.commands, wait.purposes, strict=True))
     if detail.status.status.closed:
-        commands = [command("runs", "show", detail.status.run_id)]
-    return Explanation(detail.status.run_id, detail.status.status, text, waits, commands)
+        typed = {command("runs", "show", detail.status.run_id): "result and last entries"}
+    return Explanation(
+        detail.status.run_id, detail.status.status, text, waits, [*typed], [*typed.values()]
+    )
 
 
 class _Teller:
@@ -96,8 +107,7 @@ class _Teller:
         head = f"Run {self._run} of workflow {status.workflow}"
         since = ago(status.changed_at, self._detail.now)
         if status.status.closed:
-            why = f": {_one_line(status.reason)}" if status.reason else ""
-            return f"{head} ended as {status.status} at {since}{why}. Nothing more happens."
+            return f"{head} ended as {status.status} at {since}{self._why_ended()}. Nothing more happens."
         match status.status:
             case Status.RUNNING if self._detail.attended:
                 return (
@@ -118,6 +128,14 @@ class _Teller:
             case _:
                 return f"{head} waits, parked since {since}."
 
+    def _why_ended(self) -> str:
+        """Return the reason of a closed run, with who asked for it or where it was raised."""
+        status, detail = self._status, self._detail
+        if status.status is Status.CANCELLED and detail.cancelled_by:
+            return f", asked {_one_line(detail.cancelled_by)}"
+        why = f": {_one_line(status.reason)}" if status.reason else ""
+        return f"{why}, raised {detail.place}" if detail.place else why
+
     def waits(self) -> Iterator[Wait]:
         """Yield everything that the run waits for."""
         if self._status.status is Status.BLOCKED:
@@ -130,6 +148,8 @@ class _Teller:
             yield self._timer(operation, msgspec.convert(due, datetime, strict=False))
         for name in self._noted.get("signals", []):
             yield self._signal(name)
+        for alarm in self._detail.alarms:
+            yield self._alarm(alarm)
         if self._detail.unread:
             yield self._mail()
         elif self._waits_for_nothing_known():
@@ -147,9 +167,17 @@ class _Teller:
         said = f" The worker said: {error}." if error else ""
         end = self._command("runs", "terminate", self._run, "--reason", "TEXT")
         remedy = REMEDIES.get(reason, "An operator must act.")
-        commands = (self._command("runs", "journal", self._run), end) if reason in _ENDABLE else ()
-        text = f"{remedy}{said} To give it up without clean-up, type: {end}."
-        yield Wait("blocked", reason, text, since=self._status.changed_at, commands=commands)
+        typed = {end: "give it up, without clean-up"}
+        if reason in _ENDABLE:
+            typed = {self._command("runs", "journal", self._run): "see what it did", **typed}
+        yield Wait(
+            "blocked",
+            reason,
+            f"{remedy}{said}",
+            since=self._status.changed_at,
+            commands=tuple(typed),
+            purposes=tuple(typed.values()),
+        )
 
     def _operation(self, one: Standing) -> Wait:
         match one.state:
@@ -183,23 +211,64 @@ class _Teller:
         )
 
     def _doubt(self, one: Standing) -> Wait:
-        resolve = ("runs", "resolve", self._run, "--operation", one.operation)
-        commands = (
-            self._command(*resolve, "--applied", "RESULT-AS-JSON", "--reason", "TEXT"),
-            self._command(*resolve, "--not-applied", "--reason", "TEXT"),
-            self._command(*resolve, "--failed", "MESSAGE", "--reason", "TEXT"),
-        )
         return Wait(
             "in doubt",
             one.operation,
             f"Effect {one.name} ({one.operation}) is in doubt since {self._ago(one.since)}: {_one_line(one.why)}. "
             f"It was called with {json_text(one.arguments, indent=None)} under the key {one.key}. "
-            "An operator looks up in the remote system whether it happened. If it did, type: "
-            f"{commands[0]}. If it did not and is to be attempted again: {commands[1]}. "
-            f"If it did not and never will: {commands[2]}.",
+            "An operator looks up in the remote system whether it happened, and says so.",
             since=one.since,
-            commands=commands,
+            commands=self._resolving(one.operation),
+            purposes=_RESOLVING,
         )
+
+    def _resolving(self, operation: str) -> tuple[str, ...]:
+        resolve = ("runs", "resolve", self._run, "--operation", operation)
+        return (
+            self._command(*resolve, "--applied", "RESULT-AS-JSON", "--reason", "TEXT"),
+            self._command(*resolve, "--not-applied", "--reason", "TEXT"),
+            self._command(*resolve, "--failed", "MESSAGE", "--reason", "TEXT"),
+        )
+
+    def _alarm(self, one: Alarm) -> Wait:
+        when = self._ago(one.at)
+        by = one.by or "somebody"
+        why = _one_line(one.why) or "it does not fit"
+        command, purpose = self._command("runs", "journal", self._run), "see all of it"
+        match one.what:
+            case "unfit_outcome":
+                text = (
+                    f"What {by} said of operation {one.about} ({one.said or 'an outcome'}) was not accepted, at {when}: {why}. "
+                    "Nothing was changed by it."
+                )
+                if one.operation:
+                    resolve = self._command("runs", "resolve", self._run, "--operation", one.about)
+                    text += " Say it again with a value that fits the result type."
+                    command, purpose = f"{resolve} --applied RESULT-AS-JSON --reason TEXT", "say it again"
+            case "unfit_message":
+                text = (
+                    f"A message {one.about!r} from {by} does not fit the signal's type and was put aside at {when}: {why}. "
+                    "The run goes on waiting; send one that fits."
+                )
+                command, purpose = self._command("runs", "send", self._run, one.about, "JSON"), "send it again"
+            case "late_outcome":
+                text = (
+                    f"A second outcome ({one.said}) of operation {one.about} came and was put aside at {when}: the first one "
+                    "stands. If the two differ, somebody has to put right what the remote system holds."
+                )
+            case "late_decision":
+                text = (
+                    f"A decision of {by} on approval {one.about} ({one.said}) came too late, at {when}: nobody waits for it. "
+                    "It changed nothing; if it is still wanted, the workflow has to ask again."
+                )
+            case "unreadable_message":
+                text = (
+                    f"A message ({one.about}) could not be read and was put aside at {when}: {why}. "
+                    "Send it again, with the version of Outlast that the workers run."
+                )
+            case _:
+                text = f"Something was put aside at {when}: {one.what} {one.about}: {why}."
+        return Wait("alarm", one.about, text, since=one.at, commands=(command,), purposes=(purpose,))
 
     def _approval(self, one: ApprovalView) -> Wait:
         commands = tuple(
@@ -215,11 +284,16 @@ class _Teller:
             return Wait("approval", one.approval_id, text, one.requested_at, one.expires_at)
         text = (
             f"It asks {who} for approval {one.approval_id} since {self._ago(one.requested_at)}; "
-            f"without a decision the request expires at {self._ago(one.expires_at)}. "
-            f"To see it: {commands[0]}. To decide: {commands[1]}, or: {commands[2]}."
+            f"without a decision the request expires at {self._ago(one.expires_at)}."
         )
         return Wait(
-            "approval", one.approval_id, text, one.requested_at, one.expires_at, commands
+            "approval",
+            one.approval_id,
+            text,
+            one.requested_at,
+            one.expires_at,
+            commands,
+            ("see what is asked", "say yes", "say no"),
         )
 
     def _timer(self, operation: str, due: datetime) -> Wait:
@@ -236,9 +310,10 @@ class _Teller:
         return Wait(
             "signal",
             name,
-            f"It waits for the message {name!r}, which anyone with access may send: {send}.",
+            f"It waits for the message {name!r}, which anyone with access may send.",
             since=self._status.changed_at,
             commands=(send,),
+            purposes=("send the message",),
         )
 
     def _mail(self) -> Wait:
@@ -251,8 +326,9 @@ class _Teller:
         return Wait(
             "worker",
             self._status.workflow,
-            f"No live worker has registered workflow {self._status.workflow}, so nothing moves. Start one: {start}.",
+            f"No live worker has registered workflow {self._status.workflow}, so nothing moves.",
             commands=(start,),
+            purposes=("start a worker",),
         )
 
     def _waits_for_nothing_known(self) -> bool:

@@ -49,6 +49,11 @@ def note(text: str) -> None:
     console(sys.stderr).print(Text(safe(text)), soft_wrap=True)
 
 
+def note_lines(text: str) -> None:
+    """Print lines that are no result."""
+    console(sys.stderr).print(Text(safe(text, lines=True)), soft_wrap=True)
+
+
 def complain(error: OutlastError) -> None:
     """Print what went wrong and what to do about it."""
     message, _, hint = str(error).partition("\n  → ")

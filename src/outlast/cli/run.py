@@ -9,9 +9,9 @@ import typer
 
 from outlast.cli import show
 from outlast.cli.explain import explain as explain_run
-from outlast.cli.output import print_json, say
+from outlast.cli.output import note, print_json, say
 from outlast.cli.session import Session, stored, usage_error
-from outlast.client import Client, RunDetail, RunHandle, Status
+from outlast.client import Client, RunDetail, RunHandle, RunStatus, Status
 from outlast.errors import DefinitionError
 
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and act on them.")
@@ -60,7 +60,7 @@ def explain(session: Session, run: Run, as_json: Json = False) -> None:
     if as_json:
         print_json(explanation)
     else:
-        say(explanation.text)
+        show.explanation(explanation)
 
 
 @runs.command("journal")
@@ -87,8 +87,22 @@ def send(
 ) -> None:
     """Send a run a message; it is delivered once."""
     body = _json(value)
-    session.call(lambda client: client.handle(run).send(signal, body, id=message_id))
+
+    async def work(client: Client) -> RunStatus:
+        handle: RunHandle[Any] = client.handle(run)
+        status = await handle.status()
+        await handle.send(signal, body, id=message_id)
+        return status
+
+    status = session.call(work)
     say(f"accepted: {signal} for run {run}")
+    # What was noted when the run last left memory says nothing about a run that is in memory now.
+    awaited: list[str] = [] if status.worker else status.waits.get("signals", [])
+    if awaited and signal not in awaited:
+        note(
+            f"note: when it was parked the run did not wait for {signal!r} but for "
+            f"{', '.join(map(repr, awaited))}; the message is kept until it asks for it"
+        )
 
 
 @runs.command("cancel")
@@ -144,6 +158,11 @@ def resolve(  # noqa: PLR0913 - what an operator can say
         f"accepted: the outcome of {chosen} in run {run} is recorded when a worker takes it in; "
         f"see {session.command('runs', 'explain', run)}"
     )
+    if applied is not None:
+        note(
+            "if the value does not fit the effect's result type, nothing is recorded and an alarm will show in "
+            f"`{session.command('runs', 'explain', run)}`"
+        )
 
 
 def _detail(run: str) -> Any:

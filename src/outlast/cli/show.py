@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
+import msgspec
+
+from outlast.cli.explain import Explanation
 from outlast.cli.output import plain, print_table, say, say_lines
 from outlast.cli.text import ago, at, json_text
-from outlast.client import JournalEntry, RunDetail, RunStatus, Status
+from outlast.client import Alarm, JournalEntry, RunDetail, RunStatus, Status
 
 LAST_ENTRIES = 10
+_UNTOLD = frozenset({"seed", "epoch", "policy_version"})
 BODY_WIDTH = 160
 """How much of an entry `runs show` prints; `runs journal` prints all of it."""
 
@@ -20,7 +25,7 @@ def runs(found: Sequence[RunStatus]) -> None:
         say("no runs")
         return
     print_table(
-        ("RUN", "WORKFLOW", "STATUS", "CHANGED", "WAITS FOR"),
+        ("RUN", "WORKFLOW", "STATUS", "CHANGED", "WAITS FOR / REASON"),
         [
             (one.run_id, one.workflow, one.status, at(one.changed_at), _waits_for(one))
             for one in found
@@ -34,7 +39,7 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     lines = [
         ("run", status.run_id),
         ("workflow", status.workflow),
-        ("status", status.status + (f": {status.reason}" if status.reason else "")),
+        ("status", _status_text(detail)),
         ("started", ago(status.created_at, now)),
         ("changed", ago(status.changed_at, now)),
         ("worker", status.worker or "none has it in memory"),
@@ -46,6 +51,7 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
         lines.append(("goes on", ago(status.wake_at, now)))
     if detail.unread:
         lines.append(("messages", f"{detail.unread} not taken in yet"))
+    lines += [("put aside", _alarm_text(one)) for one in detail.alarms]
     if detail.unreadable:
         lines.append(("unreadable", f"{detail.unreadable} entries"))
     for name, text in lines:
@@ -53,13 +59,17 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     for one in detail.operations:
         tried = f", failed {one.failures}x, last {one.failure}" if one.failures else ""
         say(f"{'open':<11}{one.kind} {one.name} ({one.operation}): {one.state}{tried}")
-    document = run_document(detail)
-    if document["failure"] is not None:
-        say(f"{'failure':<11}{document['failure']['type']}: {document['failure']['message']}")
-    elif status.status is Status.COMPLETED:
-        say_lines(f"{'result':<11}{json_text(document['result'])}")
+    entries = detail.entries[-LAST_ENTRIES:]
+    if status.status is Status.COMPLETED:
+        say_lines(f"{'result':<11}{json_text(run_document(detail)['result'])}")
+    elif failure := run_document(detail)["failure"]:
+        say(f"{'failure':<11}{failure['type']}: {failure['message']}")
+        if detail.place:
+            say(f"{'raised':<11}{detail.place}")
+        if failure.get("details", {}).get("hint"):
+            say(f"{'':<11}→ {failure['details']['hint']}")
     say("")
-    journal(detail.entries[-LAST_ENTRIES:], width=BODY_WIDTH)
+    journal(entries, width=BODY_WIDTH, with_end=False)
     if not status.status.closed:
         say("")
         say(f"why it is there: {command('runs', 'explain', status.run_id)}")
@@ -79,6 +89,9 @@ def run_document(detail: RunDetail) -> dict[str, Any]:
         "unread_messages": detail.unread,
         "unreadable_entries": detail.unreadable,
         "live_workers": detail.fitting,
+        "alarms": plain(detail.alarms),
+        "raised": detail.place,
+        "cancelled_by": detail.cancelled_by,
         "result": ended.get("value"),
         "failure": ended.get("failure"),
         "last_entries": [entry_document(one) for one in detail.entries[-LAST_ENTRIES:]],
@@ -99,27 +112,72 @@ def entry_document(one: JournalEntry) -> dict[str, Any]:
     }
 
 
-def journal(entries: Sequence[JournalEntry], *, width: int | None = None) -> None:
-    """Print entries as a table.
+def explanation(told: Explanation) -> None:
+    """Print why a run is where it is: sentences, then what can be typed, each on a line of its own."""
+    say(told.text)
+    if told.commands:
+        say("")
+    width = max(map(len, told.purposes), default=0)
+    for typed, purpose in zip(told.commands, told.purposes, strict=True):
+        say(f"  {purpose:<{width}}  {typed}")
+
+
+def journal(
+    entries: Sequence[JournalEntry], *, width: int | None = None, with_end: bool = True
+) -> None:
+    """Print entries as a table; fields that say nothing to a reader are left out.
 
     Args:
         width: Bodies are cut after so many characters.
+        with_end: Print how the run failed again, in its last entry.
     """
     documents = [entry_document(one) for one in entries]
+    for one in documents:
+        if not with_end and one["kind"] in {"failed", "cancelled", "completed"}:
+            one["body"] = {}
     print_table(
-        ("SEQ", "TIME (UTC)", "KIND", "OPERATION", "NAME", "BODY"),
+        ("SEQ", "TIME", "KIND", "OPERATION", "NAME", "BODY"),
         [
             (
                 str(one["seq"]),
-                f"{entry.at:%Y-%m-%d %H:%M:%S.%f}"[:-3],
+                at(entry.at),
                 one["kind"],
                 one["operation"],
                 one["name"],
-                _cut(json_text(one["body"], indent=None), width),
+                _cut(_body_text(one["body"]), width),
             )
             for one, entry in zip(documents, entries, strict=True)
         ],
     )
+
+
+def _body_text(body: dict[str, Any]) -> str:
+    """Return what a reader wants of an entry; a value is one even when it is empty or zero."""
+    told = {
+        name: value
+        for name, value in body.items()
+        if name == "value" or (name not in _UNTOLD and (value is False or value))
+    }
+    return json_text(told, indent=None) if told else ""
+
+
+def _status_text(detail: RunDetail) -> str:
+    status = detail.status
+    if status.status is Status.CANCELLED and detail.cancelled_by:
+        return f"{status.status} {detail.cancelled_by}"
+    # A failure has a line of its own.
+    is_told = status.status in {Status.FAILED, Status.CANCELLED} and detail.entries
+    return status.status + (f": {status.reason}" if status.reason and not is_told else "")
+
+
+def _alarm_text(one: Alarm) -> str:
+    by = f" from {one.by}" if one.by else ""
+    why = f": {one.why}" if one.why else ""
+    return f"{one.what} {one.about}{by} at {at(one.at)}{why}"
+
+
+def _due(time: Any) -> str:
+    return at(msgspec.convert(time, datetime, strict=False))
 
 
 def _cut(text: str, width: int | None) -> str:
@@ -136,8 +194,9 @@ def _waits_for(status: RunStatus) -> str:
     parts = [f"message {name}" for name in waits.get("signals", [])]
     parts += [f"approval {one}" for one in waits.get("approvals", {})]
     parts += [f"in doubt {one}" for one in waits.get("in_doubt", {})]
-    parts += [f"retry {one} at {due}" for one, due in waits.get("retries", {}).items()]
-    parts += [f"timer {one} at {due}" for one, due in waits.get("timers", {}).items()]
+    parts += [f"retry {one} at {_due(due)}" for one, due in waits.get("retries", {}).items()]
+    parts += [f"timer {one} at {_due(due)}" for one, due in waits.get("timers", {}).items()]
+    parts += [f"put aside: {one}" for one in waits.get("alarms", [])]
     if status.reason and "in doubt" not in status.reason:
         parts.insert(0, status.reason)
     return ", ".join(parts)

@@ -9,6 +9,8 @@ import logging
 import os
 import signal
 import sys
+import time
+import traceback
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -17,11 +19,15 @@ import typer
 
 from outlast.app import App, library_version
 from outlast.app import open as open_app
-from outlast.cli.output import complain, note, say
+from outlast.cli.output import complain, note, note_lines, say
 from outlast.cli.session import Session, run, stored
 from outlast.cli.text import parse_length, safe
 from outlast.errors import DefinitionError, OutlastError
 from outlast.workflows.registry import Registry
+
+_PACKAGE = Path(__file__).parents[1]
+_ONE_WISH_SECONDS = 1.0
+"""Signals to end that come closer together are one: `timeout` and some supervisors tell the process and its group."""
 
 
 def _length(text: str) -> timedelta:
@@ -51,7 +57,7 @@ def worker(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what each run does.")] = False,
 ) -> None:
     """Run the workflows that MODULE... declare, until SIGINT or SIGTERM; a second signal stops at once."""
-    _log_to_stderr(logging.DEBUG if verbose else logging.INFO)
+    start = _log_to_stderr(logging.DEBUG if verbose else logging.INFO)
     try:
         for module in modules:
             load(module)
@@ -64,8 +70,25 @@ def worker(
     except OutlastError as error:
         complain(error)
         raise typer.Exit(1) from None
+    except Exception as error:  # noqa: BLE001 - the author's module raised
+        for line in _author_lines(error):
+            note_lines(line)
+        raise typer.Exit(1) from None
     app = open_app(session.database, tenant=session.tenant, lease=lease, idle=idle)
-    run(_serve(app, workflows))
+    run(_serve(app, workflows, start))
+
+
+def _author_lines(error: Exception) -> list[str]:
+    """Return the error that an imported module raised, as a traceback without the frames of whoever imported it."""
+    told = traceback.TracebackException.from_exception(error)
+    frames = [one for one in told.stack if not _is_ours(one.filename)]
+    told.stack = traceback.StackSummary.from_list(frames)
+    lines = list(told.format(chain=True))
+    return [line.rstrip("\n") for line in lines]
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith((str(_PACKAGE), "<frozen importlib", importlib.__file__))
 
 
 class _SafeFormatter(logging.Formatter):
@@ -75,10 +98,29 @@ class _SafeFormatter(logging.Formatter):
         return safe(super().format(record), lines=True)
 
 
-def _log_to_stderr(level: int) -> None:
+class _Start(logging.Filter):
+    """Keeps out of the log what is printed to standard output when the worker starts."""
+
+    is_over = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        told = str(record.msg).startswith(("outlast ", "worker %s: ready"))
+        return self.is_over or record.levelno != logging.INFO or not told
+
+
+def _log_to_stderr(level: int) -> _Start:
+    """Log what Outlast says from `level` on, and what others say from INFO on."""
+    formatter = _SafeFormatter(
+        "%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S UTC"
+    )
+    formatter.converter = time.gmtime
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler])
+    handler.setFormatter(formatter)
+    start = _Start()
+    handler.addFilter(start)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("outlast").setLevel(level)
+    return start
 
 
 def load(name: str) -> None:
@@ -131,13 +173,14 @@ def _load_file(place: Path) -> None:
         raise
 
 
-async def _serve(app: App, workflows: list[str]) -> None:
+async def _serve(app: App, workflows: list[str], start: _Start) -> None:
     stop = _stop_on_signals()
     async with app:
         say(f"outlast    {library_version()}")
         say(f"database   {app.store.describe()}")
         say(f"workflows  {', '.join(workflows)}")
         say(f"worker     {app.worker.id}")
+        start.is_over = True
         await stop.wait()
         note("stopping: runs are given back as their attempts end; the same signal again stops at once")
     note("stopped")
@@ -146,15 +189,19 @@ async def _serve(app: App, workflows: list[str]) -> None:
 def _stop_on_signals() -> asyncio.Event:
     """Return what the first signal sets; the second one ends the process, as a crash would: nothing is lost."""
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    first = 0.0
 
     def told(number: int) -> None:
-        if stop.is_set():
+        nonlocal first
+        if not stop.is_set():
+            first = loop.time()
+            stop.set()
+        elif number == signal.SIGINT or loop.time() - first >= _ONE_WISH_SECONDS:
             note("stopped at once")
             sys.stdout.flush()
             os._exit(128 + number)
-        stop.set()
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told, number)
     return stop

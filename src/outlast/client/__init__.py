@@ -4,10 +4,11 @@ from outlast.client.approval import Approvals
 from outlast.client.client import Birth, Client, IfClosed, Runs
 from outlast.client.handle import RunHandle
 from outlast.client.view import ApprovalView, JournalEntry, RunDetail, RunStatus
-from outlast.effects.standing import Standing
+from outlast.effects.standing import Alarm, Standing
 from outlast.store.change import Status
 
 __all__ = [
+    "Alarm",
     "ApprovalView",
     "Approvals",
     "Birth",

@@ -56,12 +56,37 @@ class Approvals:
                     hint="decide nothing; the store was changed by hand or is damaged: `outlast doctor`",
                 )
             return found[0]
+        if not found:
+            raise await self._nothing_found(run_id, approval_id)
         ids = ", ".join(one.approval_id for one in found)
         raise DecisionRefusedError(
-            f"{len(found)} requests of this run wait: {ids}" if found else "no such request waits",
-            reason="ambiguous" if found else "unknown",
+            f"{len(found)} requests of this run wait: {ids}",
+            reason="ambiguous",
             run=run_id,
-            hint="name one of them" if found else "see `outlast approvals list`",
+            hint="name one of them",
+        )
+
+    async def _nothing_found(self, run_id: str, approval_id: str) -> DecisionRefusedError:
+        """Return why there is nothing to look at: no such run, no such request, or none that still waits."""
+        await self._client.head(RunKey(self._client.tenant, run_id))
+        if approval_id:
+            return DecisionRefusedError(
+                f"there is no such request: {approval_id}",
+                reason="unknown",
+                run=run_id,
+                hint=f"see `outlast approvals list --all --run {run_id}`",
+            )
+        decided = await self.list(pending=False, run_id=run_id)
+        text = "no request of this run waits"
+        if decided:
+            last = decided[-1]
+            text += f"; the last one, {last.approval_id}, is {last.state}"
+            text += f" (by {last.by})" if last.by else ""
+        return DecisionRefusedError(
+            text,
+            reason="unknown",
+            run=run_id,
+            hint="see `outlast approvals list`, or with `--all` those that were decided",
         )
 
     async def approve(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
+import sys
 import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -59,8 +59,6 @@ from outlast.workflows.call import Call
 from outlast.workflows.definition import Workflow
 
 R = TypeVar("R")
-
-logger = logging.getLogger("outlast.client")
 
 IfClosed: TypeAlias = Literal["attach", "refuse", "restart"]
 """What starting the id of a closed run means: look at that run, an error, or a new run under the same id."""
@@ -142,10 +140,16 @@ class Client:
                 `if_closed="refuse"`.
             EncodeError: An argument cannot be stored; nothing was written.
         """
-        callee = call.callee
+        given: Any = call
+        callee: Any = given.callee if isinstance(given, Call) else None
+        if isinstance(given, Call):
+            given.use()
         if not isinstance(callee, Workflow):
             raise DefinitionError(
-                f"{call!r} is not a call of a workflow", hint="start what @workflow decorates"
+                f"{given!r} is not a call of a workflow",
+                hint=f"call it: write {given.name}(…)"
+                if isinstance(given, Workflow)
+                else "start what @workflow decorates, called: fix(finding)",
             )
         workflow = cast("Workflow[..., R]", callee)
         run = RunKey(self.tenant, check_run_id(id))
@@ -332,12 +336,25 @@ class Client:
         workers = await self.store.workers()
         if any(one.live and head.workflow in one.row.workflows for one in workers):
             return
-        text = (
-            f"run {head.run} waits, and no live worker has registered workflow {head.workflow!r}. "
+        remedy = (
             "Start one: `outlast worker MODULE`, or use outlast.open() instead of outlast.connect()."
+            if self._birth is None
+            else "The worker of this app knows what was declared when outlast.open() was entered, or what workflows= names: "
+            "declare or import the workflow before that."
         )
-        logger.warning(text)
-        warnings.warn(NoWorkerWarning(text), stacklevel=2)
+        text = f"run {head.run} waits, and no live worker has registered workflow {head.workflow!r}. {remedy}"
+        warnings.warn(NoWorkerWarning(text), stacklevel=_callers_level())
+
+
+def _callers_level() -> int:
+    """Return the `stacklevel` of the first caller outside Outlast, for a warning of the function that asks."""
+    frame, level = sys._getframe(1), 1  # pyright: ignore[reportPrivateUsage] - a warning belongs to the author's line
+    while (
+        frame.f_back is not None
+        and frame.f_globals.get("__name__", "").partition(".")[0] == "outlast"
+    ):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 class Runs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from asyncio import CancelledError
 from typing import Any, Generic, TypeVar, overload
 
 import msgspec
@@ -13,15 +14,18 @@ from outlast.client.view import (
     JournalEntry,
     RunDetail,
     RunStatus,
+    cancel_in,
     not_found,
+    place_in,
     status_of,
     view_of,
 )
 from outlast.effects.intent import Resolution
-from outlast.effects.standing import standings
+from outlast.effects.standing import alarms, standings
 from outlast.errors import (
     DecodeError,
     DefinitionError,
+    OutlastError,
     RunCancelledError,
     RunConflictError,
     RunTerminatedError,
@@ -32,6 +36,7 @@ from outlast.journal.codec import codec_for
 from outlast.journal.entry import (
     Cancelled,
     Completed,
+    Entry,
     Failed,
     from_row,
 )
@@ -96,10 +101,8 @@ class RunHandle(Generic[R]):
         match last:
             case Completed():
                 return self._decode(last.value)
-            case Failed():
-                raise self._ended(WorkflowFailedError, "failed", last.failure)
-            case Cancelled():
-                raise self._ended(RunCancelledError, "was cancelled", last.failure)
+            case Failed() | Cancelled():
+                raise self._ended(last.failure, [from_row(one.row) for one in rows])
             case _:
                 raise StoreError(
                     f"the run is {head.status} and its journal does not say how it ended",
@@ -212,6 +215,7 @@ class RunHandle(Generic[R]):
             # A run that is blocked because of such an entry must be explicable all the same.
             with contextlib.suppress(DecodeError):
                 entries.append(JournalEntry(one.row.seq, one.row.turn, one.at, from_row(one.row)))
+        written = [one.entry for one in entries]
         live = [one.row for one in await store.workers() if one.live]
         return RunDetail(
             status=status_of(image.head),
@@ -223,6 +227,9 @@ class RunHandle(Generic[R]):
             now=store.now(),
             fitting=[row.worker for row in live if image.head.workflow in row.workflows],
             attended=any(row.worker == image.head.owner for row in live),
+            alarms=alarms((one.entry, one.at) for one in entries),
+            place=place_in(written),
+            cancelled_by=cancel_in(written),
         )
 
     async def _put(self, message_id: str, kind: MessageKind, name: str, body: bytes) -> None:
@@ -247,8 +254,18 @@ class RunHandle(Generic[R]):
             return msgspec.json.decode(value)
         return self._workflow.result.decode(bytes(value))
 
-    def _ended(self, kind: type[Any], how: str, failure: Failure) -> Exception:
+    def _ended(self, failure: Failure, entries: list[Entry]) -> OutlastError:
         cause = rebuild(failure)
-        error = kind(f"the run {how}: {failure.type}: {failure.message}", run=self.id)
+        said = f"{failure.type}: {failure.message}"
+        if isinstance(entries[-1], Failed):
+            place = place_in(entries)
+            text = f"the run failed: {said}" + (f", raised {place}" if place else "")
+            error: OutlastError = WorkflowFailedError(text, run=self.id)
+        elif isinstance(cause, CancelledError) and (asked := cancel_in(entries)):
+            error = RunCancelledError(f"the run was cancelled {asked}", run=self.id)
+        else:
+            error = RunCancelledError(f"the run was cancelled: {said}", run=self.id)
+        if isinstance(cause, OutlastError):
+            error.hint = cause.hint
         error.__cause__ = cause
         return error

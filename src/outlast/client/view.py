@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from outlast.effects.standing import Standing
+from outlast.effects.standing import Alarm, Standing
 from outlast.errors import (
     RunNotFoundError,
 )
 from outlast.journal.entry import (
     ApprovalRequested,
+    Cancelled,
+    CancelRequested,
     Entry,
+    Failed,
 )
+from outlast.journal.place import origin_of
 from outlast.store.change import (
     ApprovalRow,
     RunHead,
     RunKey,
     Status,
 )
+
+_SHOWN = 200
+"""Characters of an entry in its repr."""
 
 
 class RunStatus(msgspec.Struct, frozen=True):
@@ -54,6 +62,15 @@ class JournalEntry(msgspec.Struct, frozen=True):
     at: datetime
     entry: Entry
 
+    def __repr__(self) -> str:
+        """Show position, time, kind, and the body as JSON, cut where it is long."""
+        body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self.entry))
+        kind, name, operation = (body.pop(one, "") for one in ("type", "name", "operation"))
+        what = " ".join(filter(None, (kind, name, operation and f"({operation})")))
+        text = json.dumps({key: one for key, one in body.items() if one not in ("", None, [], {})})
+        text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
+        return f"JournalEntry({self.seq}, {self.at:%Y-%m-%d %H:%M:%S} UTC, {what}, {text})"
+
 
 class RunDetail(msgspec.Struct, frozen=True):
     """Everything about a run that can be seen from outside, read at one moment.
@@ -67,6 +84,9 @@ class RunDetail(msgspec.Struct, frozen=True):
         now: The store's time.
         fitting: Live workers that have registered the run's workflow.
         attended: Whether the worker that has the run in memory lives.
+        alarms: What came for the run and was put aside, since it last made progress there.
+        place: Where in the author's code the failure was raised that ended the run.
+        cancelled_by: Who asked it to stop, and why.
     """
 
     status: RunStatus
@@ -78,6 +98,9 @@ class RunDetail(msgspec.Struct, frozen=True):
     now: datetime
     fitting: list[str]
     attended: bool
+    alarms: list[Alarm] = []
+    place: str = ""
+    cancelled_by: str = ""
 
 
 class ApprovalView(msgspec.Struct, frozen=True):
@@ -120,6 +143,24 @@ def status_of(head: RunHead) -> RunStatus:
         worker=head.owner,
         waits=msgspec.json.decode(head.note) if head.note else {},
     )
+
+
+def place_in(entries: list[Entry]) -> str:
+    """Return where in the author's code the failure was raised that ended a run; empty when none did."""
+    match entries[-1:]:
+        case [Failed(failure=failure) | Cancelled(failure=failure)]:
+            return origin_of(failure, entries)
+        case _:
+            return ""
+
+
+def cancel_in(entries: list[Entry]) -> str:
+    """Return who asked the run to stop, and why; empty when nobody did."""
+    for entry in reversed(entries):
+        if isinstance(entry, CancelRequested):
+            by = f"by {entry.by}" if entry.by else "by somebody"
+            return f"{by}: {entry.reason}" if entry.reason else by
+    return ""
 
 
 def view_of(row: ApprovalRow) -> ApprovalView:

@@ -21,8 +21,9 @@ NEVER_RETRIED = (
     "AssertionError",
     "NotImplementedError",
     "SyntaxError",
+    "SystemExit",
 )
-"""Programming errors: another attempt would meet the same line."""
+"""Programming errors, and a body that wants to end its process: another attempt would meet the same line."""
 
 _UNCAPPED = 100
 
@@ -47,6 +48,10 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work."""
+        for name in ("initial_interval", "maximum_interval"):
+            time: Any = getattr(self, name)
+            if not isinstance(time, timedelta) and (time is not None or name == "initial_interval"):
+                raise _bad(f"{name} must be a timedelta, as timedelta(seconds=1)")
         if self.initial_interval <= timedelta(0):
             raise _bad("initial_interval must be longer than nothing")
         if not self.backoff_coefficient >= 1:

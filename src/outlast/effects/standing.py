@@ -7,22 +7,134 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
 from outlast.journal.entry import (
+    NO_OPERATION,
+    AlarmRaised,
+    ApprovalDecided,
+    ApprovalExpired,
+    CancelRequested,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
     EffectInDoubt,
     EffectIntended,
+    EffectRefused,
     Entry,
+    MessageReceived,
+    StepCompleted,
+    StepFailed,
+    TimerFired,
 )
 from outlast.journal.failure import Failure
 from outlast.store.change import OperationPut
 
 State: TypeAlias = Literal["retrying", "intended", "in doubt"]
+
+
+_OUTCOMES = (StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared)
+_PROGRESS = (
+    *_OUTCOMES,
+    TimerFired,
+    MessageReceived,
+    ApprovalDecided,
+    ApprovalExpired,
+    CancelRequested,
+)
+
+
+class Alarm(msgspec.Struct, frozen=True):
+    """Something that came for a run, and was put aside.
+
+    Args:
+        what: `unfit_outcome`, `unfit_message`, `late_outcome`, `late_decision` or `unreadable_message`; later versions may
+            know more.
+        at: When it was put aside.
+        operation: Which waits on; empty for none.
+        about: The operation, message name, message id or approval that it speaks of.
+        by: Who sent it, where that is known.
+        said: The outcome or decision that was said.
+        why: Why it was put aside.
+    """
+
+    what: str
+    at: datetime
+    operation: str = ""
+    about: str = ""
+    by: str = ""
+    said: str = ""
+    why: str = ""
+
+
+class Alarms:
+    """What was put aside since a run last made progress there, read from its journal entry by entry.
+
+    An outcome that did not fit is news until its operation has one, a message until one of its name came; all other alarms until
+    the run next moves.
+    """
+
+    def __init__(self) -> None:
+        self.standing: list[Alarm] = []
+        """In the order of the journal."""
+
+    def add(self, entry: Entry, at: datetime) -> None:
+        """Take in the next entry."""
+        if isinstance(entry, AlarmRaised):
+            # That of a poisoned run only counts its owners; its status says the rest.
+            if entry.what != "poison":
+                self.standing.append(_alarm(entry, at))
+        elif self.standing and isinstance(entry, _PROGRESS):
+            self.standing = [one for one in self.standing if not _is_past(one, entry)]
+
+
+def _is_past(alarm: Alarm, entry: Entry) -> bool:
+    if alarm.what == "unfit_message":
+        return isinstance(entry, MessageReceived) and entry.name == alarm.about
+    if alarm.operation:
+        return isinstance(entry, _OUTCOMES) and entry.operation == alarm.operation
+    return True
+
+
+def _alarm(entry: AlarmRaised, at: datetime) -> Alarm:
+    detail: Any = msgspec.json.decode(entry.detail)
+    if not isinstance(detail, dict):
+        return Alarm(entry.what, at, entry.operation)
+    fields: dict[str, Any] = cast("dict[str, Any]", detail)
+    outcome: Any = fields.get("outcome")
+    if isinstance(outcome, dict):
+        # A whole entry, that of an outcome which came second.
+        outcome = cast("dict[str, Any]", outcome)
+        fields = {**fields, "operation": outcome.get("operation"), "by": outcome.get("by")}
+        outcome = outcome.get("type")
+    if "approved" in fields:
+        outcome = "approved" if fields["approved"] else "denied"
+    names = ("name", "approval", "operation", "message")
+    about = next((str(fields[name]) for name in names if fields.get(name)), entry.operation)
+    return Alarm(
+        what=entry.what,
+        at=at,
+        # A decision is late when its request is over: nothing will ever settle it.
+        operation=entry.operation if entry.what == "unfit_outcome" else NO_OPERATION,
+        about=about,
+        by=str(fields.get("by") or fields.get("sender") or ""),
+        said=str(outcome or ""),
+        why=str(fields.get("why") or ""),
+    )
+
+
+def alarms(entries: Iterable[tuple[Entry, datetime]]) -> list[Alarm]:
+    """Return what was put aside since the run last made progress there.
+
+    Args:
+        entries: The journal, each entry with its time.
+    """
+    found = Alarms()
+    for entry, at in entries:
+        found.add(entry, at)
+    return found.standing
 
 
 class Standing(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from msgspec import Raw, Struct
 
-from outlast.errors import OutlastError
+from outlast.errors import OutsideWorkflowError
 from outlast.journal.entry import Cover
 from outlast.replay.entropy import RunRandom
 
@@ -99,6 +99,11 @@ Request: TypeAlias = StepRequest | EffectRequest | ApprovalRequest
 class Context(Protocol):
     """The run as seen from inside."""
 
+    @property
+    def evicting(self) -> bool:
+        """Whether the run is leaving memory, or has: what workflow code drops then was not forgotten."""
+        ...
+
     def info(self) -> RunInfo:
         """Return what is known about the run."""
         ...
@@ -131,10 +136,6 @@ class Context(Protocol):
 current_context: ContextVar[Context] = ContextVar("outlast_context")
 
 
-class _OutsideWorkflowError(OutlastError):
-    code = "outside_workflow"
-
-
 def context(name: str) -> Context:
     """Return the context of the running workflow.
 
@@ -142,11 +143,11 @@ def context(name: str) -> Context:
         name: The public function that needs it, for the error.
 
     Raises:
-        OutlastError: The caller is not workflow code.
+        OutsideWorkflowError: The caller is not workflow code.
     """
     found = current_context.get(None)
     if found is None:
-        raise _OutsideWorkflowError(
+        raise OutsideWorkflowError(
             f"{name} was called outside a workflow",
             hint="call it from the body of a @workflow function, or from a coroutine that one awaits; "
             "in a step, use ordinary Python instead",

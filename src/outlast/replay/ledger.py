@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
+from typing import Any
 
 import msgspec
 
@@ -103,12 +104,21 @@ class _Calls:
 
 @dataclass(slots=True)
 class _Cover:
-    """One cover of one request, and which operation spent it."""
+    """One cover of one request, what its approver saw, and which operation spent it."""
 
     approval_id: str
     index: int
     cover: Cover
+    subject: bytes = b"{}"
     spent_by: OperationId | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that the approver saw; of a pattern, its fields."""
+        shown: Any = msgspec.json.decode(self.subject)
+        try:
+            return shown["covers"][self.index]["arguments"]
+        except (KeyError, IndexError, TypeError):
+            return {}
 
 
 class EffectLedger:
@@ -160,11 +170,15 @@ class EffectLedger:
         if taken is not None and effect.intent is None:
             taken.spent_by = None
 
-    def asked(self, approval_id: str, covers: tuple[Cover, ...]) -> None:
-        """Remember what a request covers: from now on these effects need a cover."""
+    def asked(self, approval_id: str, covers: tuple[Cover, ...], subject: bytes = b"{}") -> None:
+        """Remember what a request covers: from now on these effects need a cover.
+
+        Args:
+            subject: What is shown, with the covers' arguments; for the words of a refusal only.
+        """
         for index, cover in enumerate(covers):
             key = cover.effect, cover.action_sha256
-            self._covers.setdefault(key, []).append(_Cover(approval_id, index, cover))
+            self._covers.setdefault(key, []).append(_Cover(approval_id, index, cover, subject))
             self._covered.add(cover.effect)
 
     def approved(self, approval_id: str) -> None:
@@ -216,9 +230,51 @@ class EffectLedger:
                 hint="one approval lets each covered action happen once; ask again for another",
             )
         return ApprovalMismatchError(
-            "this call is not the one that an approval of this run covers",
+            f"this call of {request.name} is not what an approval of this run covers; {self._nearest(request)}",
             run=self._run_id,
             operation=operation,
             step=request.name,
             hint="call the effect with exactly the approved arguments, or ask for an approval that covers these",
         )
+
+    def _nearest(self, request: EffectRequest) -> str:
+        """Return how the call differs from the cover that is most like it: granted ones first, then the newest."""
+        called = {name: msgspec.json.decode(value) for name, value in request.fields.items()}
+        of_effect = [
+            one
+            for (name, _), found in self._covers.items()
+            if name == request.name
+            for one in found
+        ]
+        granted = [one for one in of_effect if one.approval_id in self._approved]
+        told = [
+            (_differences(one.arguments(), called), one) for one in reversed(granted or of_effect)
+        ]
+        differing, cover = min(told, key=lambda pair: len(pair[0]))
+        if not granted:
+            return f"approval {cover.approval_id}, which speaks of it, was not granted"
+        if not differing:
+            return f"approval {cover.approval_id} was given to an action that is no longer this one"
+        more = f" and {len(differing) - _DIFFERENCES} more" if len(differing) > _DIFFERENCES else ""
+        return (
+            f"approval {cover.approval_id} differs in {'; '.join(differing[:_DIFFERENCES])}{more}"
+        )
+
+
+_DIFFERENCES = 3
+"""How many fields a refusal names."""
+
+_VALUE_LENGTH = 60
+
+
+def _differences(approved: dict[str, Any], called: dict[str, Any]) -> list[str]:
+    names = [name for name in approved if approved[name] != called.get(name, msgspec.UNSET)]
+    return [
+        f"{name}: approved {_short(approved[name])}, called with {_short(called[name]) if name in called else 'nothing'}"
+        for name in names
+    ]
+
+
+def _short(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _VALUE_LENGTH else f"{text[:_VALUE_LENGTH]}…"

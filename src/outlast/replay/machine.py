@@ -155,6 +155,11 @@ class Machine:
         return self._mailbox.awaited
 
     @property
+    def evicting(self) -> bool:
+        """Whether the run is leaving memory, or has."""
+        return self._loop.evicting
+
+    @property
     def pinned(self) -> int:
         """How many tasks refused to end when the run was evicted."""
         return len(self._loop.pinned)
@@ -330,7 +335,7 @@ class Machine:
         self, operation: OperationId, request: ApprovalRequest, future: WorkflowFuture[Any]
     ) -> None:
         approval_id = f"{self._generation}~{operation}"
-        self._ledger.asked(approval_id, request.covers)
+        self._ledger.asked(approval_id, request.covers, bytes(request.subject))
         self._agenda.open(
             ApprovalOperation(operation, request, future, approval_id),
             RequestApproval(

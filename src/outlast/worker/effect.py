@@ -28,7 +28,7 @@ from outlast.store.change import OperationDrop, OperationPut
 from outlast.worker.bridge import Bridge
 from outlast.worker.executor import Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
-from outlast.worker.step import record_failure, timed_out
+from outlast.worker.step import log_failed, record_failure, timed_out
 from outlast.worker.text import plain
 from outlast.workflows.attempt import Attempt
 from outlast.workflows.definition import Effect
@@ -121,8 +121,10 @@ class EffectRun:
         )
         if wait > timedelta(0):
             logger.info(
-                "effect %s: %s; waiting %.1f s until it can no longer act",
+                "run %s: effect %s (%s): %s; waiting %.1f s until it can no longer act",
+                self._bridge.run_key,
                 self._effect.name,
+                self._operation,
                 doubt.why,
                 wait.total_seconds(),
             )
@@ -142,6 +144,15 @@ class EffectRun:
                 case NotApplied():
                     return await self._count_failure(doubt)
                 case Unknown(why):
+                    logger.warning(
+                        "run %s: effect %s (%s): asked %d of %d times, the probe cannot say whether it happened: %s",
+                        self._bridge.run_key,
+                        self._effect.name,
+                        self._operation,
+                        asked,
+                        PROBING.maximum_attempts,
+                        why,
+                    )
                     if PROBING.allows_another(asked):
                         gap = PROBING.gap(asked).total_seconds()
                         await self._bridge.stand_by(self._operation, gap)
@@ -167,6 +178,10 @@ class EffectRun:
             self._post_completed(ending.value, "attempt")
             return True
         raised = timed_out(ending, self._effect.name) if isinstance(ending, TimedOut) else ending
+        if raised.returned:
+            # It happened, whatever the declaration: another attempt would return the same, and a failure would be a lie.
+            self._post_in_doubt(f"it returned, and its result cannot be stored: {raised.failure.message}")
+            return True
         if raised.not_applied or self._effect.repeat is Repeat.IDEMPOTENT:
             return await self._failed(raised)
         why = f"the attempt ended in {raised.failure.type}: {raised.failure.message}"
@@ -223,11 +238,22 @@ class EffectRun:
         self._post(EffectCompleted(self._operation, self._effect.name, Raw(value), source=source))
 
     def _post_failed(self, failure: Failure) -> None:
+        log_failed(self._bridge, self._operation, "effect", self._effect.name, failure)
         self._post(EffectFailed(self._operation, self._effect.name, failure))
 
     def _post_in_doubt(self, why: str) -> None:
         why = plain(why)
-        logger.warning("effect %s is in doubt: %s", self._effect.name, why)
+        run = self._bridge.run_key
+        logger.warning(
+            "run %s: effect %s (%s) is in doubt: %s; look up whether it happened, then say so: "
+            "`outlast runs resolve %s --operation %s` with --applied JSON, --not-applied or --failed TEXT",
+            run,
+            self._effect.name,
+            self._operation,
+            why,
+            run.run_id,
+            self._operation,
+        )
         self._bridge.post(
             Proposal(
                 Rank.OUTCOME,

@@ -37,11 +37,13 @@ class Raised:
     Args:
         hopeless: Another attempt would end the same way.
         not_applied: An effect's error that proves that nothing happened.
+        returned: The body returned, and its value cannot be stored.
     """
 
     failure: Failure
     hopeless: bool = False
     not_applied: bool = False
+    returned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class Executor:
             error.step = attempt.name
             error.operation = attempt.operation
             error.run = attempt.run_id
-            return Raised(capture(error), hopeless=True)
+            return Raised(capture(error), hopeless=True, returned=True)
 
     async def probe(
         self,
@@ -270,9 +272,10 @@ def _log_late(attempt: Attempt, thread: asyncio.Future[Any]) -> None:
         return
     threw = thread.exception() is not None or isinstance(thread.result(), Threw)
     logger.warning(
-        "run %s: attempt %d of %s %s after its time; the result is dropped",
+        "run %s: attempt %d of %s (%s) %s after its time; the result is dropped",
         attempt.run_id,
         attempt.number,
         attempt.name,
+        attempt.operation,
         "ended in an error" if threw else "returned",
     )

@@ -91,7 +91,7 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
         case MessageKind.RESOLUTION | MessageKind.OUTCOME:
             resolution = msgspec.json.decode(message.body, type=Resolution)
             if resolution.generation != generation:
-                return _unfit(resolution, "it speaks of another generation of this run")
+                return _unfit(resolution, "it speaks of another generation of this run", is_open=False)
             return _resolved(resolution, machine, late=message.kind is MessageKind.OUTCOME)
 
 
@@ -126,7 +126,7 @@ def _resolved(resolution: Resolution, machine: Machine, *, late: bool) -> Entry:
         case StepOperation():
             return _resolved_step(resolution, found)
         case _:
-            return _unfit(resolution, "no step or effect is open there")
+            return _unfit(resolution, "no step or effect is open there", is_open=False)
 
 
 def _resolved_effect(resolution: Resolution, effect: EffectOperation, source: str) -> Entry:
@@ -174,10 +174,16 @@ def _unfit_message(message: Message, why: str) -> AlarmRaised:
         "sender": message.sender,
         "why": plain(why),
     }
-    logger.warning("run %s: message %r from %s does not fit its signal and was put aside: %s; send one that fits", "%RUN%", message.name, message.sender or "nobody named", why)
     return alarm("unfit_message", NO_OPERATION, detail)
 
 
-def _unfit(resolution: Resolution, why: str) -> AlarmRaised:
-    detail = {"outcome": resolution.outcome, "by": resolution.by, "why": why}
-    return alarm("unfit_outcome", OperationId(resolution.operation), detail)
+def _unfit(resolution: Resolution, why: str, *, is_open: bool = True) -> AlarmRaised:
+    """Return the alarm; only that of an operation which waits goes on until it has its outcome."""
+    detail = {
+        "operation": resolution.operation,
+        "outcome": resolution.outcome,
+        "by": resolution.by,
+        "why": plain(why),
+    }
+    operation = OperationId(resolution.operation) if is_open else NO_OPERATION
+    return alarm("unfit_outcome", operation, detail)

@@ -17,12 +17,17 @@ from typing import Any, TypeVar, assert_never
 
 import msgspec
 
+from outlast.effects.standing import Alarms
 from outlast.errors import DecodeError, NonDeterminismError, OutlastError, StoreUnavailableError
 from outlast.journal.entry import (
     NO_OPERATION,
     ApprovalExpired,
+    Cancelled,
+    Completed,
     EffectCleared,
     EffectIntended,
+    Entry,
+    Failed,
     OperationId,
     StampedRow,
     Started,
@@ -62,6 +67,7 @@ from outlast.worker.delivery import Delivery
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.inbox import alarm, proposal_of
+from outlast.worker.log import log_alarm, log_end, log_parked
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
 from outlast.worker.request import asking, ending
 from outlast.worker.step import run_step
@@ -134,6 +140,7 @@ class Pilot:
         self._proposals: list[Proposal] = []
         self._held: list[_Acting] = []
         self._waits = Waits()
+        self._alarms = Alarms()
         self._intended_here: set[OperationId] = set()
         self._outcome: Outcome | None = None
         self._mail = head.mail
@@ -284,6 +291,14 @@ class Pilot:
         )
         self._delivery = Delivery(self._machine, self.clock)
         await self._delivery.deliver(entries)
+        for entry, stamped in entries:
+            self._alarms.add(entry, stamped.at)
+        logger.info(
+            "run %s: taken up, %d entries of workflow %s",
+            self.run_key,
+            len(entries),
+            self._head.workflow,
+        )
         self._image = None
         if not any(isinstance(entry, Taken) for entry, _ in entries):
             python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -489,9 +504,22 @@ class Pilot:
             if isinstance(entry, EffectIntended | EffectCleared)
         )
         await self._delivery.deliver(entries)
+        for entry in written:
+            self._note_written(entry, verdict.at)
         for proposal in proposals:
             proposal.settle(verdict)
         self._crew.abandon_closed(self._machine.is_open)
+
+    def _note_written(self, entry: Entry, at: datetime) -> None:
+        known = len(self._alarms.standing)
+        self._alarms.add(entry, at)
+        for one in self._alarms.standing[known:]:
+            log_alarm(self.run_key, one)
+        operation = getattr(entry, "operation", NO_OPERATION)
+        if operation and not self._machine.is_open(operation):
+            self._waits.forget(operation)
+        if isinstance(entry, Completed | Failed | Cancelled):
+            log_end(self.run_key, entry)
 
     def _refused(self, proposals: list[Proposal], refused: Refused) -> None:
         """Take the refused part out and put the others back."""
@@ -564,6 +592,7 @@ class Pilot:
             **self._waits.note(),
             "signals": self._machine.awaited_signals,
             "in_doubt": self._machine.in_doubt,
+            "alarms": [f"{one.what} {one.about}".strip() for one in self._alarms.standing],
         }
         head = HeadUpdate(
             status=status,
@@ -577,6 +606,8 @@ class Pilot:
         while not await self._commit():
             if self._lost:
                 raise RunLost
+        if not self._ended:
+            log_parked(self.run_key, status, note)
 
     async def _block(self, reason: str, error: Exception, *, unfit_build: str = "") -> None:
         """Leave the run to an operator, or to a worker with other code."""

@@ -16,6 +16,7 @@ import msgspec
 
 from outlast.journal.entry import OperationId, StepCompleted, StepFailed
 from outlast.journal.failure import Failure, capture
+from outlast.journal.place import place_of
 from outlast.replay.command import RunStep
 from outlast.store.change import OperationDrop, OperationPut
 from outlast.worker.bridge import Bridge
@@ -47,6 +48,7 @@ async def run_step(bridge: Bridge, command: RunStep, step: Step[..., object]) ->
         failures += 1
         raised = timed_out(ending, step.name) if isinstance(ending, TimedOut) else ending
         if raised.hopeless or not step.options.retry.allows_another(failures):
+            log_failed(bridge, command.operation, "step", step.name, raised.failure)
             bridge.post(_outcome(bridge, StepFailed(command.operation, step.name, raised.failure)))
             return
         await record_failure(
@@ -76,15 +78,34 @@ async def record_failure(  # noqa: PLR0913 - the columns of one row
     )
     await bridge.propose(Proposal(Rank.ROW, guard=operation, row=row))
     logger.warning(
-        "%s %s failed (attempt %d): %s: %s; next attempt at %s",
+        "run %s: %s %s (%s) failed, attempt %d: %s: %s; the next attempt begins at %s, nobody needs to act",
+        bridge.run_key,
         kind,
         name,
+        operation,
         failures,
         failure.type,
         failure.message,
         due.isoformat(timespec="seconds"),
     )
     await bridge.rest_until(operation, due)
+
+
+def log_failed(
+    bridge: Bridge, operation: OperationId, kind: str, name: str, failure: Failure
+) -> None:
+    """Say that no attempt follows."""
+    place = place_of(failure)
+    logger.warning(
+        "run %s: %s %s (%s) failed for good%s: %s: %s; the workflow gets this as an exception",
+        bridge.run_key,
+        kind,
+        name,
+        operation,
+        f" at {place}" if place else "",
+        failure.type,
+        failure.message,
+    )
 
 
 def asked_for(failure: Failure) -> timedelta:

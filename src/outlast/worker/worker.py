@@ -240,17 +240,12 @@ class Worker:
         loop = asyncio.get_running_loop()
 
         def lapsed() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody left to be told
-                loop.call_soon_threadsafe(self._lose_life)
+            # A closed loop raises, and nobody is left to be told.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._lose_life, worker)
 
-        lease = Lease(
-            self._store,
-            worker,
-            options.lease,
-            self._clock,
-            lapsed,
-            self._executor.acting,
-        )
+        acting = self._executor.acting
+        lease = Lease(self._store, worker, options.lease, self._clock, lapsed, acting)
         await self._store.register(row)
         lease.begin(self._threads)
         self._lapsed = False
@@ -271,8 +266,8 @@ class Worker:
     def _sending(self) -> Callable[[WorkerId], None]:
         return self._deck.lease.sending()
 
-    def _lose_life(self) -> None:
-        if self._lapsed:
+    def _lose_life(self, worker: WorkerId) -> None:
+        if self._lapsed or worker != self.id:
             return
         self._lapsed = True
         logger.error("worker %s: its lease is over; every run is let go", self.id)
@@ -306,7 +301,7 @@ class Worker:
         while True:
             try:
                 if self._lapsed or not self._deck.lease.valid:
-                    self._lose_life()
+                    self._lose_life(self.id)
                     await self._next_life()
                 seconds = await self._look()
                 await self._retire()

@@ -1,16 +1,21 @@
 """A call: what calling a decorated function gives. One value that is awaited, started, covered by an approval.
 
-It happens once: when it is awaited, or when it is handed to a task. Until then it is only a description.
+It happens once: when it is awaited, or when it is handed to a task. Until then it is only a description. One that nobody ever
+used was most likely meant to happen, so it warns when it is thrown away, as Python's own coroutines do.
 """
 
 from __future__ import annotations
 
+import contextvars
 import inspect
+import sys
+import warnings
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from outlast.errors import DefinitionError
 from outlast.replay.context import Context, current_context
+from outlast.replay.guard import outside_replay
 from outlast.replay.task import Startable
 
 R_co = TypeVar("R_co", covariant=True)
@@ -20,6 +25,7 @@ class Callee(Protocol):
     """What a call needs of the function that was called."""
 
     name: str
+    kind: str
 
     def enter(self, context: Context, call: Call[Any]) -> Any:
         """Begin the operation in a workflow, and return the future of its outcome."""
@@ -28,6 +34,19 @@ class Callee(Protocol):
     def outside(self, call: Call[Any]) -> Coroutine[Any, Any, Any]:
         """Return what awaiting the call means outside a workflow."""
         ...
+
+
+class _Birthplace(NamedTuple):
+    """Where a call was made that is to be used."""
+
+    context: Context | None
+    file: str
+    line: int
+
+
+def _warn(text: str, born: _Birthplace) -> None:
+    with outside_replay():
+        warnings.warn_explicit(text, RuntimeWarning, born.file, born.line)
 
 
 class Call(Startable[R_co]):
@@ -39,7 +58,7 @@ class Call(Startable[R_co]):
         kwargs: Its keyword arguments.
     """
 
-    __slots__ = ("_awaitable", "_iterator", "args", "callee", "kwargs")
+    __slots__ = ("_awaitable", "_forgettable", "_iterator", "args", "callee", "kwargs")
 
     def __init__(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.callee = callee
@@ -47,6 +66,11 @@ class Call(Startable[R_co]):
         self.kwargs = kwargs
         self._awaitable: Any = None
         self._iterator: Generator[Any, Any, R_co] | None = None
+        self._forgettable = self._born()
+
+    def use(self) -> None:
+        """Note that the call serves as a description, in `covers=` say: it need not happen."""
+        self._forgettable = None
 
     def begin(self) -> None:
         """Start the operation now, in the name of the current task.
@@ -54,6 +78,7 @@ class Call(Startable[R_co]):
         Raises:
             DefinitionError: It was started before.
         """
+        self._forgettable = None
         if self._awaitable is not None:
             raise DefinitionError(
                 f"this call of {self.callee.name!r} was used twice",
@@ -79,16 +104,38 @@ class Call(Startable[R_co]):
 
     def throw(self, *error: Any) -> Any:
         """Raise inside, as a task does to cancel; a call that was not started stays so."""
+        self._forgettable = None
         return self._iterate().throw(*error)
 
     def close(self) -> None:
         """Give up waiting."""
+        self._forgettable = None
         if self._iterator is not None:
             self._iterator.close()
 
     def __repr__(self) -> str:
         """Name the function, never its arguments: they may be secret."""
         return f"<Call of {self.callee.name}>"
+
+    def __del__(self) -> None:
+        """Warn when nobody ever used the call."""
+        born = getattr(self, "_forgettable", None)
+        if born is None or sys.is_finalizing() or getattr(born.context, "evicting", False):
+            return
+        text = (
+            f"call of {self.callee.kind} {self.callee.name} was never awaited, so it did not happen; "
+            f"write `await {self.callee.name}(…)`"
+        )
+        # The warning opens the source file to show the line, which workflow code may not.
+        contextvars.Context().run(_warn, text, born)
+
+    def _born(self) -> _Birthplace | None:
+        """Return where the call was made, if throwing it away would be a mistake."""
+        context = current_context.get(None)
+        if self.callee.kind == "effect" or (self.callee.kind == "step" and context is not None):
+            frame = sys._getframe(3)  # pyright: ignore[reportPrivateUsage] - the frame that calls the decorated function
+            return _Birthplace(context, frame.f_code.co_filename, frame.f_lineno)
+        return None
 
     def _iterate(self) -> Generator[Any, Any, R_co]:
         if self._iterator is None:

@@ -77,7 +77,8 @@ def step(
     """
 
     def decorate(function: Callable[..., Any]) -> Step[..., Any]:
-        options = AttemptOptions(retry or RetryPolicy(), start_to_close_timeout, raises)
+        policy = RetryPolicy() if retry is None else retry
+        options = AttemptOptions(policy, start_to_close_timeout, raises)
         return declare(Step(function, name, options))
 
     return decorate if function is None else decorate(function)

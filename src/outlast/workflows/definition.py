@@ -307,6 +307,7 @@ class Effect(Definition[P, R]):
 
     def cover(self, call: Call[Any]) -> tuple[Cover, Mapping[str, str]]:
         """Return the cover of exactly this call, and its arguments by name."""
+        call.use()
         fields = self._fields(self.arguments.bind(call.args, call.kwargs))
         return Cover(effect=self.name, action_sha256=self._action_sha256(fields)), fields
 
@@ -409,11 +410,12 @@ def probe_function(effect: Effect[Any, Any]) -> Callable[..., Any]:
 def once_unless(rules: EffectOptions, retry: RetryPolicy | None) -> RetryPolicy:
     """Return the policy of an effect: the given one, or the default that its declaration can bear."""
     if retry is not None:
-        return retry
+        return retry  # checked with the other options
     return RetryPolicy() if rules.idempotent or rules.probe is not None else ONCE
 
 
 def _check_options(definition: Definition[Any, Any], options: AttemptOptions) -> None:
+    _check_types(definition, options)
     timeout = options.start_to_close_timeout
     if timeout is not None and not timedelta(0) < timeout < _LONGEST_ATTEMPT:
         raise DefinitionError(
@@ -428,6 +430,47 @@ def _check_options(definition: Definition[Any, Any], options: AttemptOptions) ->
             step=definition.name,
             hint="name exception types of your own; StopIteration and those that end the process are none",
         )
+
+
+def _check_types(definition: Definition[Any, Any], options: AttemptOptions) -> None:
+    """Refuse what a declaration without a type checker may hold; here, where the author sees it."""
+    given: list[tuple[str, Any, type[Any], str]] = [
+        (
+            "retry",
+            options.retry,
+            RetryPolicy,
+            "a RetryPolicy, as retry=RetryPolicy(maximum_attempts=3)",
+        ),
+        ("raises", options.raises, tuple, "a tuple of exception types, as raises=(ValueError,)"),
+    ]
+    times: list[tuple[str, Any]] = []
+    if options.start_to_close_timeout is not None:
+        times.append(("start_to_close_timeout", options.start_to_close_timeout))
+    if isinstance(definition, Effect):
+        rules = definition.rules
+        times.append(("settle", rules.settle))
+        given.append(
+            (
+                "not_applied",
+                rules.not_applied,
+                tuple,
+                "a tuple of exception types, as not_applied=(ValueError,)",
+            )
+        )
+        given.append(
+            ("key_on", rules.key_on, tuple, 'a tuple of parameter names, as key_on=("invoice_id",)')
+        )
+    given += [
+        (name, value, timedelta, f"a timedelta, as {name}=timedelta(seconds=30)")
+        for name, value in times
+    ]
+    for name, value, kind, wanted in given:
+        if not isinstance(value, kind):
+            raise DefinitionError(
+                f"{definition.kind} {definition.name} has {name}={value!r}, which is no {kind.__name__}",
+                step=definition.name,
+                hint=f"give {wanted}",
+            )
 
 
 def _can_arrive(kind: Any) -> bool:

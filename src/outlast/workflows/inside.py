@@ -112,6 +112,15 @@ async def approval(
         DefinitionError: A cover is not a call of an effect, a time cannot be waited for, or the role's name cannot be stored.
     """
     current = context("outlast.approval")
+    for one in covers:
+        if isinstance(one, Call):
+            one.use()
+    for name, time in (("expires_in", expires_in), ("use_within", use_within)):
+        if time is not None and not isinstance(time, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(
+                f"an approval was asked with {name}={time!r}, which is no length of time",
+                hint=f"give a timedelta, as {name}=timedelta(hours=72)",
+            )
     until = expires_in if use_within is None else use_within
     check_name(role, what="role")
     if not (timedelta(0) < expires_in < _LONGEST and timedelta(0) < until < _LONGEST):

@@ -60,7 +60,7 @@ START = """
 import asyncio, sys, agent, outlast
 
 async def main():
-    async with outlast.connect() as client:
+    async with outlast.connect(create=True) as client:
         for kind in sys.argv[1:]:
             await client.start(agent.flow(kind), id=kind)
 

@@ -67,7 +67,7 @@ def test_no_request(world: World) -> None:
     """A run that asks nothing says so."""
     result = world.cli("approvals", "show", "signal")
     assert result.exit_code == 1
-    assert "no such request waits" in result.stderr
+    assert "no request of this run waits" in result.stderr
 
 
 def test_request_that_was_changed_in_the_store(world: World) -> None:

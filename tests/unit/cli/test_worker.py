@@ -154,7 +154,7 @@ def test_log_does_not_direct_the_terminal(
     workers.append(process)
     assert process.stderr is not None
     lines: list[str] = []
-    while not any("flaky failed" in line for line in lines):
+    while not any("flaky (r:1) failed" in line for line in lines):
         lines.append(process.stderr.readline())
     assert "\\u001b[31m \\u202eback" in lines[-1]
 

@@ -23,6 +23,7 @@ from outlast.journal.entry import (
 )
 from outlast.store.change import RunHead, RunKey, Status
 from outlast.testing import Faults, Receiver, SimulatedWorker, Simulation
+from outlast.worker.worker import WorkerOptions
 
 TIMEOUT = timedelta(seconds=20)
 SETTLE = timedelta(seconds=2)
@@ -123,9 +124,7 @@ async def tenacious(amount: int) -> int:
     return await act(amount, receiver.apply)
 
 
-@outlast.effect(
-    idempotent=True, retry=outlast.RetryPolicy(initial_interval=timedelta(seconds=30))
-)
+@outlast.effect(idempotent=True, retry=outlast.RetryPolicy(initial_interval=timedelta(seconds=30)))
 async def repeated(amount: int) -> int:
     return await act(amount, receiver.apply_once)
 
@@ -138,7 +137,9 @@ def queued(amount: int) -> int:
 
 @outlast.workflow
 async def use(which: str, amount: int) -> int:
-    effects = {one.name: one for one in (idempotent, probed, neither, hanging, tenacious, repeated, queued)}
+    effects = {
+        one.name: one for one in (idempotent, probed, neither, hanging, tenacious, repeated, queued)
+    }
     return await effects.get(which, mistaken)(amount)
 
 
@@ -589,12 +590,14 @@ def test_no_attempt_begins_after_a_terminate(which: str) -> None:
         await worker(sim)
         handle = await workers[0].client.start(use(which, 5), id="r")
         await asyncio.sleep(10)
+        assert workers[0].worker.runs
         await handle.terminate("stop it now")
         await asyncio.sleep(300)
         assert workers[0].worker.runs == []
         return (await handle.status()).status
 
-    assert simulation().run(scenario) is Status.TERMINATED
+    options = WorkerOptions(library="simulated", idle=timedelta(hours=1))
+    assert simulation(options=options).run(scenario) is Status.TERMINATED
     assert len(began) == 1
 
 

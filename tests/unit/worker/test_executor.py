@@ -103,9 +103,8 @@ def test_a_late_thread_is_logged_and_dropped(caplog: pytest.LogCaptureFixture) -
     sims.append(Simulation([stubborn, use_stubborn]))
     with caplog.at_level(logging.WARNING, "outlast.worker"):
         assert sims[-1].run(scenario) == 2
-    assert any(
-        "attempt 1 of stubborn returned after its time" in one.message for one in caplog.records
-    )
+    (late,) = [one.message for one in caplog.records if "after its time" in one.message]
+    assert "attempt 1 of stubborn" in late
 
 
 def test_what_cannot_be_stored_is_hopeless() -> None:
@@ -142,9 +141,7 @@ def test_arguments_that_no_longer_decode_are_hopeless() -> None:
     ("body", "error"),
     [(exit_async, "SystemExit"), (exit_sync, "SystemExit"), (stop_iteration, "StopIteration")],
 )
-def test_what_means_something_to_a_loop_is_a_failure(
-    body: Callable[[], int], error: str
-) -> None:
+def test_what_means_something_to_a_loop_is_a_failure(body: Callable[[], int], error: str) -> None:
     """`sys.exit()` in a body ends its attempt, not the process; `StopIteration` does not get lost on its way."""
     ending = attempt(outlast.step(body))
     assert isinstance(ending, Raised)

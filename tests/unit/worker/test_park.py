@@ -385,4 +385,3 @@ def test_a_clock_that_was_ahead_once_freezes_no_timer(seconds: float, kill: bool
 
     took = Simulation(CODE, longest=timedelta(hours=5)).run(scenario)
     assert seconds <= took <= seconds * (2 if kill and seconds < 10 else 1) + 20
-
