@@ -26,7 +26,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the decision.")]
 Hash = Annotated[
     str,
-    typer.Option("--hash", metavar="SHA256", help="Of what was seen; without it, it is shown and asked."),
+    typer.Option(
+        "--hash", metavar="SHA256", help="Of what was seen; without it, it is shown and asked."
+    ),
 ]
 
 
@@ -63,7 +65,9 @@ def list_approvals(
 
 @approvals.command("show")
 @stored
-def show_approval(session: Session, run: Run, approval: Approval = "", as_json: Json = False) -> None:
+def show_approval(
+    session: Session, run: Run, approval: Approval = "", as_json: Json = False
+) -> None:
     """Show what is asked: the subject, the actions that a yes covers, the hash, the deadlines."""
     view, now = session.call(_get(run, approval))
     if as_json:
@@ -129,7 +133,9 @@ def _print_diff(diff: str) -> None:
     else:
         say_lines(text)
     if hidden := hidden_count(diff):
-        say(f"({counted(hidden, 'character')} of the diff hidden from the eye or obeyed by terminals, shown escaped)")
+        say(
+            f"({counted(hidden, 'character')} of the diff hidden from the eye or obeyed by terminals, shown escaped)"
+        )
 
 
 def _cover_text(cover: dict[str, Any], spent: str) -> str:
@@ -148,14 +154,14 @@ def _get(run: str, approval: str) -> Any:
     return work
 
 
-def _decide(
-    session: Session, which: tuple[str, str], reason: str, seen: str, *, yes: bool
-) -> None:
+def _decide(session: Session, which: tuple[str, str], reason: str, seen: str, *, yes: bool) -> None:
     run, approval = which
     word = "approve" if yes else "deny"
     seen = seen.strip().lower()
     if seen and not re.fullmatch(r"[0-9a-f]{64}", seen):
-        raise usage_error("--hash is the whole SHA-256 that `outlast approvals show` prints: 64 digits 0-9a-f")
+        raise usage_error(
+            "--hash is the whole SHA-256 that `outlast approvals show` prints: 64 digits 0-9a-f"
+        )
     if not seen:
         if not at_terminal():
             raise usage_error(

@@ -84,7 +84,14 @@ def clocks() -> list[Finding]:
     time.sleep(_WATCH_SECONDS)
     gone, counted = clock.now() - wall, timedelta(seconds=clock.monotonic() - since)
     if counted <= timedelta(0):
-        return [Finding("boot_clock", "fail", "the boot clock stands still", "check the kernel's clock source")]
+        return [
+            Finding(
+                "boot_clock",
+                "fail",
+                "the boot clock stands still",
+                "check the kernel's clock source",
+            )
+        ]
     if abs(gone - counted) > _STEP:
         text = f"the wall clock moved by {gone} while {counted} passed"
         return [Finding("boot_clock", "warn", text, "check NTP: it is stepping the clock")]
@@ -102,4 +109,3 @@ def _print(report: Report) -> None:
     failed = sum(one.verdict == "fail" for one in report.findings)
     warned = sum(one.verdict == "warn" for one in report.findings)
     screen.print(Text(f"{failed} failed, {warned} to look at, {len(report.findings)} checked"))
-

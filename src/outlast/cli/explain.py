@@ -32,7 +32,9 @@ _RESOLVING = (
     "it did not; attempt it again",
     "it did not and never will",
 )
-_ENDABLE = frozenset({"non-determinism", "undecodable", "poison", "refused by the store", "internal error"})
+_ENDABLE = frozenset(
+    {"non-determinism", "undecodable", "poison", "refused by the store", "internal error"}
+)
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -82,7 +84,10 @@ def explain(detail: RunDetail, command: Callable[..., str]) -> Explanation:
     teller = _Teller(detail, command)
     waits = [] if detail.status.status.closed else list(teller.waits())
     text = " ".join([teller.opening(), *(wait.text for wait in waits)])
-    typed = dict(pair for wait in waits for pair in zip(wait.commands, wait.purposes, strict=True))
+    typed: dict[str, str] = {}
+    for wait in waits:
+        for one, purpose in zip(wait.commands, wait.purposes, strict=True):
+            typed.setdefault(one, purpose)
     if detail.status.status.closed:
         typed = {command("runs", "show", detail.status.run_id): "result and last entries"}
     return Explanation(
@@ -244,13 +249,19 @@ class _Teller:
                 if one.operation:
                     resolve = self._command("runs", "resolve", self._run, "--operation", one.about)
                     text += " Say it again with a value that fits the result type."
-                    command, purpose = f"{resolve} --applied RESULT-AS-JSON --reason TEXT", "say it again"
+                    command, purpose = (
+                        f"{resolve} --applied RESULT-AS-JSON --reason TEXT",
+                        "say it again",
+                    )
             case "unfit_message":
                 text = (
                     f"A message {one.about!r} from {by} does not fit the signal's type and was put aside at {when}: {why}. "
                     "The run goes on waiting; send one that fits."
                 )
-                command, purpose = self._command("runs", "send", self._run, one.about, "JSON"), "send it again"
+                command, purpose = (
+                    self._command("runs", "send", self._run, one.about, "JSON"),
+                    "send it again",
+                )
             case "late_outcome":
                 text = (
                     f"A second outcome ({one.said}) of operation {one.about} came and was put aside at {when}: the first one "
@@ -268,7 +279,9 @@ class _Teller:
                 )
             case _:
                 text = f"Something was put aside at {when}: {one.what} {one.about}: {why}."
-        return Wait("alarm", one.about, text, since=one.at, commands=(command,), purposes=(purpose,))
+        return Wait(
+            "alarm", one.about, text, since=one.at, commands=(command,), purposes=(purpose,)
+        )
 
     def _approval(self, one: ApprovalView) -> Wait:
         commands = tuple(

@@ -44,7 +44,9 @@ def root(
     tenant: Annotated[str, typer.Option("--tenant", help=TENANT_HELP)] = "default",
     _: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Durable execution for AI agents: no lost work, no doubled effects, approvals that mean what they say."""
@@ -69,7 +71,11 @@ def demo(ctx: typer.Context) -> None:
     except ModuleNotFoundError as error:
         if error.name not in _DEMO_PACKAGES:
             raise
-        complain(OutlastError(f"the demo needs the package {error.name}", hint="pip install 'outlast[demo]'"))
+        complain(
+            OutlastError(
+                f"the demo needs the package {error.name}", hint="pip install 'outlast[demo]'"
+            )
+        )
         raise typer.Exit(1) from None
     raise typer.Exit(show(ctx.args))
 

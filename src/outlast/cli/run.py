@@ -25,7 +25,9 @@ Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the run.")
 @stored
 def list_runs(
     session: Session,
-    status: Annotated[list[Status] | None, typer.Option(help="Only these; may be repeated.")] = None,
+    status: Annotated[
+        list[Status] | None, typer.Option(help="Only these; may be repeated.")
+    ] = None,
     workflow: Annotated[str, typer.Option(help="Only runs of this workflow.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
     as_json: Json = False,

@@ -83,7 +83,10 @@ def stored(function: Callable[..., None]) -> Callable[..., None]:
     )
     shared = [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[str | None, option],
         )
         for name, option in (
             ("database", typer.Option("--database", "-d", help=DATABASE_HELP)),

@@ -46,7 +46,7 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
         ("entries", f"{status.entries} in generation {status.generation}"),
     ]
     if not status.status.closed:
-        lines.append(("waits for", _waits_for(status) or "see explain"))
+        lines.append(("waits for", _waits_for(status, alarms=False) or "see explain"))
     if status.wake_at is not None and not status.status.closed:
         lines.append(("goes on", ago(status.wake_at, now)))
     if detail.unread:
@@ -59,20 +59,24 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     for one in detail.operations:
         tried = f", failed {one.failures}x, last {one.failure}" if one.failures else ""
         say(f"{'open':<11}{one.kind} {one.name} ({one.operation}): {one.state}{tried}")
-    entries = detail.entries[-LAST_ENTRIES:]
-    if status.status is Status.COMPLETED:
+    _print_end(detail)
+    say("")
+    journal(detail.entries[-LAST_ENTRIES:], width=BODY_WIDTH, with_end=False)
+    if not status.status.closed:
+        say("")
+        say(f"why it is there: {command('runs', 'explain', status.run_id)}")
+
+
+def _print_end(detail: RunDetail) -> None:
+    """Print the result, or the failure with where it was raised and what to do about it."""
+    if detail.status.status is Status.COMPLETED:
         say_lines(f"{'result':<11}{json_text(run_document(detail)['result'])}")
-    elif failure := run_document(detail)["failure"]:
+    elif not detail.cancelled_by and (failure := run_document(detail)["failure"]):
         say(f"{'failure':<11}{failure['type']}: {failure['message']}")
         if detail.place:
             say(f"{'raised':<11}{detail.place}")
         if failure.get("details", {}).get("hint"):
             say(f"{'':<11}→ {failure['details']['hint']}")
-    say("")
-    journal(entries, width=BODY_WIDTH, with_end=False)
-    if not status.status.closed:
-        say("")
-        say(f"why it is there: {command('runs', 'explain', status.run_id)}")
 
 
 def run_document(detail: RunDetail) -> dict[str, Any]:
@@ -184,7 +188,7 @@ def _cut(text: str, width: int | None) -> str:
     return text if width is None or len(text) <= width else f"{text[:width]} …"
 
 
-def _waits_for(status: RunStatus) -> str:
+def _waits_for(status: RunStatus, *, alarms: bool = True) -> str:
     """Return a few words on what a run waits for, as its worker noted them when it left memory."""
     if status.status.closed:
         return status.reason
@@ -196,7 +200,8 @@ def _waits_for(status: RunStatus) -> str:
     parts += [f"in doubt {one}" for one in waits.get("in_doubt", {})]
     parts += [f"retry {one} at {_due(due)}" for one, due in waits.get("retries", {}).items()]
     parts += [f"timer {one} at {_due(due)}" for one, due in waits.get("timers", {}).items()]
-    parts += [f"put aside: {one}" for one in waits.get("alarms", [])]
+    if alarms:
+        parts += [f"put aside: {one}" for one in waits.get("alarms", [])]
     if status.reason and "in doubt" not in status.reason:
         parts.insert(0, status.reason)
     return ", ".join(parts)

@@ -37,24 +37,30 @@ def _length(text: str) -> timedelta:
         raise typer.BadParameter(str(error)) from None
 
 
-
 @stored
 def worker(
     session: Session,
     modules: Annotated[
-        list[str], typer.Argument(metavar="MODULE...", help="Modules to import, or files (agent.py).")
+        list[str],
+        typer.Argument(metavar="MODULE...", help="Modules to import, or files (agent.py)."),
     ],
     lease: Annotated[
         timedelta,
         typer.Option(
-            parser=_length, metavar="TIME", help="How long it may be silent before others take its runs."
+            parser=_length,
+            metavar="TIME",
+            help="How long it may be silent before others take its runs.",
         ),
     ] = "15s",  # pyright: ignore[reportArgumentType] - parsed like what is typed
     idle: Annotated[
         timedelta,
-        typer.Option(parser=_length, metavar="TIME", help="How long a run that only waits stays in memory."),
+        typer.Option(
+            parser=_length, metavar="TIME", help="How long a run that only waits stays in memory."
+        ),
     ] = "1s",  # pyright: ignore[reportArgumentType]
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what each run does.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log what each run does.")
+    ] = False,
 ) -> None:
     """Run the workflows that MODULE... declare, until SIGINT or SIGTERM; a second signal stops at once."""
     start = _log_to_stderr(logging.DEBUG if verbose else logging.INFO)
@@ -182,7 +188,9 @@ async def _serve(app: App, workflows: list[str], start: _Start) -> None:
         say(f"worker     {app.worker.id}")
         start.is_over = True
         await stop.wait()
-        note("stopping: runs are given back as their attempts end; the same signal again stops at once")
+        note(
+            "stopping: runs are given back as their attempts end; the same signal again stops at once"
+        )
     note("stopped")
 
 

@@ -100,7 +100,7 @@ class _Capture:
         self._open.add(id(error))
         try:
             return self._failure(error)
-        except Exception as broken:  # noqa: BLE001  (an author's class may raise anything from any attribute)
+        except BaseException as broken:  # noqa: BLE001  (an author's class may raise anything from any attribute)
             name = _name(type(error))
             return Failure(name, f"<{name}, whose attributes raise {_name(type(broken))}>")
         finally:
@@ -167,7 +167,7 @@ def _clean(text: Any) -> str:
 def _text(error: BaseException) -> str:
     try:
         return _clean(str(error))
-    except Exception as broken:  # noqa: BLE001  (an author's __str__ may raise anything)
+    except BaseException as broken:  # noqa: BLE001  (an author's __str__ may raise anything)
         return f"<{_name(type(error))}, whose text raises {_name(type(broken))}>"
 
 

@@ -66,7 +66,7 @@ def origin_of(failure: Failure, entries: Iterable[Entry]) -> str:
             if (entry.failure.type, entry.failure.message) == (leaf.type, leaf.message):
                 raised = place_of(entry.failure)
                 at = f"at {raised}, " if raised else ""
-                where = f"{at}in {entry.name} ({entry.operation})"
+                where = f"{at}by {entry.name} ({entry.operation})"
                 return f"{where}, awaited at {awaited}" if awaited else where
     return f"at {awaited}" if awaited else ""
 

@@ -99,11 +99,6 @@ Request: TypeAlias = StepRequest | EffectRequest | ApprovalRequest
 class Context(Protocol):
     """The run as seen from inside."""
 
-    @property
-    def evicting(self) -> bool:
-        """Whether the run is leaving memory, or has: what workflow code drops then was not forgotten."""
-        ...
-
     def info(self) -> RunInfo:
         """Return what is known about the run."""
         ...

@@ -155,11 +155,6 @@ class Machine:
         return self._mailbox.awaited
 
     @property
-    def evicting(self) -> bool:
-        """Whether the run is leaving memory, or has."""
-        return self._loop.evicting
-
-    @property
     def pinned(self) -> int:
         """How many tasks refused to end when the run was evicted."""
         return len(self._loop.pinned)
@@ -415,13 +410,15 @@ class Machine:
 
     def _apply_intent(self, entry: EffectIntended) -> None:
         effect = self._agenda.expect_effect(entry.operation, entry.name)
-        if not effect.request.same_arguments(bytes(entry.requested)):
-            raise self._agenda.mismatch(
-                f"the journal holds the effect {entry.name!r} with other arguments",
-                recorded=bytes(entry.requested).decode(errors="replace"),
-                asked=effect.request.arguments.decode(errors="replace"),
-                operation=entry.operation,
-            )
+        # What runs is what was asked for, as long as nothing between may change it.
+        for recorded in (bytes(entry.requested), bytes(entry.effective)):
+            if not effect.request.same_arguments(recorded):
+                raise self._agenda.mismatch(
+                    f"the journal holds the effect {entry.name!r} with other arguments",
+                    recorded=recorded.decode(errors="replace"),
+                    asked=effect.request.arguments.decode(errors="replace"),
+                    operation=entry.operation,
+                )
         effect.intent = entry
         for future in effect.futures():
             future.uncancellable = True

@@ -151,7 +151,7 @@ class EffectRun:
                         self._operation,
                         asked,
                         PROBING.maximum_attempts,
-                        why,
+                        plain(why),
                     )
                     if PROBING.allows_another(asked):
                         gap = PROBING.gap(asked).total_seconds()
@@ -180,7 +180,7 @@ class EffectRun:
         raised = timed_out(ending, self._effect.name) if isinstance(ending, TimedOut) else ending
         if raised.returned:
             # It happened, whatever the declaration: another attempt would return the same, and a failure would be a lie.
-            self._post_in_doubt(f"it returned, and its result cannot be stored: {raised.failure.message}")
+            self._post_in_doubt(f"it returned, and {raised.failure.message}")
             return True
         if raised.not_applied or self._effect.repeat is Repeat.IDEMPOTENT:
             return await self._failed(raised)

@@ -91,7 +91,9 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
         case MessageKind.RESOLUTION | MessageKind.OUTCOME:
             resolution = msgspec.json.decode(message.body, type=Resolution)
             if resolution.generation != generation:
-                return _unfit(resolution, "it speaks of another generation of this run", is_open=False)
+                return _unfit(
+                    resolution, "it speaks of another generation of this run", is_open=False
+                )
             return _resolved(resolution, machine, late=message.kind is MessageKind.OUTCOME)
 
 

@@ -20,7 +20,11 @@ logger = logging.getLogger("outlast.worker")
 def log_parked(run: RunKey, status: Status, note: Mapping[str, Any]) -> None:
     """Say that a run left memory, and what it waits for."""
     kinds = (("timers", "timer"), ("retries", "retry"), ("approvals", "approval"))
-    parts = [f"{word} {one} ({due})" for key, word in kinds for one, due in note[key].items()]
+    parts = [
+        f"{word} {one} until {due:%Y-%m-%d %H:%M:%S} UTC"
+        for key, word in kinds
+        for one, due in note[key].items()
+    ]
     parts += [f"message {name!r}" for name in note["signals"]]
     parts += [f"{one} in doubt" for one in note["in_doubt"]]
     if status is Status.READY:

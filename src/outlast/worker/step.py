@@ -86,7 +86,7 @@ async def record_failure(  # noqa: PLR0913 - the columns of one row
         failures,
         failure.type,
         failure.message,
-        due.isoformat(timespec="seconds"),
+        f"{due:%Y-%m-%d %H:%M:%S} UTC",
     )
     await bridge.rest_until(operation, due)
 

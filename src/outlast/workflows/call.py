@@ -6,6 +6,7 @@ used was most likely meant to happen, so it warns when it is thrown away, as Pyt
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import inspect
 import sys
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from outlast.errors import DefinitionError
 from outlast.replay.context import Context, current_context
 from outlast.replay.guard import outside_replay
-from outlast.replay.task import Startable
+from outlast.replay.task import Startable, TaskLoop
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -39,9 +40,21 @@ class Callee(Protocol):
 class _Birthplace(NamedTuple):
     """Where a call was made that is to be used."""
 
-    context: Context | None
+    loop: asyncio.AbstractEventLoop | None
     file: str
     line: int
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _is_evicting(loop: asyncio.AbstractEventLoop | None) -> bool:
+    """Whether the run is leaving memory, or has: what its code drops then was not forgotten."""
+    return isinstance(loop, TaskLoop) and loop.evicting
 
 
 def _warn(text: str, born: _Birthplace) -> None:
@@ -120,7 +133,7 @@ class Call(Startable[R_co]):
     def __del__(self) -> None:
         """Warn when nobody ever used the call."""
         born = getattr(self, "_forgettable", None)
-        if born is None or sys.is_finalizing() or getattr(born.context, "evicting", False):
+        if born is None or sys.is_finalizing() or _is_evicting(born.loop):
             return
         text = (
             f"call of {self.callee.kind} {self.callee.name} was never awaited, so it did not happen; "
@@ -134,7 +147,7 @@ class Call(Startable[R_co]):
         context = current_context.get(None)
         if self.callee.kind == "effect" or (self.callee.kind == "step" and context is not None):
             frame = sys._getframe(3)  # pyright: ignore[reportPrivateUsage] - the frame that calls the decorated function
-            return _Birthplace(context, frame.f_code.co_filename, frame.f_lineno)
+            return _Birthplace(_running_loop(), frame.f_code.co_filename, frame.f_lineno)
         return None
 
     def _iterate(self) -> Generator[Any, Any, R_co]:

@@ -19,7 +19,7 @@ import outlast
 from outlast.cli.main import app
 from outlast.client import RunStatus
 
-AGENT = '''
+AGENT = """
 from datetime import timedelta
 import outlast
 
@@ -55,7 +55,7 @@ async def flow(kind: str) -> str:
         case "bad":
             raise RuntimeError("no good\\x1b[31m")
     return "done"
-'''
+"""
 START = """
 import asyncio, sys, agent, outlast
 
@@ -98,7 +98,16 @@ class World:
     def worker(self, *options: str) -> subprocess.Popen[str]:
         """Start a worker on the folder's agent."""
         return subprocess.Popen(
-            [sys.executable, "-m", "outlast.cli", "worker", "agent.py", "--idle", "100ms", *options],
+            [
+                sys.executable,
+                "-m",
+                "outlast.cli",
+                "worker",
+                "agent.py",
+                "--idle",
+                "100ms",
+                *options,
+            ],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,

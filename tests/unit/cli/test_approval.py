@@ -26,11 +26,21 @@ def test_list(world: World) -> None:
 def test_show(world: World) -> None:
     """Subject, diff, covers, hash and deadlines are shown; what hides or directs is escaped."""
     text = world.cli("approvals", "show", "approval").stdout
-    for words in ("fix \\u202eevil", "+new\\u200b\\u001b[2J", 'ship(place="here")', "boss", _hash(world), "in 59 minutes"):
+    for words in (
+        "fix \\u202eevil",
+        "+new\\u200b\\u001b[2J",
+        'ship(place="here")',
+        "boss",
+        _hash(world),
+        "in 59 minutes",
+    ):
         assert words in text
     assert "2 characters of the diff" in text
     assert "\x1b" not in text
-    assert json.loads(world.cli("approvals", "show", "approval", "1~r:1", "--json").stdout)["state"] == "pending"
+    assert (
+        json.loads(world.cli("approvals", "show", "approval", "1~r:1", "--json").stdout)["state"]
+        == "pending"
+    )
 
 
 def test_approve_needs_the_hash_without_a_terminal(world: World) -> None:
@@ -52,7 +62,9 @@ def test_another_hash_is_refused(world: World) -> None:
 def test_approve_and_deny_with_the_hash(world: World) -> None:
     """The decision is recorded with who and by whom; a second one is refused."""
     seen = _hash(world)
-    result = world.cli("approvals", "approve", "approval", "--hash", seen.upper(), "--reason", "fine")
+    result = world.cli(
+        "approvals", "approve", "approval", "--hash", seen.upper(), "--reason", "fine"
+    )
     assert result.exit_code == 0, result.output
     assert "approved: 1~r:1 of run approval" in result.stdout
     (one,) = json.loads(world.cli("approvals", "list", "--all", "--json").stdout)
@@ -74,7 +86,9 @@ def test_request_that_was_changed_in_the_store(world: World) -> None:
     """A subject that does not have its hash is neither shown nor decided."""
     seen = _hash(world)
     connection = apsw.Connection(str(world.file))
-    connection.execute("UPDATE approval SET body = CAST(replace(CAST(body AS TEXT), 'here', 'away') AS BLOB)")
+    connection.execute(
+        "UPDATE approval SET body = CAST(replace(CAST(body AS TEXT), 'here', 'away') AS BLOB)"
+    )
     assert connection.changes() == 1
     connection.close()
     for words in (("show", "approval"), ("approve", "approval", "--hash", seen)):
@@ -82,3 +96,14 @@ def test_request_that_was_changed_in_the_store(world: World) -> None:
         assert result.exit_code == 1
         assert "something else than what its hash says" in result.stderr
         assert "away" not in result.stdout
+
+
+def test_request_that_does_not_exist_or_was_decided(world: World) -> None:
+    """What is named and not there, and what no longer waits, are told apart; so is a run that is not there."""
+    missing = world.cli("approvals", "show", "approval", "1~r:9")
+    assert (missing.exit_code, missing.stdout) == (1, "")
+    assert "there is no such request: 1~r:9" in missing.stderr
+    world.cli("approvals", "deny", "approval", "--hash", _hash(world))
+    decided = world.cli("approvals", "show", "approval")
+    assert "no request of this run waits; the last one, 1~r:1, is denied (by " in decided.stderr
+    assert "there is no such run" in world.cli("approvals", "show", "nobody").stderr

@@ -75,7 +75,9 @@ def test_damaged(world: World) -> None:
 def test_newer_schema(world: World) -> None:
     """A file from a newer version fails and says so."""
     connection = apsw.Connection(str(world.file))
-    connection.execute("INSERT INTO migration (number, phase, subject, checksum) VALUES (999, 'pre', 'x', 'y')")
+    connection.execute(
+        "INSERT INTO migration (number, phase, subject, checksum) VALUES (999, 'pre', 'x', 'y')"
+    )
     connection.close()
     found = _findings(world)
     assert found["schema"]["verdict"] == "fail"
@@ -104,14 +106,17 @@ def test_times_in_the_future(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "verdict"), [("3.51.2", "fail"), ("3.51.3", "ok"), ("3.54.1", "ok"), ("3.9.99", "fail")]
+    ("version", "verdict"),
+    [("3.51.2", "fail"), ("3.51.3", "ok"), ("3.54.1", "ok"), ("3.9.99", "fail")],
 )
 def test_sqlite_version(version: str, verdict: str) -> None:
     """Versions are compared by number."""
     assert [one.verdict for one in checkup.sqlite_version(version)] == [verdict]
 
 
-@pytest.mark.parametrize(("free", "verdict"), [(1 << 20, "fail"), (500 << 20, "warn"), (5 << 30, "ok")])
+@pytest.mark.parametrize(
+    ("free", "verdict"), [(1 << 20, "fail"), (500 << 20, "warn"), (5 << 30, "ok")]
+)
 def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, verdict: str) -> None:
     """Little space warns, next to none fails."""
     usage = namedtuple("usage", "total used free")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from outlast.cli.explain import REMEDIES, explain
 from outlast.cli.session import Session
-from outlast.client import RunDetail, RunStatus, Status
+from outlast.client import Alarm, RunDetail, RunStatus, Status
 from outlast.effects.standing import Standing
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
@@ -18,7 +18,11 @@ COMMAND = Session().command
 
 
 def _detail(**changes: Any) -> RunDetail:
-    status = {name: changes.pop(name) for name in ("worker", "waits", "reason", "status") if name in changes}
+    status = {
+        name: changes.pop(name)
+        for name in ("worker", "waits", "reason", "status")
+        if name in changes
+    }
     run = RunStatus(
         run_id="a b",
         workflow="flow",
@@ -90,7 +94,9 @@ def test_old_notes_are_not_believed() -> None:
 )
 def test_retry_counts_and_says_when(due: datetime, words: str) -> None:
     """The number of the next attempt follows the recorded failures."""
-    one = Standing("r:1", "step", "fetch", "retrying", failures=2, due_at=due, failure="OSError: gone")
+    one = Standing(
+        "r:1", "step", "fetch", "retrying", failures=2, due_at=due, failure="OSError: gone"
+    )
     text = explain(_detail(operations=[one]), COMMAND).text
     assert "failed 2 times, last with OSError: gone" in text
     assert words in text
@@ -121,3 +127,41 @@ def test_commands_name_store_and_tenant() -> None:
     """What is typed works for the store and tenant that were looked at."""
     told = explain(_detail(fitting=[]), Session("sqlite:///x y.db", "acme").command)
     assert told.commands == ["outlast -d 'sqlite:///x y.db' --tenant acme worker MODULE"]
+
+
+@pytest.mark.parametrize(
+    ("alarm", "words", "typed"),
+    [
+        (Alarm("unfit_outcome", NOON, "r:1", "r:1", "ann", "applied", "expected int"),
+         "What ann said of operation r:1 (applied) was not accepted, at 2026-11-29 12:00:00 UTC (1 minute ago): expected int.",
+         "outlast runs resolve 'a b' --operation r:1 --applied RESULT-AS-JSON --reason TEXT"),
+        (Alarm("unfit_outcome", NOON, "", "r:9", "ann", "applied", "nothing is open there"),
+         "nothing is open there. Nothing was changed by it.", "outlast runs journal 'a b'"),
+        (Alarm("unfit_message", NOON, "", "go", "ann", "", "expected int"),
+         "A message 'go' from ann does not fit the signal's type", "outlast runs send 'a b' go JSON"),
+        (Alarm("late_outcome", NOON, "", "r:1", "", "effect_completed"),
+         "A second outcome (effect_completed) of operation r:1 came", "outlast runs journal 'a b'"),
+        (Alarm("late_decision", NOON, "", "1~r:1", "bob", "denied"),
+         "A decision of bob on approval 1~r:1 (denied) came too late", "outlast runs journal 'a b'"),
+        (Alarm("unreadable_message", NOON, "", "m1", "", "", "truncated"),
+         "A message (m1) could not be read", "outlast runs journal 'a b'"),
+        (Alarm("of a later version", NOON), "Something was put aside", "outlast runs journal 'a b'"),
+    ],
+)  # fmt: skip
+def test_alarm_is_told_with_its_remedy(alarm: Alarm, words: str, typed: str) -> None:
+    """Each kind of alarm says what came, why it was put aside, and what can be typed."""
+    told = explain(_detail(alarms=[alarm], waits={"signals": ["go"]}), COMMAND)
+    assert words in told.text
+    assert typed in told.commands
+    assert len(told.commands) == len(set(told.commands)) == len(told.purposes)
+
+
+def test_closed_run_says_who_ended_it_or_where_it_failed() -> None:
+    """A cancelled run names who asked and why; a failed one the author's line."""
+    cancelled = _detail(
+        status=Status.CANCELLED, reason="CancelledError", cancelled_by="by ann: too slow"
+    )
+    text = explain(cancelled, COMMAND).text
+    assert text.endswith("(1 minute ago), asked by ann: too slow. Nothing more happens.")
+    failed = _detail(status=Status.FAILED, reason="KeyError: 'k'", place="at agent.py:4 in deep")
+    assert "KeyError: 'k', raised at agent.py:4 in deep. Nothing" in explain(failed, COMMAND).text

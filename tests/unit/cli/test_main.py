@@ -19,7 +19,9 @@ def test_version(words: list[str]) -> None:
     assert CliRunner().invoke(app, words).stdout == f"outlast {library_version()}\n"
 
 
-@pytest.mark.parametrize("words", [["nonsense"], ["runs", "show"], ["runs", "list", "--limit", "0"]])
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["runs", "show"], ["runs", "list", "--limit", "0"]]
+)
 def test_usage_errors(words: list[str]) -> None:
     """What is typed wrong ends with status 2."""
     assert CliRunner().invoke(app, words).exit_code == 2
@@ -64,5 +66,7 @@ def test_demo_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_library_does_not_import_the_command_line() -> None:
     """`import outlast` brings no typer, no rich and no driver."""
     code = "import sys, outlast; print([m for m in ('typer', 'rich', 'outlast.cli', 'apsw') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.strip() == "[]"

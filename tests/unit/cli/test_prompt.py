@@ -75,7 +75,9 @@ def test_yes_approves_what_was_shown(world: World) -> None:
     with Terminal(world, "approvals", "approve", "approval", "--reason", "read it") as terminal:
         terminal.read_until("[y/N]")
         assert _state(world)[1] in terminal.shown
-        assert re.search(r"\x1b\[9?2[0-9;]*m\+new|\x1b\[32[0-9;]*m\+new", terminal.shown), "an added line is not green"
+        assert re.search(r"\x1b\[9?2[0-9;]*m\+new|\x1b\[32[0-9;]*m\+new", terminal.shown), (
+            "an added line is not green"
+        )
         assert "\\u200b" in terminal.shown
         assert "\x1b[2J" not in terminal.shown
         assert "\u202e" not in terminal.shown

@@ -144,7 +144,12 @@ def test_cancel_and_terminate(world: World) -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [(), ("--applied", "null", "--not-applied"), ("--applied", "nonsense"), ("--not-applied", "--failed", "x")],
+    [
+        (),
+        ("--applied", "null", "--not-applied"),
+        ("--applied", "nonsense"),
+        ("--not-applied", "--failed", "x"),
+    ],
 )
 def test_resolve_wants_one_outcome(world: World, said: tuple[str, ...]) -> None:
     """No outcome, two outcomes and one that is no JSON are usage errors."""
@@ -198,3 +203,56 @@ def test_no_database_is_made_by_looking(tmp_path: Path, command: str) -> None:
     assert str(file) in result.stderr
     assert "outlast worker" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_send_of_another_name_is_noted(world: World) -> None:
+    """A message that the run does not wait for is accepted, and said to be so on standard error."""
+    other = world.cli("runs", "send", "signal", "gone", "1")
+    assert (other.exit_code, other.stdout) == (0, "accepted: gone for run signal\n")
+    assert "did not wait for 'gone' but for 'go'" in other.stderr
+    assert world.cli("runs", "send", "signal", "go", '"x"').stderr == ""
+    assert world.cli("runs", "send", "timer", "go", '"x"').stderr == ""
+
+
+def test_resolve_says_where_an_unfit_value_shows(world: World) -> None:
+    """The client does not know the type, so it says where to look."""
+    applied = world.cli("runs", "resolve", "doubt", "--applied", "5")
+    assert "an alarm will show in `outlast runs explain doubt`" in applied.stderr
+    assert world.cli("runs", "resolve", "doubt", "--not-applied").stderr == ""
+
+
+def test_commands_stand_on_lines_of_their_own(world: World) -> None:
+    """Sentences first; what is typed comes after, with what it is for."""
+    text, _, commands = world.cli("runs", "explain", "doubt").stdout.partition("\n\n")
+    assert "outlast " not in text
+    lines = commands.splitlines()
+    assert [line.split("  outlast")[0].strip() for line in lines] == [
+        "it happened, with this result",
+        "it did not; attempt it again",
+        "it did not and never will",
+        "start a worker",
+    ]
+
+
+def test_show_says_a_failure_once_and_where(world: World) -> None:
+    """The failure has one line, the place in the author's code another."""
+    text = world.cli("runs", "show", "bad").stdout
+    assert text.count("no good") == 1
+    assert "raised     at agent.py:" in text
+    assert json.loads(world.cli("runs", "show", "bad", "--json").stdout)["raised"].startswith(
+        "at agent.py:"
+    )
+
+
+def test_table_leaves_out_what_says_nothing(world: World) -> None:
+    """No seed, no epoch, no empty fields, and one way to write times; the JSON document keeps all."""
+    text = world.cli("runs", "journal", "doubt").stdout
+    for word in ("seed", "epoch", "policy_version", '""', "[]"):
+        assert word not in text
+    assert " UTC" in text
+    entries = json.loads(world.cli("runs", "journal", "doubt", "--json").stdout)
+    assert entries[0]["body"]["seed"]
+    listed = world.cli("runs", "list").stdout
+    assert "WAITS FOR / REASON" in listed
+    assert "+00:00" not in listed
+    assert "T" not in listed.split("timer r:1 at ")[1][:20]

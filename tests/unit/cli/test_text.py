@@ -72,7 +72,8 @@ def test_ago() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("15", 15), ("15s", 15), ("500ms", 0.5), ("2m", 120), ("1.5h", 5400), ("1d", 86400)]
+    ("text", "seconds"),
+    [("15", 15), ("15s", 15), ("500ms", 0.5), ("2m", 120), ("1.5h", 5400), ("1d", 86400)],
 )
 def test_parse_length(text: str, seconds: float) -> None:
     """Numbers are seconds; units are known."""

@@ -8,12 +8,13 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import outlast
+from outlast.cli.worker import _stop_on_signals
 
 from .conftest import World, write_code
 
@@ -72,9 +73,7 @@ def test_prints_file_workflows_and_id(empty: World, workers: list[subprocess.Pop
     assert _live(empty) == []
 
 
-def test_moves_runs_that_commands_touch(
-    world: World, workers: list[subprocess.Popen[str]]
-) -> None:
+def test_moves_runs_that_commands_touch(world: World, workers: list[subprocess.Popen[str]]) -> None:
     """Messages, decisions, resolutions and cancels given at the command line bring the runs to their ends."""
     seen = world.cli("approvals", "show", "approval").stdout.split()[-1]
     for words in (
@@ -136,6 +135,70 @@ def test_error_inside_the_code_keeps_its_traceback(empty: World) -> None:
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "no_such_thing" in done.stderr
+    assert "site-packages" not in done.stderr
+    assert done.stderr.count("File ") == 1
+
+
+def test_code_that_does_not_parse_is_shown_with_its_line(empty: World) -> None:
+    """A syntax error is the author's line and the error, and nothing of what imported it."""
+    (empty.folder / "agent.py").write_text("import outlast\ndef f(:\n", encoding="utf-8")
+    done = _once(empty, "worker", "agent.py")
+    assert done.returncode == 1
+    assert "SyntaxError" in done.stderr
+    assert "agent.py" in done.stderr
+    assert done.stderr.count("File ") == 1
+    assert not empty.file.exists()
+
+
+@pytest.mark.parametrize(
+    ("second", "after", "ends"),
+    [
+        (signal.SIGTERM, 0.1, False),
+        (signal.SIGTERM, 1.1, True),
+        (signal.SIGINT, 0.1, True),
+    ],
+)
+def test_signals_close_together_are_one(
+    monkeypatch: pytest.MonkeyPatch, second: signal.Signals, after: float, *, ends: bool
+) -> None:
+    """`timeout` tells the process and its group at once: only a later signal, or Ctrl-C again, ends the process."""
+    told: dict[int, Callable[..., None]] = {}
+    ended: list[int] = []
+    now = 0.0
+
+    async def main() -> None:
+        nonlocal now
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "time", lambda: now)
+        monkeypatch.setattr(
+            loop, "add_signal_handler", lambda number, call, *args: told.update({number: call})
+        )
+        monkeypatch.setattr(os, "_exit", ended.append)
+        stop = _stop_on_signals()
+        told[signal.SIGTERM](signal.SIGTERM)
+        assert stop.is_set()
+        now = after
+        told[second](second)
+
+    asyncio.run(main())
+    assert ended == ([128 + second] if ends else [])
+
+
+def test_start_is_said_once_and_only_outlast_is_verbose(
+    empty: World, workers: list[subprocess.Popen[str]]
+) -> None:
+    """What standard output says is not logged again; `-v` opens Outlast's log and nobody else's; times are those of all commands."""
+    empty.start("timer")
+    process = empty.worker("-v")
+    workers.append(process)
+    empty.until(lambda: empty.status("timer").status == "waiting")
+    process.send_signal(signal.SIGTERM)
+    out, error = process.communicate(timeout=30)
+    assert out.count(str(empty.file)) == 1
+    assert str(empty.file) not in error
+    assert "ready for" not in error
+    assert "asyncio" not in error
+    assert " UTC INFO outlast.worker: run timer: taken up" in error
 
 
 def test_bad_lease(empty: World) -> None:

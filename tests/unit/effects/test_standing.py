@@ -8,15 +8,18 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from outlast.effects.standing import standings
+from outlast.effects.standing import alarms, standings
 from outlast.journal.entry import (
+    AlarmRaised,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
     EffectInDoubt,
     EffectIntended,
     Entry,
+    MessageReceived,
     OperationId,
+    TimerFired,
 )
 from outlast.journal.failure import Failure
 from outlast.store.change import OperationPut
@@ -60,3 +63,46 @@ def test_rows_bring_failures() -> None:
     assert doubtful.state == "in doubt"
     (step,) = standings([], [OperationPut("r:2", "step", "fetch", 1, None, b"not json")])
     assert (step.kind, step.state, step.failure) == ("step", "retrying", "")
+
+
+def _alarm(what: str, operation: str = "", /, **detail: object) -> AlarmRaised:
+    return AlarmRaised(OperationId(operation), what, Raw(msgspec.json.encode(detail)))
+
+
+@pytest.mark.parametrize(
+    ("alarm", "after", "stands"),
+    [
+        (_alarm("unfit_message", name="go"), MessageReceived("m", "stop", Raw(b"1")), True),
+        (_alarm("unfit_message", name="go"), MessageReceived("m", "go", Raw(b"1")), False),
+        (_alarm("unfit_outcome", ONE), TimerFired(OperationId("r:2")), True),
+        (_alarm("unfit_outcome", ONE), EffectCleared(ONE, "pay"), False),
+        (_alarm("unfit_outcome", ONE), EffectCompleted(ONE, "pay", Raw(b"1")), False),
+        (_alarm("unfit_outcome", operation="r:9"), TimerFired(OperationId("r:2")), False),
+        (_alarm("late_decision", ONE, approval="1~r:1"), DOUBT, True),
+        (_alarm("late_decision", ONE, approval="1~r:1"), TimerFired(OperationId("r:2")), False),
+        (_alarm("unreadable_message", message="m"), TimerFired(OperationId("r:2")), False),
+    ],
+)
+def test_alarm_stands_until_there_is_progress(
+    alarm: AlarmRaised, after: Entry, stands: bool
+) -> None:
+    """At its operation, for its message's name, or of the run, by what it speaks of."""
+    assert [one.what for one in alarms(_at(alarm))] == [alarm.what]
+    assert bool(alarms(_at(alarm, after))) == stands
+
+
+def test_alarm_says_what_it_is_about() -> None:
+    """Whatever a version wrote: a name, an approval, an operation, a whole entry, or nothing to read."""
+    entries = _at(
+        _alarm("unfit_message", name="go", sender="ann", message="m1", why="no int"),
+        _alarm("late_decision", ONE, approval="1~r:1", by="bob", approved=False),
+        _alarm("late_outcome", outcome=EffectCompleted(ONE, "pay", Raw(b"1"), by="eve")),
+        AlarmRaised(OperationId("r:7"), "of a later version", Raw(b"[1]")),
+        _alarm("poison", error="x"),
+    )
+    assert [(one.about, one.by, one.said, one.why) for one in alarms(entries)] == [
+        ("go", "ann", "", "no int"),
+        ("1~r:1", "bob", "denied", ""),
+        ("r:1", "eve", "effect_completed", ""),
+        ("", "", "", ""),
+    ]

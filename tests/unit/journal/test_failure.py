@@ -45,6 +45,16 @@ class Hostile(Exception):
         raise RuntimeError(name)
 
 
+class Exiting(Exception):
+    def __str__(self):
+        raise SystemExit(3)
+
+
+class Closing(Exception):
+    def __getattribute__(self, name):
+        raise GeneratorExit(name)
+
+
 class Payment(OSError):
     pass
 
@@ -271,6 +281,8 @@ def test_capture_never_raises():
     """Text that raises, attributes that raise, surrogates, odd notes and endless chains are all captured."""
     assert "text raises RuntimeError" in capture(Mute()).message
     assert "attributes raise RuntimeError" in capture(Hostile()).message
+    assert "text raises SystemExit" in capture(Exiting()).message
+    assert "attributes raise GeneratorExit" in capture(Closing()).message
     assert capture(ValueError("\ud800")).message == "\\ud800"
     odd = ValueError("x")
     odd.__notes__ = 3

@@ -95,7 +95,7 @@ class Run:
         )
         self.deliver(kind(operation, self.name(operation), capture(error)))
 
-    def intend(self, command: IntendEffect) -> None:
+    def intend(self, command: IntendEffect, *, effective: bytes = b"") -> None:
         raw = Raw(command.arguments)
         self.deliver(
             EffectIntended(
@@ -103,7 +103,7 @@ class Run:
                 command.name,
                 "key",
                 raw,
-                raw,
+                Raw(effective) if effective else raw,
                 command.action_sha256,
                 command.number,
             )

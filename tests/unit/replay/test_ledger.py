@@ -653,3 +653,49 @@ def test_bad_approvals_are_refused(drive, cover, times):
         await ask(*([] if cover is None else [cover]), **times)
 
     assert drive(body).failure().type == "outlast.errors.DefinitionError"
+
+
+def test_mismatch_says_what_differs(drive):
+    """Effect, approval, and the first fields with what was approved and what was called, shortened."""
+
+    async def move(account: str, amount: int, note: str = "") -> int:
+        return 1
+
+    transfer = make_effect("transfer", function=move)
+
+    async def body():
+        await ask(transfer("ann", 5))
+        errors: list[str] = []
+        for call in (transfer("eve", 5), transfer("ann", 6, "x" * 500)):
+            with pytest.raises(ApprovalMismatchError) as caught:
+                await call
+            errors.append(caught.value.message)
+        return errors
+
+    run = drive(body)
+    request = run.command()
+    run.request(request)
+    run.decide(request)
+    one, two = run.result()
+    assert (
+        'transfer is not what an approval of this run covers; approval 1~r:1 differs in account: approved "ann", '
+        in one
+    )
+    assert one.endswith('called with "eve"')
+    assert "amount: approved 5, called with 6; note: approved" in two
+    assert "xxx…" in two
+    assert len(two) < 300
+
+
+def test_mismatch_says_that_nobody_granted(drive):
+    """A call before the yes is told apart from another call."""
+
+    async def body():
+        asked = asyncio.ensure_future(ask(pay(5)))
+        await asyncio.sleep(0)
+        with pytest.raises(ApprovalMismatchError) as caught:
+            await pay(5)
+        asked.cancel()
+        return caught.value.message
+
+    assert "approval 1~r.1:1, which speaks of it, was not granted" in drive(body).result()

@@ -17,6 +17,7 @@ import outlast
 from outlast.effects.retry import RetryPolicy
 from outlast.errors import (
     DecodeError,
+    NonDeterminismError,
     StepFailedError,
 )
 from outlast.journal.entry import (
@@ -442,3 +443,16 @@ def test_nothing_moves_after_the_end(drive):
     run.deliver(run.machine.outcome)
     assert run.machine.closed == Completed(Raw(b'"end"'))
     assert run.commands() == []
+
+
+def test_what_would_run_is_what_was_asked_for(drive):
+    """An intent whose effective arguments are not the requested ones, as in an edited journal, is refused before any attempt."""
+    pay = make_effect("pay")
+
+    async def body() -> int:
+        return await pay(1)
+
+    run = drive(body)
+    (command,) = run.commands()
+    with pytest.raises(NonDeterminismError, match="other arguments"):
+        run.intend(command, effective=b'{"n":1000000}')

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine
+import gc
+import warnings
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 import outlast
 from outlast.errors import DefinitionError, EffectOutsideWorkflowError, OutlastError
 from outlast.replay.context import current_context
+from outlast.testing import Simulation
 from outlast.workflows.attempt import Attempt, current_attempt
 from outlast.workflows.inside import _cover
 
@@ -208,3 +211,109 @@ def test_attempt_and_key_are_of_the_attempt_alone():
             outlast.idempotency_key()
     finally:
         current_attempt.reset(token)
+
+
+class _Inside:
+    """A context that begins nothing."""
+
+    def perform(self, request: object) -> asyncio.Future[object]:
+        return asyncio.get_running_loop().create_future()
+
+
+@pytest.fixture
+def inside():
+    """A context, as workflow code has one."""
+    own = _Inside()
+    token = current_context.set(own)  # pyright: ignore[reportArgumentType] - all that is asked of it
+    yield own
+    current_context.reset(token)
+
+
+def _dropped(make: Callable[[], object]) -> list[str]:
+    """Return what is warned of when what `make` returns is thrown away."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        make()
+        gc.collect()
+    assert all(one.category is RuntimeWarning and one.filename == __file__ for one in said)
+    return [str(one.message) for one in said]
+
+
+def test_forgotten_await_of_a_step_warns(inside):
+    """In a workflow a step that is called and thrown away did not happen: it is said, at the author's line."""
+    once = outlast.step(name="once")(double)
+    (text,) = _dropped(lambda: once(2))
+    assert (
+        text == "call of step once was never awaited, so it did not happen; write `await once(…)`"
+    )
+
+
+def test_forgotten_await_of_an_effect_warns_everywhere(pay):
+    """An effect means nothing without its await, in a workflow or out of it."""
+    (text,) = _dropped(lambda: pay(5))
+    assert text.startswith("call of effect pay was never awaited")
+
+
+def test_no_warning_outside_of_workflows():
+    """Outside, a step and a workflow are descriptions: `client.start(flow(…))` may fail before it uses one."""
+    assert _dropped(lambda: outlast.step(double)(2)) == []
+    assert _dropped(lambda: outlast.workflow(double)(2)) == []
+
+
+@pytest.mark.parametrize("use", ["cover", "close", "throw", "begin"])
+def test_no_warning_for_what_was_used(inside, pay, use):
+    """A cover, and what asyncio closes or cancels before it began, are no mistakes."""
+
+    async def main() -> None:
+        call = pay(5)
+        match use:
+            case "cover":
+                _cover(call)
+            case "close":
+                call.close()
+            case "throw":
+                with pytest.raises((asyncio.CancelledError, AttributeError)):
+                    call.throw(asyncio.CancelledError())
+            case _:
+                call.begin()
+        del call
+
+    assert _dropped(lambda: asyncio.run(main())) == []
+
+
+def test_no_warning_when_a_run_is_evicted(pay):
+    """A parked run whose code holds calls for later leaves memory in silence, as often as it does."""
+    once = outlast.step(name="for later")(double)
+
+    @outlast.workflow(name="holds calls")
+    async def hold() -> int:
+        calls = [once(1), once(2), pay(3)]
+        await outlast.sleep(60)
+        return sum([await call for call in calls])
+
+    async def scenario(sim: Simulation) -> int:
+        await sim.start_worker()
+        handle = await sim.client.start(hold(), id="r")
+        await sim.closed("r")
+        return await handle.result()
+
+    assert _dropped(lambda: Simulation([once, pay, hold]).run(scenario)) == []
+
+
+def test_forgotten_await_in_a_run_warns():
+    """The guard that keeps files from workflow code does not keep the warning from its source line."""
+    once = outlast.step(name="forgotten")(double)
+
+    @outlast.workflow(name="forgets")
+    async def forget() -> int:
+        once(1)
+        return 1
+
+    async def scenario(sim: Simulation) -> int:
+        await sim.start_worker()
+        handle = await sim.client.start(forget(), id="r")
+        await sim.closed("r")
+        return await handle.result()
+
+    (text,) = _dropped(lambda: Simulation([once, forget]).run(scenario))
+    assert "step forgotten was never awaited" in text

@@ -242,3 +242,45 @@ def test_wrong_arguments_raise_at_the_call():
         work()
     with pytest.raises(TypeError):
         work(1, m=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "hint"),
+    [
+        (
+            {"start_to_close_timeout": 5},
+            "start_to_close_timeout=5, which is no timedelta",
+            "timedelta(seconds=30)",
+        ),
+        ({"settle": 2.0}, "settle=2.0, which is no timedelta", "timedelta"),
+        ({"retry": 3}, "retry=3, which is no RetryPolicy", "RetryPolicy(maximum_attempts=3)"),
+        ({"retry": 0}, "retry=0, which is no RetryPolicy", "RetryPolicy"),
+        (
+            {"raises": ValueError},
+            "raises=<class 'ValueError'>, which is no tuple",
+            "raises=(ValueError,)",
+        ),
+        (
+            {"not_applied": ValueError},
+            "not_applied=<class 'ValueError'>, which is no tuple",
+            "a tuple",
+        ),
+        ({"key_on": "n"}, "key_on='n', which is no tuple", "a tuple"),
+    ],
+)
+def test_option_of_a_wrong_type_is_refused_in_words(options, words, hint):
+    """What a type checker would have seen is refused where it is written, never as a bare TypeError."""
+    with pytest.raises(DefinitionError) as caught:
+        outlast.effect(idempotent=True, **options)(plain)
+    assert words in str(caught.value)
+    assert hint in caught.value.hint
+    if set(options) <= {"start_to_close_timeout", "retry", "raises"}:
+        with pytest.raises(DefinitionError):
+            outlast.step(**options)(plain)
+
+
+@pytest.mark.parametrize("name", ["initial_interval", "maximum_interval"])
+def test_retry_interval_of_a_wrong_type_is_refused_in_words(name):
+    """Seconds as a number are no length of time."""
+    with pytest.raises(DefinitionError, match=f"{name} must be a timedelta"):
+        RetryPolicy(**{name: 1})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import dataclass
 
 import pytest
 
 import outlast
 from outlast.errors import DecodeError, DefinitionError, EncodeError
+from outlast.workflows.message import misfit
 
 
 @dataclass
@@ -42,3 +44,17 @@ def test_values_are_those_of_the_type():
     with pytest.raises(DecodeError, match="signal 'answer'"):
         answer.codec.decode(b"7")
     assert repr(answer) == "Signal('answer', Answer)"
+
+
+def test_misfit_asks_every_signal_of_the_name():
+    """What fits any of them fits; a name that no code holds takes everything."""
+    one = outlast.Signal("misfit-law", int)
+    assert "expected int" in misfit("misfit-law", b'"five"')
+    assert misfit("misfit-law", b"5") == ""
+    two = outlast.Signal("misfit-law", str)
+    assert misfit("misfit-law", b'"five"') == ""
+    assert "or" in misfit("misfit-law", b"{}")
+    del one, two
+    gc.collect()
+    assert misfit("misfit-law", b"{}") == ""
+    assert misfit("nobody-holds-this", b"{}") == ""

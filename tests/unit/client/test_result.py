@@ -1,0 +1,211 @@
+"""How the end of a run reaches whoever waits for it; and what a client says before anything is started."""
+
+# ruff: noqa: D103 - the workflows and steps of a test say what they do in their bodies
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outlast
+from outlast.errors import NoWorkerWarning
+from outlast.testing import Simulation
+
+
+@outlast.step(retry=outlast.RetryPolicy(maximum_attempts=1))
+async def divide(by: int) -> int:
+    return 1 // by
+
+
+@outlast.effect(idempotent=True)
+async def pay(amount: int) -> int:
+    return amount
+
+
+@outlast.workflow
+async def flow(kind: str) -> int:
+    match kind:
+        case "step":
+            return await divide(0)
+        case "repeat":
+            return await pay(1) + await pay(1)
+        case _:
+            await outlast.sleep(3600)
+            return 1
+
+
+CODE = [divide, pay, flow]
+
+
+def ended(kind: str, *, cancel: str | None = None) -> outlast.OutlastError:
+    """Return what `result` raises."""
+
+    async def scenario(sim: Simulation) -> outlast.OutlastError:
+        await sim.start_worker()
+        handle = await sim.client.start(flow(kind), id="r")
+        if cancel is not None:
+            await handle.cancel(cancel)
+        with pytest.raises(outlast.OutlastError) as caught:
+            await handle.result()
+        return caught.value
+
+    return Simulation(CODE).run(scenario)
+
+
+def test_a_failure_says_where_it_was_raised() -> None:
+    """The message names the author's line in the step, and where the workflow awaited it."""
+    error = ended("step")
+    assert isinstance(error, outlast.WorkflowFailedError)
+    assert "ZeroDivisionError" in str(error)
+    assert ", raised at test_result.py:" in str(error)
+    assert " in divide, by divide (r:1), awaited at test_result.py:" in str(error)
+
+
+def test_a_failure_keeps_the_hint_of_an_outlast_error() -> None:
+    """What to do about it is said where it is read first."""
+    error = ended("repeat")
+    assert isinstance(error.__cause__, outlast.RepeatedEffectError)
+    assert error.hint == error.__cause__.hint != ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"), [("too slow", "by tester: too slow"), ("", "by tester")]
+)
+def test_a_cancelled_run_says_who_and_why(reason: str, words: str) -> None:
+    """Who asked is in the error, with the reason where one was given."""
+    error = ended("wait", cancel=reason)
+    assert isinstance(error, outlast.RunCancelledError)
+    assert error.message == f"the run was cancelled {words}"
+
+
+def test_connecting_makes_no_database(tmp_path: Path) -> None:
+    """A mistyped path is an error; `create=True` says that it is meant; `open` makes one."""
+    file = tmp_path / "typo.db"
+    url = f"sqlite:///{file}"
+
+    async def connect(**options: Any) -> None:
+        async with outlast.connect(url, **options):
+            pass
+
+    with pytest.raises(outlast.StoreUnavailableError):
+        asyncio.run(connect())
+    assert not file.exists()
+    asyncio.run(connect(create=True))
+    assert file.exists()
+
+
+@pytest.mark.parametrize("given", [flow, divide, 5])
+def test_what_is_no_call_is_refused_in_words(given: Any) -> None:
+    """A workflow that was not called is told apart from what is no workflow."""
+
+    async def scenario(sim: Simulation) -> str:
+        with pytest.raises(outlast.DefinitionError) as caught:
+            await sim.client.run(given, id="r")
+        return caught.value.hint
+
+    hint = Simulation(CODE).run(scenario)
+    assert hint == (
+        "call it: write flow(…)"
+        if given is flow
+        else "start what @workflow decorates, called: fix(finding)"
+    )
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://user:secret@host/db", "postgres://host/db", "postgresql+asyncpg://h/d"]
+)
+def test_postgresql_is_told_to_be_not_there(url: str) -> None:
+    """The error speaks of PostgreSQL, and shows no password."""
+
+    async def connect() -> None:
+        async with outlast.connect(url):
+            pass
+
+    with pytest.raises(
+        outlast.StoreUnavailableError, match="PostgreSQL is not there yet"
+    ) as caught:
+        asyncio.run(connect())
+    assert "secret" not in str(caught.value)
+
+
+def said_of_a_lonely_run(*, own_worker: bool, caplog: pytest.LogCaptureFixture) -> Any:
+    """Return the one warning about a run whose workflow no worker knows."""
+
+    async def scenario(sim: Simulation) -> None:
+        worker = await sim.start_worker(definitions=[pay])
+        client = worker.client if own_worker else sim.client
+        handle = await client.start(flow("wait"), id="r")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(30):
+                await handle.result()
+
+    caplog.set_level(logging.DEBUG, "outlast.client")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        Simulation(CODE).run(scenario)
+    assert [one for one in caplog.records if one.name == "outlast.client"] == []
+    (one,) = said
+    assert one.category is NoWorkerWarning
+    return one
+
+
+def test_no_worker_is_said_once_at_the_callers_line(caplog: pytest.LogCaptureFixture) -> None:
+    """One warning and no line in the log beside it; it points at the code that waits."""
+    one = said_of_a_lonely_run(own_worker=False, caplog=caplog)
+    assert Path(one.filename).name == Path(__file__).name
+    assert "outlast worker MODULE" in str(one.message)
+
+
+def test_no_worker_in_an_app_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    """An app with a worker is told that the workflow came after it, and not to open what is open."""
+    text = str(said_of_a_lonely_run(own_worker=True, caplog=caplog).message)
+    assert "before that" in text
+    assert "instead of outlast.connect()" not in text
+
+
+def test_a_step_is_hopeless_when_it_asks_for_what_workflows_have() -> None:
+    """`outlast.now()` outside a workflow raises a public error of its own."""
+    with pytest.raises(outlast.OutsideWorkflowError, match=r"outlast\.now was called outside"):
+        outlast.now()
+
+
+def test_an_entry_is_readable() -> None:
+    """The repr of an entry says position, time, kind, name, operation and what it holds; no bytes, no empty fields."""
+
+    async def scenario(sim: Simulation) -> list[str]:
+        await sim.start_worker()
+        handle = await sim.client.start(flow("step"), id="r")
+        await sim.closed("r")
+        return [repr(one) for one in await handle.journal()]
+
+    lines = Simulation(CODE).run(scenario)
+    assert lines[2].startswith("JournalEntry(2, ")
+    assert "UTC, step_failed divide (r:1), {" in lines[2]
+    assert "Raw(" not in "".join(lines)
+    assert '"reason"' not in lines[2]
+    assert all(len(one) < 320 for one in lines)
+
+
+def test_an_unused_timeout_is_a_time(tmp_path: Path) -> None:
+    """What is no length of time is refused in an approval, with words."""
+
+    @outlast.workflow(name="asks for seconds")
+    async def ask() -> None:
+        seconds: Any = 5
+        await outlast.approval("x", role="boss", expires_in=seconds)
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker(definitions=[ask])
+        handle = await sim.client.start(ask(), id="r")
+        with pytest.raises(outlast.WorkflowFailedError) as caught:
+            await handle.result()
+        return str(caught.value)
+
+    text = Simulation([ask]).run(scenario)
+    assert "expires_in=5, which is no length of time" in text
+    assert timedelta.__name__ in text

@@ -1,0 +1,100 @@
+"""The worker's log: each run's way, and what somebody should act on, with run, operation and command."""
+
+# ruff: noqa: D103 - the workflows and steps of a test say what they do in their bodies
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+
+import outlast
+from outlast.store.change import RunHead, Status
+from outlast.testing import Simulation
+
+go = outlast.Signal("go for the log", int)
+TIMEOUT = timedelta(seconds=5)
+
+
+def cannot_say(kind: str) -> outlast.Unknown:
+    return outlast.Unknown("it is away")
+
+
+@outlast.step(retry=outlast.RetryPolicy(maximum_attempts=2))
+async def fail(kind: str) -> int:
+    raise OSError("no route")
+
+
+async def lose(kind: str) -> int:
+    raise OSError("cut off")
+
+
+never = outlast.effect(start_to_close_timeout=TIMEOUT, name="never")(lose)
+probed = outlast.effect(start_to_close_timeout=TIMEOUT, probe=cannot_say, name="probed")(lose)
+
+
+@outlast.workflow
+async def flow(kind: str) -> int:
+    match kind:
+        case "signal":
+            return await outlast.receive(go)
+        case "fail":
+            return await fail(kind)
+        case "never":
+            return await never(kind)
+        case _:
+            return await probed(kind)
+
+
+def log_of(kind: str, caplog: pytest.LogCaptureFixture, *, then: int | None = None) -> list[str]:
+    """Return what is logged about a run until it rests; with `then`, until it has that message and has ended."""
+    caplog.set_level(logging.INFO, "outlast.worker")
+
+    def rests(head: RunHead) -> bool:
+        return head.owner is None and head.status not in {Status.READY, Status.RUNNING}
+
+    async def scenario(sim: Simulation) -> None:
+        await sim.start_worker()
+        handle = await sim.client.start(flow(kind), id="r7")
+        await sim.until("r7", rests)
+        if then is not None:
+            await handle.send(go, then)
+            await sim.closed("r7")
+
+    Simulation([fail, never, probed, flow]).run(scenario)
+    return [one.getMessage() for one in caplog.records if "r7" in one.getMessage()]
+
+
+def test_a_run_is_taken_up_parked_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """Each station of a run is a line that names it."""
+    lines = log_of("signal", caplog, then=5)
+    assert lines[0] == "run r7: taken up, 1 entries of workflow flow"
+    assert "run r7: parked, waiting: message 'go for the log'" in lines
+    assert lines[-1] == "run r7: completed"
+
+
+def test_a_failure_names_run_operation_and_place(caplog: pytest.LogCaptureFixture) -> None:
+    """A failed attempt, the last one, and the failed run."""
+    lines = log_of("fail", caplog)
+    assert any(
+        "run r7: step fail (r:1) failed, attempt 1: OSError: no route" in one for one in lines
+    )
+    (final,) = [one for one in lines if "failed for good" in one]
+    assert "run r7: step fail (r:1)" in final
+    assert "at test_log.py:" in final
+    assert lines[-1].startswith("run r7: failed: OSError: no route")
+
+
+def test_doubt_says_what_to_type(caplog: pytest.LogCaptureFixture) -> None:
+    """The warning holds the command that settles it."""
+    (line,) = [one for one in log_of("never", caplog) if "in doubt:" in one and "never" in one]
+    assert line.startswith("run r7: effect never (r:1) is in doubt: ")
+    assert "`outlast runs resolve r7 --operation r:1`" in line
+
+
+def test_each_ask_of_a_probe_that_cannot_say_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever watches sees why nothing moves, before the last ask."""
+    lines = [one for one in log_of("probed", caplog) if "the probe cannot say whether" in one]
+    assert len(lines) == 5
+    assert "run r7: effect probed (r:1): asked 1 of 5 times" in lines[0]
+    assert lines[0].endswith("it is away")
