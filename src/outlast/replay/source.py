@@ -22,6 +22,9 @@ _RANDOM = "Use outlast.random(): a generator of the run, the same in every repla
 _UUID = "Use outlast.uuid4(): the same in every replay."
 _STEP = "Move it into a @step (or an @effect, if it changes the world) and await that."
 _ENVIRONMENT = "Pass it to the workflow as an argument, or read it in a @step."
+_HASH = "Use hashlib in a @step: hashes of text differ between processes."
+_ORDER = "Iterate over sorted(…): sets of text have another order in each process, and steps would swap their results."
+_SET = "iterating over a set"
 _LOOP = "A workflow already runs on a loop: await the coroutine."
 
 _EXACT: dict[str, str] = {
@@ -45,6 +48,7 @@ _EXACT: dict[str, str] = {
         _NOW,
     ),
     "time.sleep": _SLEEP,
+    "hash": _HASH,
     **dict.fromkeys(("uuid.uuid1", "uuid.uuid4"), _UUID),
     **dict.fromkeys(("os.urandom", "os.getrandom", "random.SystemRandom"), _RANDOM),
     **dict.fromkeys(("os.getenv", "os.environ.get"), _ENVIRONMENT),
@@ -98,7 +102,7 @@ class Finding:
     Args:
         filename: The source file.
         line: In that file, from 1.
-        name: What is called, as `time.time`.
+        name: What is called, as `time.time`, or what is done, in words.
         hint: What to write instead.
     """
 
@@ -109,7 +113,8 @@ class Finding:
 
     def __str__(self) -> str:
         """Return it as linters print it."""
-        return f"{self.filename}:{self.line}: {self.name}() in a workflow. {self.hint}"
+        what = self.name if " " in self.name else f"{self.name}()"
+        return f"{self.filename}:{self.line}: {what} in a workflow. {self.hint}"
 
 
 def check_source(function: Callable[..., Any]) -> list[Finding]:
@@ -132,10 +137,61 @@ def check_source(function: Callable[..., Any]) -> list[Finding]:
         for name, hint in [_judge(node, names)]
         if hint
     }
+    found.update({(line, _SET): _ORDER for line in _set_iterations(tree, names)})
     return [
         Finding(filename, first + line - 1, name, hint)
         for (line, name), hint in sorted(found.items())
     ]
+
+
+def _set_iterations(tree: ast.Module, names: _Names) -> Iterator[int]:
+    """Return the lines of loops that begin work in the order of a set: a display, a comprehension, set() or a name for one."""
+    assigned: dict[str, bool] = {}
+    for node in _walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                assigned[name] = assigned.get(name, True) and _is_set(value, names)
+            case _:
+                pass
+    for node in _walk(tree):
+        for source in _orders(node):
+            named = isinstance(source, ast.Name) and assigned.get(source.id, False)
+            if named or _is_set(source, names):
+                yield source.lineno
+
+
+def _orders(node: ast.AST) -> list[ast.expr]:
+    """Return what decides the order in which a loop begins work; nothing for one that only computes."""
+    match node:
+        case ast.For(iter=source, body=body) | ast.AsyncFor(iter=source, body=body):
+            begins = any(_begins_work(inner) for line in body for inner in ast.walk(line))
+            return [source] if begins else []
+        case ast.ListComp() | ast.DictComp():
+            begins = any(isinstance(inner, ast.Await) for inner in ast.walk(node)) or (
+                isinstance(node, ast.ListComp) and isinstance(node.elt, ast.Call)
+            )
+            return [one.iter for one in node.generators] if begins else []
+        case ast.GeneratorExp(elt=ast.Call()):
+            return [one.iter for one in node.generators]
+        case _:
+            return []
+
+
+def _begins_work(node: ast.AST) -> bool:
+    match node:
+        case ast.Await() | ast.AsyncWith():
+            return True
+        case ast.Call(func=ast.Attribute(attr="create_task")):
+            return True
+        case _:
+            return False
+
+
+def _is_set(node: ast.expr, names: _Names) -> bool:
+    if isinstance(node, ast.Set | ast.SetComp):
+        return True
+    made = names.resolve(node.func)[1] if isinstance(node, ast.Call) else None
+    return made is set or made is frozenset
 
 
 class _Names:

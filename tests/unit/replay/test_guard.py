@@ -238,6 +238,46 @@ def test_clock_randomness_and_io_are_found():
     ]
 
 
+async def visit(name: str) -> str:
+    """Stand in for a step."""
+    return name
+
+
+def test_work_in_the_order_of_a_set_is_found():
+    """Sets of text have another order in each process: replay would give steps each other's results."""
+
+    async def flow(group: Any):
+        for name in {"a", "b"}:
+            await visit(name)
+        names = set("ab")
+        for name in names:
+            group.create_task(visit(name))
+        await asyncio.gather(*(visit(name) for name in names))
+        await asyncio.gather(*[visit(name) for name in frozenset("ab")])
+        hash("a")
+
+    assert lines(flow) == [*["iterating over a set"] * 4, "hash"]
+    assert "sorted(" in str(check_source(flow)[0])
+
+
+def test_sets_that_begin_no_work_pass():
+    """Counting, testing and sorting a set is the same in each process."""
+
+    async def flow(names: set[str]):
+        known = {"a", "b"}
+        total = 0
+        for name in known:
+            total += len(name)
+        for name in sorted(known):
+            await visit(name)
+        names = list("ab")
+        for name in names:
+            await visit(name)
+        return total, "a" in known, {name for name in known}, max(len(name) for name in sorted(known))
+
+    assert lines(flow) == []
+
+
 def test_findings_name_line_and_remedy():
     """A finding names file and line, and what to write instead."""
 

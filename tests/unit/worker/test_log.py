@@ -17,7 +17,7 @@ TIMEOUT = timedelta(seconds=5)
 
 
 def cannot_say(kind: str) -> outlast.Unknown:
-    return outlast.Unknown("it is away")
+    return outlast.Unknown("it is away \ud800")
 
 
 @outlast.step(retry=outlast.RetryPolicy(maximum_attempts=2))
@@ -97,4 +97,4 @@ def test_each_ask_of_a_probe_that_cannot_say_is_logged(caplog: pytest.LogCapture
     lines = [one for one in log_of("probed", caplog) if "the probe cannot say whether" in one]
     assert len(lines) == 5
     assert "run r7: effect probed (r:1): asked 1 of 5 times" in lines[0]
-    assert lines[0].endswith("it is away")
+    assert lines[0].endswith("it is away \\ud800")
