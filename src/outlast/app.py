@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from outlast.client import Birth, Client
-from outlast.errors import StoreUnavailableError
+from outlast.errors import DefinitionError, StoreUnavailableError
 from outlast.journal.entry import Taken
 from outlast.store.finding import Finding
 from outlast.store.protocol import Store
@@ -323,7 +323,17 @@ def open(  # noqa: A001 - the public name, used as outlast.open
         principal: Who acts; the local user by default.
         lease: How long the worker may be silent before others take its runs.
         idle: How long a run that only waits stays in memory.
+
+    Raises:
+        DefinitionError: A time is not a `timedelta` longer than nothing.
     """
+    for name, span in (("lease", lease), ("idle", idle)):
+        given: Any = span
+        if not isinstance(given, timedelta) or given <= timedelta(0):
+            raise DefinitionError(
+                f"{name}={given!r} is not a time that can pass",
+                hint=f"write {name}=timedelta(seconds=…)",
+            )
     options = WorkerOptions(
         lease=lease,
         idle=idle,

@@ -81,7 +81,9 @@ class OutlastError(Exception):
         return (_rebuild, (type(self), self.args, self.__dict__.copy()))
 
 
-def _rebuild(kind: type[OutlastError], args: tuple[Any, ...], fields: dict[str, Any]) -> OutlastError:
+def _rebuild(
+    kind: type[OutlastError], args: tuple[Any, ...], fields: dict[str, Any]
+) -> OutlastError:
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(fields)

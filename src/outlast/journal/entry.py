@@ -241,7 +241,7 @@ class AlarmRaised(Struct, frozen=True, tag="alarm_raised"):
     """Something came that contradicts or follows what was recorded; kept, never acted on.
 
     Args:
-        what: A stable word: `late_outcome`, `contradicting_outcome`, `unknown_message`.
+        what: A stable word: `late_outcome`, `late_decision`, `unfit_outcome`, `unfit_message`, `unreadable_message`.
     """
 
     operation: OperationId
@@ -364,5 +364,3 @@ def from_row(row: EntryRow) -> Entry:
             hint="the store was changed by hand or is damaged",
         )
     return entry
-
-

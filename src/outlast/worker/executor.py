@@ -120,7 +120,9 @@ class Executor:
             return Raised(capture(error), hopeless=True, not_applied=True)
         body = functools.partial(definition.function, *args, **kwargs)
         try:
-            value = await self._run(body, attempt, timeout, check, acts=isinstance(definition, Effect))
+            value = await self._run(
+                body, attempt, timeout, check, acts=isinstance(definition, Effect)
+            )
         except _OutOfTimeError:
             assert timeout is not None
             return TimedOut(timeout)

@@ -273,7 +273,12 @@ def test_sets_that_begin_no_work_pass():
         names = list("ab")
         for name in names:
             await visit(name)
-        return total, "a" in known, {name for name in known}, max(len(name) for name in sorted(known))
+        return (
+            total,
+            "a" in known,
+            {name for name in known},
+            max(len(name) for name in sorted(known)),
+        )
 
     assert lines(flow) == []
 

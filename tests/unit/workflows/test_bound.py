@@ -16,3 +16,10 @@ def test_a_timeout_beyond_reason_is_refused_at_import() -> None:
 
         @outlast.step(start_to_close_timeout=timedelta.max)
         def endless() -> None: ...
+
+
+@pytest.mark.parametrize("option", ["lease", "idle"])
+def test_times_of_a_worker_are_times(option: str) -> None:
+    """A bare number has no unit, and is refused before anything is opened."""
+    with pytest.raises(DefinitionError, match=option):
+        outlast.open("memory://", **{option: 5})  # type: ignore[arg-type]
