@@ -2,7 +2,8 @@
 
 Guards: an edit changes the version of that one package and not a byte more (comments, extras, markers, spacing and line
 ends stay), and what cannot be edited truthfully is refused with the reason. Texts go in, texts come out; only
-`find_pins` and `move_pins` touch a directory, and they never leave it.
+`find_pins` and `move_pins` touch a directory, and they never leave it. Reading takes time in proportion to a text's length,
+and lengths are bounded: a manifest is somebody else's.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from outlast.errors import OutlastError
 
 PATTERNS = ("requirements*.txt", "constraints*.txt", "requirements/*.txt", "pyproject.toml")
+FILE_LIMIT = 500_000  # bytes; the longest requirements files of large applications have a fifth of it
+LINE_LIMIT = 10_000  # characters of one requirement, continuation lines included
+# Each quantifier is possessive: a text that is no pin is left after one pass. That it is a requirement was asked before.
 _PIN = re.compile(
-    r"(?P<before>\s*[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[^\]]*\])?\s*\(?\s*)"
-    r"(?P<operator>===?)(?P<space>\s*)(?P<version>[^\s;,)*]+)(?P<after>\s*\)?\s*(?:;.*)?)",
+    r"(?P<before>\s*+[A-Za-z0-9][A-Za-z0-9._-]*+\s*+(?:\[[^\]]*+\]\s*+)?+(?:\(\s*+)?+)"
+    r"(?P<operator>===?+)(?P<space>\s*+)(?P<version>[^\s;,)*]++)(?P<after>\s*+(?:\)\s*+)?+(?:;.*+)?+)",
     re.DOTALL,
 )
 # str.splitlines would also cut at form feeds and the like.
@@ -131,7 +135,7 @@ def read_manifest(root: Path, path: str) -> str:
     """Read a manifest of a directory, line ends as they are.
 
     Raises:
-        ManifestError: It is a link, lies outside the directory, or is not UTF-8.
+        ManifestError: It is a link, lies outside the directory, is too large, or is not UTF-8.
     """
     file = root / path
     # A repository is somebody else's: a link would let it have any file at all read and rewritten.
@@ -140,7 +144,10 @@ def read_manifest(root: Path, path: str) -> str:
             f"{path} is a link or leaves the repository", hint="make it an ordinary file"
         )
     try:
-        return file.read_bytes().decode()
+        with file.open("rb") as opened:
+            content = opened.read(FILE_LIMIT + 1)
+        _require_size(len(content), path)
+        return content.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ManifestError(
             f"{path} cannot be read: {error}", hint="manifests are files in UTF-8"
@@ -151,7 +158,25 @@ def _is_toml(path: str) -> bool:
     return path.endswith(".toml")
 
 
+def _require_size(size: int, path: str) -> None:
+    if size > FILE_LIMIT:
+        raise ManifestError(
+            f"{path} is larger than {FILE_LIMIT} bytes", hint="split it, or edit it by hand"
+        )
+
+
 def _requirements(text: str, path: str) -> Iterator[tuple[int, str]]:
+    _require_size(len(text), path)
+    for line, requirement in _every(text, path):
+        if len(requirement) > LINE_LIMIT:
+            raise ManifestError(
+                f"{path}:{line} has a requirement of more than {LINE_LIMIT} characters: {requirement[:40]!r}…",
+                hint="shorten it, or edit the manifest by hand",
+            )
+        yield line, requirement
+
+
+def _every(text: str, path: str) -> Iterator[tuple[int, str]]:
     if _is_toml(path):
         yield from ((0, requirement) for requirement in _toml_requirements(_toml(text, path)))
         return
@@ -188,7 +213,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 def _name(requirement: str, path: str, line: int) -> str | None:
     try:
         return canonicalize_name(Requirement(requirement).name)
-    except InvalidRequirement as error:
+    except (ValueError, RecursionError) as error:  # InvalidRequirement, and what its parser lets through
         if re.match(r"[./~]|[A-Za-z]:\\|[A-Za-z+]+:", requirement):
             return None  # a path or a bare URL, which names no package
         raise ManifestError(
@@ -222,7 +247,7 @@ def _replace_lines(text: str, package: str, fixed: str, path: str) -> str:
 
 def _moved_line(line: str, fixed: str) -> str:
     # Only the version's own span is exchanged, found in the line as written, so that all around it stays.
-    found = re.search(r"(===?)(\s*(?:\\\r?\n\s*)?)([^\s;,)*#\\]+)", line)
+    found = re.search(r"(===?+)(\s*+(?:\\\r?\n\s*+)?+)([^\s;,)*#\\]++)", line)
     assert found is not None
     return f"{line[: found.start(1)]}=={found[2]}{fixed}{line[found.end(3) :]}"
 
@@ -230,7 +255,7 @@ def _moved_line(line: str, fixed: str) -> str:
 def _toml(text: str, path: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, numbers without end, deep nesting
         raise ManifestError(f"{path} is not TOML: {error}", hint="correct the file") from error
 
 
@@ -266,8 +291,8 @@ def _replace_toml(text: str, package: str, fixed: str, path: str) -> str:
 def _parsed(pin: Pin) -> Version:
     try:
         return Version(pin.version)
-    except InvalidVersion as error:
+    except ValueError as error:  # InvalidVersion, or a number that Python does not read
         raise ManifestError(
-            f"{pin.path}:{pin.line} pins {pin.version!r}, which is no PEP 440 version",
+            f"{pin.path}:{pin.line} pins {pin.version[:100]!r}, which is no PEP 440 version",
             hint="correct the pin",
         ) from error

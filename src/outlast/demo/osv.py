@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from outlast.errors import OutlastError
 
@@ -131,7 +131,7 @@ def read_record(document: bytes | str) -> Record:
     try:
         record = msgspec.json.decode(document, type=Record)
         extra = msgspec.json.decode(document, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise MalformedRecordError(
             f"this is not an OSV record: {error}",
             hint="give one JSON object as https://api.osv.dev/v1/vulns/ID returns it",
@@ -263,7 +263,7 @@ def _covers(affected: Affected, version: Version) -> bool:
 def _same(listed: str, version: Version) -> bool:
     try:
         return Version(listed) == version
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number that Python does not read
         # Lists of old packages hold such names; they equal no version that pip would install.
         return False
 
@@ -298,7 +298,7 @@ def _order(turn: tuple[str, str]) -> tuple[bool, Version, int]:
 def _version(text: str) -> Version:
     try:
         return Version(text)
-    except InvalidVersion as error:
+    except ValueError as error:  # InvalidVersion, or a number that Python does not read
         raise MalformedRecordError(
-            f"{text!r} is not a PEP 440 version", hint="correct it where it was written"
+            f"{text[:100]!r} is not a PEP 440 version", hint="correct it where it was written"
         ) from error

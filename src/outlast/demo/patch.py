@@ -239,7 +239,7 @@ def run_tests(root: Path, *, command: Sequence[str] = SUITE, timeout: float = 60
 def prepare(
     finding: Finding, plan: Plan, workspace: Path, *, when: datetime, deadline: datetime
 ) -> Patch:
-    """Make the patch of a plan in a new working copy, test it, and return it.
+    """Make the patch of a plan in a new working copy, test what it commits elsewhere, and return it.
 
     Args:
         workspace: A directory for the working copy, which must not exist yet.
@@ -248,29 +248,47 @@ def prepare(
 
     Raises:
         SuiteFailedError: The repository's tests fail with the fix.
+        PatchError: The commit changes other files than the edited manifests.
         ManifestError, RepositoryError: The pin cannot be moved; git fails.
     """
     copy = WorkingCopy.clone(finding.remote, workspace, base=finding.base, commit=plan.base_commit)
     branch = branch_name(plan)
     copy.branch(branch)
     files = move_pins(copy.path, find_pins(copy.path, plan.package), plan.to_version)
-    suite = run_tests(copy.path)
-    if not suite.passed:
-        raise SuiteFailedError(
-            f"the repository's tests fail with {plan.package} {plan.to_version}:\n{suite.output[-1_000:]}",
-            hint="fix the repository by hand; no pull request was opened",
-        )
     when = when.replace(microsecond=0)
     message = message_of(plan, finding.record)
     commit = copy.commit(message, files=files, when=when)
     diff = copy.diff(commit)
     diff_sha256 = digest(copy.base_commit, diff)
+    _require_only(files, copy.changed(commit))
+    suite = _test(copy, plan)  # last: after foreign code ran, nothing more is read from the copy
     return Patch(
         finding_id=plan.finding_id, package=plan.package, from_version=plan.from_version, to_version=plan.to_version,
         repo=finding.repo, remote=copy.remote, base=finding.base, branch=branch, base_commit=copy.base_commit,
         diff=diff, diff_sha256=diff_sha256, commit=commit, message=message, title=title_of(plan),
         body=body_of(plan, finding.record, suite, diff_sha256), files=files, suite=suite, authored_at=when, deadline=deadline,
     )  # fmt: skip
+
+
+def _require_only(files: tuple[str, ...], changed: tuple[str, ...]) -> None:
+    if set(changed) != set(files):
+        raise PatchError(
+            f"the commit changes {', '.join(changed) or 'nothing'}; edited were {', '.join(files)}",
+            hint="check the repository's .gitattributes; no pull request was opened",
+        )
+
+
+def _test(copy: WorkingCopy, plan: Plan) -> SuiteRun:
+    """Run the repository's tests on what was committed, in a directory without git that is thrown away."""
+    # A test that left a process behind may still write there; what stays is rubbish, and no failure.
+    with tempfile.TemporaryDirectory(prefix="outlast-tree-", ignore_cleanup_errors=True) as home:
+        suite = run_tests(copy.export(Path(home) / "tree"))
+    if not suite.passed:
+        raise SuiteFailedError(
+            f"the repository's tests fail with {plan.package} {plan.to_version}:\n{suite.output[-1_000:]}",
+            hint="fix the repository by hand; no pull request was opened",
+        )
+    return suite
 
 
 def push(patch: Patch, workspace: Path, *, timeout: float = 4.0) -> Pushed:

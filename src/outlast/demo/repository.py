@@ -1,7 +1,8 @@
 """Git, run as a process: working copies, commits that can be made again, and pushes that never force.
 
 Guards: the same base, patch, identity and moment give the same commit, byte for byte; a remote branch is created or found as
-it should be, and never overwritten. No configuration, hook, prompt or environment of the user takes part.
+it should be, and never overwritten. No configuration, hook or prompt of the user takes part, and of the environment only
+what git needs: a filter or transport that it starts finds no token there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from outlast.demo.process import run
 from outlast.errors import OutlastError
 
 MAIN = "main"
+_KEPT = ("PATH", "TMPDIR", "SSH_AUTH_SOCK")
 _USERINFO = re.compile(r"://[^/@\s]+@")
 _SETTINGS = (
     "core.hooksPath=/dev/null",
@@ -107,9 +109,11 @@ def git(
 
 
 def _environment() -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    return kept | {
+    # Without HOME neither ~/.config/git/attributes nor ~/.config/git/ignore is found; ssh asks the user database.
+    kept = {key: os.environ[key] for key in _KEPT if key in os.environ}
+    return {"PATH": os.defpath} | kept | {
         "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_ATTR_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ASKPASS": "",
@@ -219,6 +223,18 @@ class WorkingCopy:
         """Return what a commit changes against the base, the same text on every machine."""
         return git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames",
                    "--full-index", "--binary", "--src-prefix=a/", "--dst-prefix=b/", self.base_commit, sha, "--", cwd=self.path)  # fmt: skip
+
+    def changed(self, sha: str = "HEAD") -> tuple[str, ...]:
+        """Return the paths that a commit changes against the base, sorted."""
+        names = git("diff", "--name-only", "-z", "--no-renames", self.base_commit, sha, "--", cwd=self.path)  # fmt: skip
+        return tuple(sorted(name for name in names.split("\0") if name))
+
+    def export(self, target: Path) -> Path:
+        """Write the index's files, without a repository, into a new directory, and return it."""
+        target.mkdir()
+        # `git archive` would leave out what .gitattributes marks as export-ignore; often that is the tests.
+        git("checkout-index", "--all", f"--prefix={target.resolve()}/", cwd=self.path)
+        return target
 
     def push(self, branch: str, sha: str, *, timeout: float = 4.0) -> Pushed:
         """Create the branch at the remote; a branch that is there already, at this commit, is done.
