@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -30,6 +30,35 @@ from outlast.store.change import (
 
 _SHOWN = 200
 """Characters of an entry in its repr."""
+
+
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError, OverflowError)
+_Time = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class _Note(msgspec.Struct):
+    """The shape of what a worker notes when a run leaves its memory."""
+
+    timers: dict[str, _Time] = {}
+    approvals: dict[str, _Time] = {}
+    retries: dict[str, _Time] = {}
+    signals: list[str] = []
+    in_doubt: dict[str, str] = {}
+    alarms: list[str] = []
+    error: str = ""
+
+
+class _Cover(msgspec.Struct):
+    effect: str
+    kind: str
+    arguments: dict[str, Any]
+
+
+class _Asked(msgspec.Struct):
+    """The shape of what people are asked."""
+
+    subject: Any
+    covers: list[_Cover]
 
 
 class RunStatus(msgspec.Struct, frozen=True):
@@ -141,7 +170,7 @@ def status_of(head: RunHead) -> RunStatus:
         changed_at=head.changed_at,
         wake_at=head.wake_at,
         worker=head.owner,
-        waits=msgspec.json.decode(head.note) if head.note else {},
+        waits=_waits_in(head.note),
     )
 
 
@@ -164,23 +193,47 @@ def cancel_in(entries: list[Entry]) -> str:
 
 
 def view_of(row: ApprovalRow) -> ApprovalView:
-    """Return an approval's row as people see it."""
-    entry = msgspec.json.decode(row.put.body, type=ApprovalRequested)
+    """Return an approval's row as people see it; what cannot be read is shown as empty, and not genuine."""
+    subject, genuine = _subject_in(row)
     return ApprovalView(
         run_id=row.run.run_id,
         approval_id=row.put.approval_id,
         role=row.put.role,
         state=row.state,
-        subject=msgspec.json.decode(entry.subject),
+        subject=subject,
         subject_sha256=row.put.subject_sha256,
         requested_at=row.requested_at,
         expires_at=row.put.expires_at,
         use_by=row.put.use_by,
-        spent=row.spent,
+        spent=row.spent if len(row.spent) == len(subject["covers"]) else (),
         by=row.by,
         decided_at=row.decided_at,
-        genuine=hashlib.sha256(bytes(entry.subject)).hexdigest() == row.put.subject_sha256,
+        genuine=genuine,
     )
+
+
+def _waits_in(note: bytes) -> dict[str, Any]:
+    """Return what a run's worker noted; nothing when the note has another shape than notes have."""
+    if not note:
+        return {}
+    try:
+        msgspec.json.decode(note, type=_Note)
+        return msgspec.json.decode(note)
+    except _UNREADABLE:
+        return {}
+
+
+def _subject_in(row: ApprovalRow) -> tuple[dict[str, Any], bool]:
+    """Return what a request asks, and whether it has the hash."""
+    try:
+        body = bytes(msgspec.json.decode(row.put.body, type=ApprovalRequested).subject)
+        asked = msgspec.json.decode(body, type=_Asked)
+        if len(asked.covers) == len(row.spent):
+            genuine = hashlib.sha256(body).hexdigest() == row.put.subject_sha256
+            return msgspec.json.decode(body), genuine
+    except _UNREADABLE:
+        pass
+    return {"subject": None, "covers": []}, False
 
 
 def not_found(run: RunKey) -> RunNotFoundError:

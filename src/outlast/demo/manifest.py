@@ -22,8 +22,9 @@ from packaging.version import Version
 from outlast.errors import OutlastError
 
 PATTERNS = ("requirements*.txt", "constraints*.txt", "requirements/*.txt", "pyproject.toml")
-FILE_LIMIT = 500_000  # bytes; the longest requirements files of large applications have a fifth of it
+FILE_LIMIT = 500_000  # bytes, five times the longest that large applications have
 LINE_LIMIT = 10_000  # characters of one requirement, continuation lines included
+_DOTS = 200  # in a line of TOML; memory for a dotted key grows with the square of its length
 # Each quantifier is possessive: a text that is no pin is left after one pass. That it is a requirement was asked before.
 _PIN = re.compile(
     r"(?P<before>\s*+[A-Za-z0-9][A-Za-z0-9._-]*+\s*+(?:\[[^\]]*+\]\s*+)?+(?:\(\s*+)?+)"
@@ -213,7 +214,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 def _name(requirement: str, path: str, line: int) -> str | None:
     try:
         return canonicalize_name(Requirement(requirement).name)
-    except (ValueError, RecursionError) as error:  # InvalidRequirement, and what its parser lets through
+    except (ValueError, RecursionError) as error:  # also what the parser did not expect
         if re.match(r"[./~]|[A-Za-z]:\\|[A-Za-z+]+:", requirement):
             return None  # a path or a bare URL, which names no package
         raise ManifestError(
@@ -253,9 +254,14 @@ def _moved_line(line: str, fixed: str) -> str:
 
 
 def _toml(text: str, path: str) -> dict[str, Any]:
+    if any(line.count(".") > _DOTS for line in text.split("\n")):
+        raise ManifestError(
+            f"{path} has a line with more than {_DOTS} dots",
+            hint="break the line, or edit it by hand",
+        )
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError, numbers without end, deep nesting
+    except (ValueError, RecursionError) as error:  # also numbers without end and deep nesting
         raise ManifestError(f"{path} is not TOML: {error}", hint="correct the file") from error
 
 

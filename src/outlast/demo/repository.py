@@ -111,7 +111,8 @@ def git(
 def _environment() -> dict[str, str]:
     # Without HOME neither ~/.config/git/attributes nor ~/.config/git/ignore is found; ssh asks the user database.
     kept = {key: os.environ[key] for key in _KEPT if key in os.environ}
-    return {"PATH": os.defpath} | kept | {
+    kept.setdefault("PATH", os.defpath)
+    return kept | {
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,

@@ -16,6 +16,8 @@ from outlast.clock import Clock
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 END_OF_TIME = 253_402_300_800_000_000
 """Microseconds since 1970 at the end of the year 9999: no `datetime` goes so far."""
+_FARTHEST = (1 << 63) - 1
+"""Nanoseconds beyond which no store can keep a moment of the lease clock."""
 _MICROSECOND = timedelta(microseconds=1)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -93,8 +95,9 @@ def elapsed(since: Instant, now: Instant) -> timedelta:
 
 
 def lease_end(renewed: Instant, lease: timedelta) -> Instant:
-    """Return when a lease that was renewed at `renewed` lapses."""
-    return Instant(renewed.boot, renewed.nanos + lease // _MICROSECOND * 1000)
+    """Return when a lease that was renewed at `renewed` lapses, never beyond what a store can keep."""
+    nanos = renewed.nanos + lease // _MICROSECOND * 1000
+    return Instant(renewed.boot, max(-_FARTHEST, min(nanos, _FARTHEST)))
 
 
 def lapsed(renewed: Instant, lease: timedelta, now: Instant) -> bool:

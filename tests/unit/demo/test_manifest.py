@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.demo.manifest import (
+    FILE_LIMIT,
+    LINE_LIMIT,
     ManifestError,
     PackageNotInManifestError,
     find_pins,
@@ -194,3 +198,70 @@ def test_a_link_out_of_the_repository_is_refused(tmp_path: Path) -> None:
     (root / "latin.txt").write_bytes(b"# \xe9\n")
     with pytest.raises(ManifestError, match="UTF-8"):
         read_manifest(root, "latin.txt")
+
+
+READ = """
+import sys
+from outlast.demo.manifest import ManifestError, pins_of
+path, text = sys.argv[1], sys.stdin.read()
+try:
+    print(*[pin.version for pin in pins_of(text, "thing", path=path)])
+except ManifestError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "said"),
+    [
+        ("a.txt", "thing" + " " * 9_900 + ">=1\n", "does not pin one version"),
+        ("a.txt", "thing" + " " * 9_900 + "==1\n", "1\n"),
+        ("a.txt", "thing" + " " * 100_000 + ">=1\n", f"more than {LINE_LIMIT} characters"),
+        ("a.txt", " " * 100_000 + "\nthing==1\n", "1\n"),
+        ("a.txt", "#" * 100_000 + "\nthing==1\n", "1\n"),
+        (
+            "pyproject.toml",
+            f"[project]\ndependencies = ['thing{' ' * 9_900}>=1']\n",
+            "does not pin",
+        ),
+        ("pyproject.toml", f"[project]\ndependencies = ['thing{' ' * 99_000}>=1']\n", "more than"),
+        ("pyproject.toml", f"a{'.a' * 5_000} = 1\n", "more than 200 dots"),
+    ],
+    ids=["range", "pin", "over-long", "blank", "comment", "toml", "over-long-toml", "dotted-key"],
+)
+def test_long_lines_are_read_or_refused(path: str, text: str, said: str) -> None:
+    """Spaces without end cost no more than their length; the process is killed where they do."""
+    done = subprocess.run(
+        [sys.executable, "-c", READ, path],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert said in done.stdout
+
+
+def test_a_manifest_has_a_size(tmp_path: Path) -> None:
+    """A file over the limit is refused, and one at the limit is read."""
+    line = "thing==1\n"
+    text = line + "#" * (FILE_LIMIT - len(line))
+    (tmp_path / "requirements.txt").write_text(text)
+    assert [pin.version for pin in find_pins(tmp_path, "thing")] == ["1"]
+    (tmp_path / "requirements.txt").write_text(text + "#")
+    with pytest.raises(ManifestError, match=f"larger than {FILE_LIMIT} bytes"):
+        find_pins(tmp_path, "thing")
+    with pytest.raises(ManifestError, match="larger than"):
+        pins_of(text + "#", "thing")
+
+
+def test_what_the_parsers_do_not_expect_is_an_error_of_this_module(tmp_path: Path) -> None:
+    """Numbers that Python does not read and nesting without end are a manifest's fault."""
+    (tmp_path / "requirements.txt").write_text(f"thing=={'1' * 5_000}\n")
+    with pytest.raises(ManifestError, match="PEP 440"):
+        find_pins(tmp_path, "thing")
+    for value in ("1" * 5_000, "[" * 100_000):
+        with pytest.raises(ManifestError, match="not TOML"):
+            pins_of(f"a = {value}\n", "thing", path="pyproject.toml")
+    with pytest.raises(ManifestError, match="not a requirement"):
+        pins_of(f"thing==1; {'(' * 4_000}\n", "thing")

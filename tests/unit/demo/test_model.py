@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ class Endpoint(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), EndpointHandler)
         self.status, self.body = 200, b""
+        self.headers: dict[str, str] = {}
         self.asked: list[tuple[str, str | None, dict[str, Any]]] = []
         self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
 
@@ -59,6 +61,8 @@ class EndpointHandler(BaseHTTPRequestHandler):
         self.server.asked.append((self.path, self.headers.get("Authorization"), body))
         self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(self.server.body)))
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(self.server.body)
 
@@ -150,7 +154,9 @@ async def test_a_hosted_model_is_asked_and_marked(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("version", ["2.1.2", "3.0.1", "99", "2.1.1", "latest", "3.0.0; rm", ""])
+@pytest.mark.parametrize(
+    "version", ["2.1.2", "3.0.1", "99", "2.1.1", "latest", "3.0.0; rm", "", "1" * 5_000]
+)
 async def test_a_version_outside_the_record_is_refused(
     endpoint: Endpoint, finding: Finding, tmp_path: Path, version: str
 ) -> None:
@@ -163,7 +169,14 @@ async def test_a_version_outside_the_record_is_refused(
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{}", b'{"choices": []}', b'{"choices": [{"message": {"content": "3.0.0"}}]}', b"\xff"],
+    [
+        b"",
+        b"{}",
+        b'{"choices": []}',
+        b'{"choices": [{"message": {"content": "3.0.0"}}]}',
+        b"\xff",
+        b"[" * 100_000,
+    ],
 )
 async def test_an_unreadable_answer_is_an_error(endpoint: Endpoint, body: bytes) -> None:
     """What is not the JSON that was asked for is never guessed at."""
@@ -197,3 +210,27 @@ async def test_missing_variables_are_named(
 def test_accept_returns_the_version(record: Record) -> None:
     """The spelling may differ; the version may not."""
     assert str(accept(PlanProposal("v3.0.0"), record, "langgraph-checkpoint", "2.1.1")) == "3.0.0"
+
+
+@pytest.mark.anyio
+async def test_a_long_answer_is_not_read_to_its_end(endpoint: Endpoint) -> None:
+    """An answer over the limit is an error, and a packed one is not unpacked."""
+    endpoint.say(json.dumps({"version": "2.0", "rationale": "x" * 1_000_000}))
+    with pytest.raises(ModelError, match="longer than 1000000 bytes"):
+        await hosted().propose(ASK)
+    endpoint.say(json.dumps({"version": "2.0"}))
+    endpoint.headers, endpoint.body = {"Content-Encoding": "gzip"}, gzip.compress(endpoint.body)
+    with pytest.raises(ModelError, match="not the JSON"):
+        await hosted().propose(ASK)
+
+
+@pytest.mark.parametrize("url", ["http://api.example.com/v1", "HTTP://127.0.0.1.example.com", "x"])
+def test_a_key_is_not_sent_in_the_clear(url: str) -> None:
+    """Plain http takes a key to loopback alone; without a key it may lead anywhere."""
+    with pytest.raises(ModelError, match="in the clear"):
+        HostedModel(url, "m-1", "TEST_MODEL_KEY")
+    HostedModel(url, "m-1")
+    HostedModel("https://api.example.com/v1", "m-1", "TEST_MODEL_KEY")
+    HostedModel("http://[::1]:8000/v1", "m-1", "TEST_MODEL_KEY")
+    with pytest.raises(ModelError, match="no URL"):
+        HostedModel("http://a:b", "m-1")

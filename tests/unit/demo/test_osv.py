@@ -167,6 +167,8 @@ def test_other_ecosystem_is_refused() -> None:
         b"\xff",
         '{"id": "", "affected": [{"package": {"ecosystem": "PyPI", "name": "a"}, "versions": ["1"]}]}',
         '{"id": "a\\nb", "affected": [{"package": {"ecosystem": "PyPI", "name": "a"}, "versions": ["1"]}]}',
+        "\ud800",
+        '{"id": "X", "more": ' + "[" * 100_000,
         '{"id": "X", "affected": [{"package": {"ecosystem": "PyPI", "name": "a"}}]}',
         '{"id": "X", "affected": [{"package": {"ecosystem": "PyPI", "name": "a"}, "ranges": [{"type": "SEMVER", "events": []}]}]}',
     ],
@@ -178,9 +180,25 @@ def test_malformed_documents_are_refused(document: str | bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [{}, {"introduced": "1", "fixed": "2"}, {"fixed": "new"}, {"introduced": ""}]
+    "event",
+    [
+        {},
+        {"introduced": "1", "fixed": "2"},
+        {"fixed": "new"},
+        {"introduced": ""},
+        {"fixed": "1" * 5_000},
+    ],
 )
 def test_malformed_events_are_refused_at_reading(event: dict[str, str]) -> None:
     """An event with no or two turning points, or no PEP 440 version, never reaches a decision."""
     with pytest.raises(MalformedRecordError):
         made([event])
+
+
+def test_numbers_that_python_does_not_read_are_no_versions() -> None:
+    """Listed, such a version equals none; asked about, it is an error of the record's kind."""
+    record = made(versions=("1" * 5_000, "2"))
+    assert record.is_affected("thing", "2")
+    assert not record.is_affected("thing", "3")
+    with pytest.raises(MalformedRecordError, match="PEP 440"):
+        record.is_affected("thing", "1" * 5_000)

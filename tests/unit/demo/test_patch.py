@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from outlast.demo.patch import (
     run_tests,
     survey,
 )
-from outlast.demo.repository import RepositoryError, git, make_remote, remote_sha
+from outlast.demo.repository import RepositoryError, WorkingCopy, git, make_remote, remote_sha
 from outlast.journal.codec import codec_for
 
 DATA = Path(outlast.demo.patch.__file__).parent / "data"
@@ -208,3 +209,73 @@ def test_a_push_has_one_time_for_all_of_it(finding: Finding, plan: Plan, tmp_pat
     with pytest.raises(RepositoryError, match="longer than 0 s"):
         push(patch, tmp_path / "push", timeout=0)
     assert remote_sha(finding.remote, patch.branch) is None
+
+
+def sample_with(path: Path, **files: str) -> Path:
+    """Return a copy of the sample with more files; `__` in a name stands for a slash, and `dot_` for a dot."""
+    shutil.copytree(DATA / "sample", path, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in files.items():
+        (path / name.replace("__", "/").replace("dot_", ".").replace("_py", ".py")).write_text(text)
+    return path
+
+
+HOSTILE = """
+import pathlib, subprocess, unittest
+class A(unittest.TestCase):
+    def test_a(self):
+        git = pathlib.Path(".git")
+        (git / "info").mkdir(parents=True, exist_ok=True)
+        with (git / "config").open("a") as config:
+            config.write('[filter "x"]\\n\\tclean = "env > TRACE; cat"\\n')
+        (git / "info" / "attributes").write_text("* filter=x\\n")
+        pathlib.Path("evil.py").write_text("x")
+        pathlib.Path("requirements.txt").write_text("evil==1")
+        subprocess.run(["git", "add", "-f", "evil.py"], capture_output=True)
+"""
+
+
+def test_a_suite_has_no_hand_in_the_commit(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filters, attributes, index entries and files that the tests write take no part in the patch or its push."""
+    monkeypatch.setenv("GITHUB_TOKEN", "ghp_secret")
+    trace = tmp_path / "trace"
+    sample = sample_with(
+        tmp_path / "sample", tests__test_hostile_py=HOSTILE.replace("TRACE", str(trace))
+    )
+    make_remote(sample, tmp_path / "remote.git", when=WHEN)
+    finding = Finding(record, "org-example/payments-api", str(tmp_path / "remote.git"))
+    seen = survey(finding, tmp_path / "survey")
+    plan = Plan(finding.id, seen.package, seen.version, "3.0.0", seen.base_commit, seen.manifests)
+    patch = prepare(finding, plan, tmp_path / "copy", when=WHEN, deadline=DEADLINE)
+    assert (patch.suite.ran, patch.files) == (5, ("requirements.txt",))
+    assert not trace.exists()
+    assert "evil" not in patch.diff
+    assert push(patch, tmp_path / "push").sha == patch.commit
+    assert not (tmp_path / "copy" / "evil.py").exists()
+
+
+def test_a_commit_of_other_files_is_refused(
+    finding: Finding, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the index besides the edited manifests does not become a patch."""
+    branch = WorkingCopy.branch
+
+    def branch_and_more(copy: WorkingCopy, name: str) -> None:
+        branch(copy, name)
+        (copy.path / "more.py").touch()
+        git("add", "more.py", cwd=copy.path)
+
+    monkeypatch.setattr(WorkingCopy, "branch", branch_and_more)
+    with pytest.raises(PatchError, match=r"changes more\.py, requirements\.txt; edited were"):
+        prepare(finding, plan, tmp_path / "copy", when=WHEN, deadline=DEADLINE)
+
+
+def test_tests_that_archives_leave_out_are_run(record: Record, tmp_path: Path) -> None:
+    """The suite sees all that is committed, whatever .gitattributes says of archives."""
+    sample = sample_with(tmp_path / "sample", dot_gitattributes="tests export-ignore\n")
+    make_remote(sample, tmp_path / "remote.git", when=WHEN)
+    finding = Finding(record, "org-example/payments-api", str(tmp_path / "remote.git"))
+    seen = survey(finding, tmp_path / "survey")
+    plan = Plan(finding.id, seen.package, seen.version, "3.0.0", seen.base_commit, seen.manifests)
+    assert prepare(finding, plan, tmp_path / "copy", when=WHEN, deadline=DEADLINE).suite.ran == 4

@@ -161,3 +161,31 @@ def test_foreign_transports_are_not_run(tmp_path: Path) -> None:
         WorkingCopy.clone(f"ext::sh -c touch% {trace}", tmp_path / "a")
     assert not trace.exists()
     assert WHEN.tzinfo is UTC
+
+
+def test_git_gets_only_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that git starts finds neither tokens nor the user's settings, but the agent of ssh."""
+    monkeypatch.setenv("GITHUB_TOKEN", "ghp_secret")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/tmp/agent")
+    seen = {line.partition("=")[0] for line in git("-c", "alias.seen=!env", "seen").splitlines()}
+    assert {"PATH", "SSH_AUTH_SOCK", "GIT_CONFIG_GLOBAL"} <= seen
+    added_by_shell = {"PWD", "OLDPWD", "SHLVL", "_"}
+    assert {name for name in seen - added_by_shell if not name.startswith("GIT_")} <= {
+        "PATH",
+        "TMPDIR",
+        "SSH_AUTH_SOCK",
+        "LC_ALL",
+    }
+    assert not {"GIT_DIR", "GIT_AUTHOR_NAME"} & seen
+
+
+def test_what_is_committed_is_exported(remote: Path, tmp_path: Path) -> None:
+    """The export has the committed text and every tracked file, and no repository."""
+    copy = WorkingCopy.clone(str(remote), tmp_path / "copy")
+    sha = commit_one(copy)
+    (copy.path / "untracked.py").touch()
+    tree = copy.export(tmp_path / "tree")
+    assert (tree / "requirements.txt").read_text() == "httpx==1\n"
+    names = git("ls-files", cwd=copy.path).splitlines()
+    assert sorted(str(f.relative_to(tree)) for f in tree.rglob("*") if f.is_file()) == sorted(names)
+    assert copy.changed(sha) == ("requirements.txt",)

@@ -24,6 +24,7 @@ from outlast.store.migrate import read_migrations
 from outlast.store.moment import Instant, LeaseClock, from_micros
 from outlast.store.sqlite import read
 from outlast.store.sqlite.connection import SQLiteOptions, absolute, open_reader
+from outlast.store.sqlite.damage import UNREADABLE, why_of
 from outlast.store.sqlite.database import Database
 from outlast.store.sqlite.failure import failure_of
 from outlast.store.sqlite.filesystem import network_filesystem
@@ -158,14 +159,27 @@ def _contents(place: Path, clock: Clock) -> Iterator[Finding]:
     try:
         database = open_reader(str(place), SQLiteOptions())
         with contextlib.closing(database):
-            yield from _schema(database)
-            yield from _integrity(database)
-            yield from _clock(database, clock.now())
-            yield from _runs(database)
-            yield from _workers(database, LockFolder(str(place)), LeaseClock(clock).instant())
+            looks: list[Callable[[], Iterator[Finding]]] = [
+                lambda: _schema(database),
+                lambda: _integrity(database),
+                lambda: _clock(database, clock.now()),
+                lambda: _runs(database),
+                lambda: _workers(database, LockFolder(str(place)), LeaseClock(clock).instant()),
+            ]
+            for look in looks:
+                yield from _readable(look)
     except apsw.Error as error:
         failure = failure_of(error, str(place))
         yield Finding("file", "fail", failure.message, failure.hint)
+
+
+def _readable(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from look()
+    except UNREADABLE as error:
+        text = f"the file holds a row that cannot be read ({why_of(error)})"
+        hint = "stop every worker, keep the file with its -wal, and restore a backup"
+        yield Finding("rows", "fail", text, hint)
 
 
 def _schema(database: Database) -> Iterator[Finding]:

@@ -91,6 +91,19 @@ class Database:
             raise
 
     @contextlib.contextmanager
+    def savepoint(self) -> Generator[None, None, None]:
+        """Undo what is written inside, and nothing else of the transaction, when it raises."""
+        self._execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            if self._connection.in_transaction:
+                with contextlib.suppress(apsw.Error):
+                    self._execute("ROLLBACK TO part; RELEASE part")
+            raise
+        self._execute("RELEASE part")
+
+    @contextlib.contextmanager
     def moment(self) -> Generator[None, None, None]:
         """Let everything that is read inside be of one moment."""
         self._execute("BEGIN")

@@ -8,18 +8,16 @@ that its process held. Its runs are given back as of that moment, in the same tr
 from __future__ import annotations
 
 import contextlib
-import functools
 import heapq
 import itertools
-import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from outlast.errors import StoreError
+from outlast.errors import StoreCorruptError
 from outlast.store.change import RunHead, RunKey, Status, WorkerId, WorkerRow
 from outlast.store.moment import (
     END_OF_TIME,
@@ -31,21 +29,21 @@ from outlast.store.moment import (
     to_micros,
 )
 from outlast.store.protocol import SUSPECT_LAPSES, Claim, ClaimedRun
+from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, say
 from outlast.store.sqlite.database import Database, Row
+from outlast.store.sqlite.failure import concerns_all
 from outlast.store.sqlite.lock import LockFolder
 from outlast.store.sqlite.row import HEAD, LEASE, WORKER, head_of, lease_of, unfit_line
 from outlast.store.sqlite.scope import Writing
 
-logger = logging.getLogger("outlast.store")
-
 _LEASE = f"SELECT {LEASE} FROM worker WHERE worker = ?"
-_BUILD = f"SELECT build, {LEASE} FROM worker WHERE worker = ?"
+_BUILD = f"SELECT CAST(build AS BLOB), {LEASE} FROM worker WHERE worker = ?"
 _OTHERS = f"""
 SELECT worker, EXISTS (SELECT 1 FROM run WHERE owner = worker.worker), {LEASE} FROM worker WHERE worker <> ?
 """
 _GIVE_BACK = """
 UPDATE run SET
-    owner = NULL, wake_at = NULL, calls = mail, lapses = lapses + ?, stopped_boot = ?, stopped = ?,
+    owner = NULL, wake_at = NULL, calls = mail, lapses = min(lapses, 1000000) + ?, stopped_boot = ?, stopped = ?,
     status = CASE status WHEN 'paused' THEN 'paused' ELSE 'ready' END,
     due = CASE status WHEN 'paused' THEN NULL ELSE ? END
 WHERE owner = ?
@@ -65,6 +63,11 @@ UPDATE run SET
     owner = ?, epoch = epoch + 1, status = 'running', reason = '', wake_at = NULL, due = NULL, calls = 0
 WHERE tenant = ? AND run_id = ?
 """
+_LAST_EPOCH = (1 << 63) - 1
+"""No later owner can be told from this one's."""
+_UNCLAIMED = "run %s is never claimed"
+_LOST = (RUN, _UNCLAIMED)
+_UNBURIED = "worker %s is never buried"
 _CLAIMABLE = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.BLOCKED})
 
 
@@ -102,8 +105,9 @@ def retire(writing: Writing, worker: WorkerId) -> None:
 
 
 class _DueRun(Struct, frozen=True):
-    """A run that can be taken, and when its former owner stopped."""
+    """A run that can be taken, since when, and when its former owner stopped."""
 
+    due: int
     head: RunHead
     stopped: Instant | None
 
@@ -145,8 +149,8 @@ class Claiming:
                 if build is None:
                     return Claim((), (), None, self._now)
                 mail = self._mail()
-                buried = [worker for worker in dead if self._bury(worker)]
-                taken = tuple(self._take(run) for run in self._due(workflows, build, limit))
+                buried = [worker for worker in dead if self._bury_alone(worker)]
+                taken = tuple(self._take_due(workflows, build, limit))
         for worker in buried:
             self._locks.bury(worker)
         return Claim(taken, mail, self._next_due(workflows, build), self._now)
@@ -155,20 +159,34 @@ class Claiming:
         row = self._database.row(_BUILD, (self._worker,))
         if row is None or lapsed(*lease_of(row[1:]), self._instant):
             return None
-        return str(row[0])
+        return row[0].decode(errors="replace")
 
     def _mail(self) -> tuple[RunKey, ...]:
-        return tuple(
-            RunKey(tenant, run_id) for tenant, run_id in self._database.rows(_MAIL, (self._worker,))
-        )
+        lost = (RUN, "run %s is not told of its mail")
+        found = decoded(self._database, _MAIL, (self._worker,), lambda row: RunKey(*row), lost)
+        return tuple(run for run in found if run is not None)
 
     def _dead(self) -> list[WorkerId]:
-        return [
-            WorkerId(worker)
-            for worker, owns, *lease in self._database.rows(_OTHERS, (self._worker,))
-            if lapsed(*lease_of(tuple(lease)), self._instant)
-            or (owns and self._locks.is_dead(WorkerId(worker)))
-        ]
+        lost = (WORKER_ID, _UNBURIED)
+        found = decoded(self._database, _OTHERS, (self._worker,), self._dead_in, lost)
+        return [worker for worker in found if worker]
+
+    def _dead_in(self, row: Row) -> WorkerId | None:
+        worker, owns, *lease = row
+        dead = lapsed(*lease_of(tuple(lease)), self._instant) or (
+            owns and self._locks.is_dead(WorkerId(worker))
+        )
+        return WorkerId(worker) if dead else None
+
+    def _bury_alone(self, worker: WorkerId) -> bool:
+        try:
+            with self._database.savepoint():
+                return self._bury(worker)
+        except Exception as error:
+            if self._concerns_more(error):
+                raise
+            say(worker, _UNBURIED, error)
+            return False
 
     def _bury(self, worker: WorkerId) -> bool:
         row = self._database.row(_LEASE, (worker,))
@@ -187,20 +205,53 @@ class Claiming:
         self._database.run("DELETE FROM worker WHERE worker = ?", (worker,))
         return True
 
-    def _due(self, workflows: frozenset[str], build: str, limit: int) -> list[_DueRun]:
-        """Return up to `limit` runs that can be taken, oldest first; not one more is read than needed to find them."""
+    def _take_due(self, workflows: frozenset[str], build: str, limit: int) -> list[ClaimedRun]:
+        """Take up to `limit` runs, oldest first; others in the place of those that cannot be taken."""
+        taken: list[ClaimedRun] = []
+        failed: set[RunKey] = set()
+        while due := self._due(workflows, build, limit - len(taken), failed):
+            before = len(failed)
+            for run in due:
+                try:
+                    taken.append(self._take(run))
+                except Exception as error:
+                    if self._concerns_more(error):
+                        raise
+                    say(str(run.head.run), _UNCLAIMED, error)
+                    failed.add(run.head.run)
+            if len(failed) == before:
+                break
+        return taken
+
+    def _concerns_more(self, error: Exception) -> bool:
+        """Whether `error` is about more than the row that led to it."""
+        return concerns_all(error) or not self._database.in_transaction
+
+    def _due(
+        self,
+        workflows: frozenset[str],
+        build: str,
+        limit: int,
+        but: Collection[RunKey] = (),
+    ) -> list[_DueRun]:
+        """Return up to `limit` runs that can be taken, oldest first; hardly one more is read than needed to find them."""
         if limit <= 0:
             return []
         values = (to_micros(self._now), unfit_line(build))
         with contextlib.ExitStack() as open_looks:
             # A look for each workflow, so that due runs of workflows that this worker does not know are never read.
             looks = [
-                open_looks.enter_context(self._database.each(_DUE, (workflow, *values)))
+                open_looks.enter_context(
+                    contextlib.closing(
+                        decoded(self._database, _DUE, (workflow, *values), _due_run, _LOST)
+                    )
+                )
                 for workflow in workflows
             ]
-            in_order = heapq.merge(*looks, key=lambda row: row[:3])
-            readable = (run for row in in_order if (run := _due_run(row)) is not None)
-            return list(itertools.islice(self._one_suspect(readable), limit))
+            in_order = heapq.merge(*(filter(None, look) for look in looks), key=_place)
+            if but:
+                in_order = (run for run in in_order if run.head.run not in but)
+            return list(itertools.islice(self._one_suspect(in_order), limit))
 
     def _one_suspect(self, runs: Iterable[_DueRun]) -> Iterator[_DueRun]:
         """Leave out those suspects that must wait for their turn to be alone."""
@@ -217,7 +268,6 @@ class Claiming:
 
     def _take(self, run: _DueRun) -> ClaimedRun:
         head = run.head
-        self._database.run(_TAKE, (self._worker, head.run.tenant, head.run.run_id))
         taken = replace(
             head,
             owner=self._worker,
@@ -227,6 +277,8 @@ class Claiming:
             wake_at=None,
         )
         ago = None if run.stopped is None else elapsed(run.stopped, self._instant)
+        # The only write, and the last thing that can fail: one statement is undone as a whole, without a savepoint's cost.
+        self._database.run(_TAKE, (self._worker, head.run.tenant, head.run.run_id))
         return ClaimedRun(taken, ago)
 
     def _next_due(self, workflows: frozenset[str], build: str) -> datetime | None:
@@ -235,25 +287,23 @@ class Claiming:
         return min((from_micros(due) for due in found if due is not None), default=None)
 
 
-def _due_run(row: Row) -> _DueRun | None:
-    """Return the run in a row of `_DUE`; None, said once, when this version cannot make sense of it."""
-    _, *columns, boot, nanos = row
-    try:
-        head = head_of(tuple(columns))
-    except (StoreError, ValueError, OverflowError) as error:
-        _say_skipped(str(row[1]), str(row[2]), str(error))
-        return None
+def _due_run(row: Row) -> _DueRun:
+    """Return the run in a row of `_DUE`.
+
+    Raises:
+        StoreCorruptError: It makes no sense that this run is due, or it cannot be taken once more.
+    """
+    due, *columns, boot, nanos = row
+    head = head_of(tuple(columns))
     if head.status not in _CLAIMABLE:
-        _say_skipped(str(row[1]), str(row[2]), f"it is {head.status} and yet due")
-        return None
-    return _DueRun(head, None if nanos is None else Instant(boot, nanos))
+        raise StoreCorruptError(f"it is {head.status} and yet due")
+    if head.epoch >= _LAST_EPOCH:
+        raise StoreCorruptError(f"its epoch is {head.epoch}")
+    return _DueRun(due, head, None if nanos is None else Instant(boot or "", nanos))
 
 
-@functools.lru_cache(maxsize=1024)
-def _say_skipped(tenant: str, run_id: str, why: str) -> None:
-    logger.warning(
-        "run %s is never claimed: its row cannot be read (%s)", RunKey(tenant, run_id), why
-    )
+def _place(run: _DueRun) -> tuple[int, RunKey]:
+    return run.due, run.head.run
 
 
 def _give_back(

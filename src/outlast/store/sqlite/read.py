@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +23,8 @@ from outlast.store.change import (
 from outlast.store.condition import PENDING, listed_state
 from outlast.store.moment import Instant, elapsed, lapsed, to_micros
 from outlast.store.protocol import LiveWorker, RunImage
-from outlast.store.sqlite.database import Database
+from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, naming
+from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.lock import LockFolder
 from outlast.store.sqlite.row import (
     APPROVAL,
@@ -40,6 +43,10 @@ from outlast.store.sqlite.row import (
     worker_of,
 )
 
+T = TypeVar("T")
+
+_UNLISTED = "run %s is left out of lists"
+_UNASKED = "an approval of run %s is left out of lists"
 _OF_RUN = "tenant = ? AND run_id = ?"
 _HEAD = f"SELECT {HEAD} FROM run WHERE {_OF_RUN}"
 _OWNED = f"SELECT {HEAD} FROM run WHERE owner = ? ORDER BY tenant, run_id"
@@ -69,13 +76,16 @@ class HeadFilter(Struct, frozen=True):
 
 def head(database: Database, run: RunKey) -> RunHead | None:
     """Return the run's row."""
-    rows = database.rows(_HEAD, (run.tenant, run.run_id))
-    return head_of(rows[0]) if rows else None
+    with naming("the run's row", run.run_id):
+        row = database.row(_HEAD, (run.tenant, run.run_id))
+        return None if row is None else head_of(row)
 
 
 def owned(database: Database, worker: WorkerId) -> list[RunHead]:
     """Return the runs that a worker owns, by run."""
-    return [head_of(row) for row in database.rows(_OWNED, (worker,))]
+    lost = (RUN, "run %s is not taken up by its owner")
+    found = decoded(database, _OWNED, (worker,), head_of, lost)
+    return [head for head in found if head is not None]
 
 
 def heads(database: Database, tenant: str, wanted: HeadFilter) -> list[RunHead]:
@@ -113,23 +123,36 @@ def _page(
         parameters += [to_micros(wanted.before[0]), wanted.before[1]]
     # Only constant terms are joined here; every value is bound.
     sql = f"SELECT {HEAD} FROM run WHERE {' AND '.join(terms)} ORDER BY created_at DESC, run_id DESC LIMIT ?"
-    return [head_of(row) for row in database.rows(sql, (*parameters, max(wanted.limit, 0)))]
+    return _readable(database, sql, tuple(parameters), head_of, max(wanted.limit, 0))
+
+
+def _readable(
+    database: Database, sql: str, values: Row, decode: Callable[[Row], T], limit: int
+) -> list[T]:
+    """Return up to `limit` rows that can be read; others in the place of those that cannot."""
+    unread = 0
+    while True:
+        rows = list(decoded(database, sql, (*values, limit + unread), decode, (RUN, _UNLISTED)))
+        found = [one for one in rows if one is not None]
+        if len(found) >= limit or len(rows) < limit + unread:
+            return found[:limit]
+        unread = len(rows) - len(found)
 
 
 def journal(database: Database, run: RunKey, generation: int | None) -> tuple[StampedRow, ...]:
     """Return the rows of one generation, by default the current one."""
-    with database.moment():
+    with naming("the run's journal", run.run_id), database.moment():
         if generation is None:
             found = head(database, run)
             generation = 0 if found is None else found.generation
         rows = database.rows(_ENTRIES, (run.tenant, run.run_id, generation))
-    return tuple(entry_of(row) for row in rows)
+        return tuple(entry_of(row) for row in rows)
 
 
 def load(database: Database, run: RunKey) -> RunImage | None:
     """Return everything about a run's current generation."""
     key = (run.tenant, run.run_id)
-    with database.moment():
+    with naming("what is stored of the run", run.run_id), database.moment():
         found = head(database, run)
         if found is None:
             return None
@@ -146,13 +169,14 @@ def load(database: Database, run: RunKey) -> RunImage | None:
 def mail(database: Database, run: RunKey) -> tuple[StampedMessage, ...]:
     """Return the run's messages that are not yet consumed, in order of arrival."""
     key = (run.tenant, run.run_id)
-    return tuple(message_of(row) for row in database.rows(_MAIL, (*key, *key)))
+    with naming("the run's mail", run.run_id):
+        return tuple(message_of(row) for row in database.rows(_MAIL, (*key, *key)))
 
 
 def approvals(
     database: Database, tenant: str, run: RunKey | None, now: datetime, *, pending: bool
 ) -> list[ApprovalRow]:
-    """Return approvals, oldest first."""
+    """Return approvals, oldest first; where one run's are asked for, all of them or an error."""
     terms, parameters = ["tenant = ?"], [tenant]
     if run is not None:
         terms.append("run_id = ?")
@@ -160,7 +184,12 @@ def approvals(
     if pending:
         terms.append("state = 'pending'")
     sql = f"SELECT {APPROVAL} FROM approval WHERE {' AND '.join(terms)} ORDER BY requested_at, run_id, approval_id"
-    found = [approval_of(row) for row in database.rows(sql, tuple(parameters))]
+    if run is None:
+        rows = decoded(database, sql, tuple(parameters), approval_of, (RUN, _UNASKED))
+        found = [row for row in rows if row is not None]
+    else:
+        with naming("the run's approvals", run.run_id):
+            found = [approval_of(row) for row in database.rows(sql, tuple(parameters))]
     listed = [replace(row, state=listed_state(row, now)) for row in found]
     return [
         row for row in listed if (not pending or row.state == PENDING) and run in (None, row.run)
@@ -169,18 +198,21 @@ def approvals(
 
 def workers(database: Database, locks: LockFolder, now: Instant) -> list[LiveWorker]:
     """Return the registered workers, and whether they live."""
-    found: list[LiveWorker] = []
-    for row in database.rows(f"SELECT {WORKER} FROM worker ORDER BY worker", ()):
+
+    def live_of(row: Row) -> LiveWorker:
         worker, renewed = worker_of(row), Instant(row[6], row[7])
         live = not lapsed(renewed, worker.lease, now) and not locks.is_dead(worker.worker)
-        found.append(LiveWorker(worker, live, elapsed(renewed, now)))
-    return found
+        return LiveWorker(worker, live, elapsed(renewed, now))
+
+    lost = (WORKER_ID, "worker %s is left out of lists")
+    found = decoded(database, f"SELECT {WORKER} FROM worker ORDER BY worker", (), live_of, lost)
+    return [worker for worker in found if worker is not None]
 
 
 def outbox(database: Database, limit: int) -> list[tuple[RunKey, OutboxItem]]:
     """Return items that wait for the relay, oldest first per sender."""
     sql = f"SELECT {OUTBOX} FROM outbox ORDER BY at, tenant, run_id, number LIMIT ?"
-    return [outbox_of(row) for row in database.rows(sql, (max(limit, 0),))]
+    return _readable(database, sql, (), outbox_of, max(limit, 0))
 
 
 def control(database: Database, tenant: str, name: str) -> tuple[int, bytes] | None:

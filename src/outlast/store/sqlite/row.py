@@ -41,7 +41,12 @@ APPROVAL = (
     " requested_at, decided_at, decided_by, body"
 )
 WORKER = "worker, host, pid, build, workflows, lease, boot, renewed"
-LEASE = "boot, renewed, lease"
+LEASE = "CAST(boot AS BLOB), renewed, lease"
+"""The boot as bytes: a row whose text is damaged is one of another boot, and not one that cannot be judged."""
+
+
+_MOST_FAILURES = (1 << 31) - 1
+"""No operation fails so often: a count beyond it, or below nothing, is damage, and no reason to compute with it."""
 
 _covers = msgspec.json.Decoder(tuple[CoverRow, ...])
 _texts = msgspec.json.Decoder(tuple[str, ...])
@@ -57,7 +62,7 @@ def head_of(row: Row) -> RunHead:
     status = _STATUSES.get(row[5])
     if status is None:
         raise StoreCorruptError(
-            f"the run has the status {row[5]!r}, which this version does not know",
+            f"the run has the status {row[5][:40]!r}, which this version does not know",
             run=row[1],
             hint="open the file with the version that wrote it; `outlast doctor` looks for damage",
         )
@@ -91,6 +96,7 @@ def entry_of(row: Row) -> StampedRow:
 def operation_of(row: Row) -> OperationPut:
     """Return the open operation in the columns `OPERATION`."""
     operation, kind, name, failures, due_at, detail = row
+    failures = min(max(failures, 0), _MOST_FAILURES)
     return OperationPut(operation, kind, name, failures, time_or_none(due_at), detail)
 
 
@@ -166,7 +172,7 @@ def worker_of(row: Row) -> WorkerRow:
 def lease_of(row: Row) -> tuple[Instant, timedelta]:
     """Return the last renewal and the length of the lease in the columns `LEASE`: all that a judgement of life needs."""
     boot, renewed, lease = row
-    return Instant(boot, renewed), timedelta(microseconds=lease)
+    return Instant(boot.decode(errors="replace"), renewed), timedelta(microseconds=lease)
 
 
 def unfit_text(builds: tuple[str, ...]) -> str:

@@ -7,6 +7,7 @@ the disk.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ from outlast.store.sqlite.connection import (
     open_reader,
     open_writer,
 )
+from outlast.store.sqlite.damage import naming
 from outlast.store.sqlite.database import Database
 from outlast.store.sqlite.failure import failure_of
 from outlast.store.sqlite.group import GroupCommit
@@ -184,7 +186,8 @@ class SQLiteStore:
 
         def look() -> Claim:
             claiming = lease.Claiming(self._writer, self._locks, worker, self._moment)
-            return claiming.claim(workflows, limit)
+            with self._naming():
+                return claiming.claim(workflows, limit)
 
         return await self._on(self._writing, look)
 
@@ -286,7 +289,8 @@ class SQLiteStore:
     # on the threads
 
     def _open_writer(self) -> None:
-        self._open_writers.append(open_writer(self._path, self._options))
+        with self._naming():
+            self._open_writers.append(open_writer(self._path, self._options))
         try:
             self._locks.create()
         except OSError as error:
@@ -354,7 +358,14 @@ class SQLiteStore:
         return self._open_writers[0]
 
     async def _read(self, ask: Callable[[Database], T]) -> T:
-        return await self._on(self._reading, lambda: ask(self._open_readers[0]))
+        def look() -> T:
+            with self._naming():
+                return ask(self._open_readers[0])
+
+        return await self._on(self._reading, look)
+
+    def _naming(self) -> contextlib.AbstractContextManager[None]:
+        return naming(f"a row of {self._path}")
 
     async def _on(self, lane: Lane, function: Callable[[], T]) -> T:
         self._check_process()

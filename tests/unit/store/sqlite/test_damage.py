@@ -13,12 +13,14 @@ from outlast.store.change import (
     Decide,
     Message,
     MessageKind,
+    OperationPut,
     Refused,
     RunKey,
     Status,
     WorkerId,
 )
-from outlast.store.sqlite import lease, transaction
+from outlast.store.sqlite import damage, transaction
+from outlast.store.sqlite.checkup import examine
 from outlast.store.sqlite.store import open_sqlite
 from outlast.testing.conformance import Bench, ManualClock
 from outlast.testing.conformance.bench import LEASE, asking, following, parking, sending, starting
@@ -45,7 +47,7 @@ def with_bench(tmp_path):
             finally:
                 await store.abandon()
 
-        lease._say_skipped.cache_clear()
+        damage._say_once.cache_clear()
         return asyncio.run(main())
 
     return run
@@ -231,5 +233,285 @@ def test_damaged_list_of_builds_refuses_its_own_change_alone(with_bench):
         await bench.start("b")
         taken = (await bench.claim(WorkerId("w1"))).runs
         assert {one.head.run.run_id for one in taken} == {"a", "b"}
+
+    with_bench(test)
+
+
+NO_TEXT = "CAST(x'ff' AS TEXT)"
+"""Text that is not UTF-8."""
+FARTHEST = (1 << 63) - 1
+
+
+def warned(caplog):
+    """Return what was said."""
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("damaging", "key"),
+    [
+        *(
+            (f"{column} = {NO_TEXT}", "a")
+            for column in ("reason", "fingerprint", "status", "owner", "stopped_boot")
+        ),
+        (f"tenant = {NO_TEXT}", "\\xff/a"),
+        (f"run_id = {NO_TEXT}", "\\xff"),
+        (f"epoch = {FARTHEST}", "a"),
+    ],
+)
+@pytest.mark.parametrize("limit", [1, 10])
+def test_unreadable_due_run_is_skipped(with_bench, caplog, damaging, key, limit):
+    """It is never claimed and said once, with its key; whoever stands behind it is claimed."""
+
+    async def test(bench, damage):
+        worker = await bench.worker()
+        for name in ("a", "b", "c"):
+            await bench.start(name)
+        damage(f"UPDATE run SET {damaging} WHERE run_id = 'a'")
+        taken = [(await bench.claim(worker, limit)).runs for _ in range(3)]
+        assert [one.head.run.run_id for runs in taken for one in runs] == ["b", "c"]
+
+    with caplog.at_level(logging.WARNING, "outlast.store"):
+        with_bench(test)
+    (said,) = warned(caplog)
+    assert said.startswith(f"run {key} is never claimed: its row cannot be read")
+
+
+@pytest.mark.parametrize("limit", [1, 10])
+def test_run_that_cannot_be_taken_gives_its_place_to_another(with_bench, caplog, limit):
+    """A statement that a row refuses is undone and said once; the claim goes on with the others."""
+
+    async def test(bench, damage):
+        worker = await bench.worker()
+        for name in ("a", "b", "c"):
+            await bench.start(name)
+        other = apsw.Connection(bench.store.describe())
+        other.execute(
+            "CREATE TRIGGER t BEFORE UPDATE ON run WHEN old.run_id = 'a'"
+            " BEGIN SELECT raise(ABORT, 'no'); END"
+        )
+        other.close()
+        taken = [(await bench.claim(worker, limit)).runs for _ in range(3)]
+        assert [one.head.run.run_id for runs in taken for one in runs] == ["b", "c"]
+        assert (await bench.head(RunKey("default", "a"))).owner is None
+
+    with caplog.at_level(logging.WARNING, "outlast.store"):
+        with_bench(test)
+    (said,) = warned(caplog)
+    assert "run a is never claimed" in said
+
+
+@pytest.mark.parametrize(
+    "damaging",
+    [
+        *(f"{column} = {NO_TEXT}" for column in ("worker", "host", "build", "workflows", "boot")),
+        *(f"lease = {number}" for number in (FARTHEST, -FARTHEST - 1, -1)),
+        *(f"renewed = {number}" for number in (FARTHEST, -FARTHEST - 1)),
+        f"lease = {FARTHEST}, renewed = {FARTHEST}",
+        f"lease = {-FARTHEST - 1}, renewed = {-FARTHEST - 1}",
+    ],
+)
+def test_unreadable_worker_stops_nobody(with_bench, damaging):
+    """Others claim on, and commit, and see who is there, whatever stands in its row; what it holds is not lost twice."""
+
+    async def test(bench, damage):
+        await bench.owned("held", "w1")
+        second = await bench.worker("w2", lease=timedelta(hours=1))
+        await bench.start("other")
+        damage(f"UPDATE worker SET {damaging} WHERE worker = 'w1'")
+        for _ in range(3):
+            claim = await bench.claim(second)
+            if claim.runs:
+                break
+        assert "other" in {one.head.run.run_id for one in claim.runs}
+        assert "w2" in {one.row.worker for one in await bench.store.workers()}
+        innocent = await bench.head(RunKey("default", "other"))
+        await bench.apply(following(innocent))
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize("column", ["build", "boot"])
+def test_worker_whose_own_row_is_unreadable_learns_no_more_than_that(with_bench, column):
+    """Its claims and renewals end with an answer: what cannot be read never raises."""
+
+    async def test(bench, damage):
+        worker = await bench.worker()
+        await bench.start("a")
+        damage(f"UPDATE worker SET {column} = {NO_TEXT}")
+        claim = await bench.claim(worker)
+        renewed = bench.store.renew(worker)
+        assert (len(claim.runs), renewed) == ((1, True) if column == "build" else (0, False))
+
+    with_bench(test)
+
+
+def test_dead_worker_gives_back_beside_a_run_at_the_end_of_counting(with_bench):
+    """A count of lapses that cannot grow keeps no other run of the same worker from being given back."""
+
+    async def test(bench, damage):
+        await bench.owned("a")
+        await bench.start("b", worker=WorkerId("w1"))
+        damage(f"UPDATE run SET lapses = {FARTHEST} WHERE run_id = 'a'")
+        second = await bench.worker("w2", lease=timedelta(hours=9))
+        bench.clock.advance(LEASE)
+        assert "b" in {one.head.run.run_id for one in (await bench.claim(second)).runs}
+
+    with_bench(test)
+
+
+def test_burial_that_fails_is_undone_alone(with_bench, caplog):
+    """A dead worker whose runs cannot be given back stays, said once; others are buried, and claims go on."""
+
+    async def test(bench, damage):
+        await bench.owned("a", "w1")
+        await bench.owned("b", "w2")
+        other = apsw.Connection(bench.store.describe())
+        other.execute(
+            "CREATE TRIGGER t BEFORE DELETE ON worker WHEN old.worker = 'w1'"
+            " BEGIN SELECT raise(ABORT, 'no'); END"
+        )
+        other.close()
+        bench.clock.advance(LEASE)
+        third = await bench.worker("w3", lease=timedelta(hours=9))
+        claims = [await bench.claim(third) for _ in range(2)]
+        assert [one.head.run.run_id for claim in claims for one in claim.runs] == ["b"]
+        assert (await bench.head(RunKey("default", "a"))).owner == "w1"
+
+    with caplog.at_level(logging.WARNING, "outlast.store"):
+        with_bench(test)
+    (said,) = warned(caplog)
+    assert "worker w1 is never buried" in said
+
+
+HEAD_DAMAGE = [
+    *(f"{column} = {NO_TEXT}" for column in ("reason", "fingerprint", "status", "workflow")),
+    "status = 'dancing'",
+    *(f"{column} = {FARTHEST}" for column in ("created_at", "changed_at", "wake_at")),
+]
+
+
+@pytest.mark.parametrize("damaging", [*HEAD_DAMAGE, f"run_id = {NO_TEXT}"])
+def test_unreadable_run_is_left_out_of_lists(with_bench, caplog, damaging):
+    """A page is as long as it would be without it; it is said once; and nobody else's list is lost."""
+
+    async def test(bench, damage):
+        for name in ("a", "b", "c", "d"):
+            await bench.start(name)
+        damage(f"UPDATE run SET {damaging} WHERE run_id = 'c'")
+        for _ in range(2):
+            page = await bench.store.heads("default", limit=2)
+            assert [head.run.run_id for head in page] == ["d", "b"]
+        everybody = await bench.store.heads("default", statuses=frozenset(Status))
+        assert [head.run.run_id for head in everybody] == ["d", "b", "a"]
+
+    with caplog.at_level(logging.WARNING, "outlast.store"):
+        with_bench(test)
+    (said,) = warned(caplog)
+    assert "is left out of lists" in said
+
+
+@pytest.mark.parametrize("damaging", HEAD_DAMAGE)
+def test_unreadable_run_is_told_to_whoever_looks_at_it(with_bench, damaging):
+    """Its own row raises the typed error that names it; what is wrong is said in one line."""
+
+    async def test(bench, damage):
+        run = await bench.start("a")
+        damage(f"UPDATE run SET {damaging}")
+        for look in (bench.store.head, bench.store.load, bench.store.journal):
+            with pytest.raises(StoreCorruptError) as caught:
+                await look(run)
+            assert caught.value.run == "a"
+            assert "\n" not in caught.value.message
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize(
+    "damaging",
+    [
+        f"UPDATE entry SET name = {NO_TEXT}",
+        f"UPDATE entry SET at = {FARTHEST}",
+        "UPDATE message SET kind = 'poem'",
+        f"UPDATE message SET sender = {NO_TEXT}",
+        f"UPDATE message SET at = {FARTHEST}",
+        f"UPDATE operation SET due_at = {FARTHEST}",
+        f"UPDATE operation SET name = {NO_TEXT}",
+        "UPDATE approval SET covers = 'no json'",
+        f"UPDATE approval SET use_by = {FARTHEST}",
+    ],
+)
+def test_unreadable_part_of_a_run_is_told_with_its_name(with_bench, damaging):
+    """Whatever part cannot be read, the error is typed and names the run."""
+
+    async def test(bench, damage):
+        head = await bench.owned("a")
+        put = OperationPut("r:1", "step", "s", 1, bench.clock.now(), b"")
+        change = following(head, operations=(put,), approvals=(asking(bench.clock),))
+        await bench.apply(change)
+        await bench.apply(sending(head.run))
+        other = apsw.Connection(bench.store.describe())
+        other.execute(damaging)
+        assert other.changes() > 0
+        other.close()
+        with pytest.raises(StoreCorruptError) as caught:
+            await bench.store.load(head.run)
+        assert caught.value.run == "a"
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize(
+    "damaging",
+    [
+        *(f"{column} = {NO_TEXT}" for column in ("role", "covers", "spent", "operation")),
+        *(f"{column} = 'no json'" for column in ("covers", "spent")),
+        *(f"{column} = {FARTHEST}" for column in ("requested_at", "expires_at", "use_by")),
+        "covers = replace(hex(zeroblob(200000)), '00', '[')",
+    ],
+)
+def test_unreadable_approval_is_left_out_of_lists(with_bench, damaging):
+    """The others are listed; who asks for that run's is told by an error that names it."""
+
+    async def test(bench, damage):
+        for name in ("a", "b"):
+            head = await bench.owned(name)
+            await bench.apply(following(head, approvals=(asking(bench.clock),)))
+        damage(f"UPDATE approval SET {damaging} WHERE run_id = 'a'")
+        listed = await bench.store.approvals("default")
+        assert [row.run.run_id for row in listed] == ["b"]
+        with pytest.raises(StoreCorruptError) as caught:
+            await bench.store.approvals("default", run=RunKey("default", "a"))
+        assert caught.value.run == "a"
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize(
+    ("stored", "read"), [(-FARTHEST - 1, 0), (-1, 0), (7, 7), (FARTHEST, (1 << 31) - 1)]
+)
+def test_absurd_count_of_failures_is_clamped(with_bench, stored, read):
+    """No number that is computed with is negative or beyond what attempts could reach."""
+
+    async def test(bench, damage):
+        head = await bench.owned()
+        put = OperationPut("r:1", "step", "s", 1, None, b"")
+        await bench.apply(following(head, operations=(put,)))
+        damage(f"UPDATE operation SET failures = {stored}")
+        image = await bench.store.load(head.run)
+        assert [one.failures for one in image.operations] == [read]
+
+    with_bench(test)
+
+
+def test_doctor_tells_of_rows_that_cannot_be_read(with_bench):
+    """A look that meets one is a finding, and the others are made."""
+
+    async def test(bench, damage):
+        await bench.start("a")
+        damage(f"UPDATE run SET workflow = {NO_TEXT}, changed_at = {FARTHEST}")
+        found = {one.check: one.verdict for one in examine(bench.store.describe(), bench.clock)}
+        assert found["rows"] == "fail"
+        assert found["blocked"] == "ok"
 
     with_bench(test)
