@@ -223,7 +223,7 @@ class WorkingCopy:
     def diff(self, sha: str = "HEAD") -> str:
         """Return what a commit changes against the base, the same text on every machine."""
         return git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames",
-                   "--full-index", "--binary", "--src-prefix=a/", "--dst-prefix=b/", self.base_commit, sha, "--", cwd=self.path)  # fmt: skip
+                   "--full-index", "--text", "--src-prefix=a/", "--dst-prefix=b/", self.base_commit, sha, "--", cwd=self.path)  # fmt: skip
 
     def changed(self, sha: str = "HEAD") -> tuple[str, ...]:
         """Return the paths that a commit changes against the base, sorted."""

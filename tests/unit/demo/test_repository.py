@@ -65,6 +65,21 @@ def test_diff_shows_the_change_without_the_users_settings(remote: Path, tmp_path
     assert "+a==1\r\n" in copy.diff(sha)
 
 
+def test_a_repository_cannot_make_its_diff_unreadable(remote: Path, tmp_path: Path) -> None:
+    """What is approved is read by a person, also where the repository calls its files binary."""
+    copy = WorkingCopy.clone(str(remote), tmp_path / "copy")
+    copy.branch("fix")
+    (copy.path / ".gitattributes").write_text("* binary\n")
+    (copy.path / "requirements.txt").write_text("httpx==1\n")
+    sha = copy.commit("Two\n", files=(".gitattributes", "requirements.txt"), when=WHEN)
+    diff = copy.diff(sha)
+    assert "+httpx==1\n" in diff
+    again = WorkingCopy.clone(str(remote), tmp_path / "again")
+    again.branch("fix")
+    again.apply(diff)
+    assert again.commit("Two\n", when=WHEN) == sha
+
+
 def test_push_creates_once_and_finds_itself_again(remote: Path, tmp_path: Path) -> None:
     """The second push of one commit changes nothing, from whichever copy it comes."""
     copy = WorkingCopy.clone(str(remote), tmp_path / "copy")
