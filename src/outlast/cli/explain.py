@@ -195,9 +195,19 @@ class _Teller:
                     "effect",
                     one.operation,
                     f"Effect {one.name} ({one.operation}) was intended at {self._ago(one.since)} and has no outcome yet: "
-                    "it is being attempted, or its worker finds out what became of the attempt. Nobody needs to act.",
+                    f"{self._intended()}",
                     since=one.since,
                 )
+
+    def _intended(self) -> str:
+        """Return what becomes of an effect that was intended and has no outcome."""
+        finds_out = (
+            "waits until a lost attempt can no longer act (its timeout, and a little more), then does what the effect declares: "
+            "calls again with the same key, asks the probe, or puts it in doubt."
+        )
+        if self._status.worker is not None and self._detail.attended:
+            return f"it is being attempted, or its worker {finds_out} Nobody needs to act."
+        return f"whoever attempted it has let go of it. The next worker {finds_out}"
 
     def _retry(self, one: Standing) -> Wait:
         tried = counted(one.failures, "time")

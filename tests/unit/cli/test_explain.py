@@ -103,11 +103,17 @@ def test_retry_counts_and_says_when(due: datetime, words: str) -> None:
 
 
 def test_intended_effect_needs_nobody() -> None:
-    """An effect without an outcome is being attempted, not in doubt."""
+    """An effect without an outcome is being attempted, not in doubt; with its worker gone, it waits for the next one."""
     one = Standing("r:1", "effect", "pay", "intended", since=NOON, key="k", arguments={})
-    told = explain(_detail(operations=[one]), COMMAND)
-    assert "has no outcome yet" in told.text
+    detail = _detail(status=Status.RUNNING, worker="w1", operations=[one])
+    told = explain(detail, COMMAND)
+    assert "it is being attempted" in told.text
+    assert "Nobody needs to act" in told.text
     assert told.commands == []
+    gone = explain(replace(detail, attended=False, fitting=[]), COMMAND)
+    assert "being attempted" not in gone.text
+    assert "Nobody needs to act" not in gone.text
+    assert "The next worker waits until a lost attempt can no longer act" in gone.text
 
 
 def test_condition() -> None:
