@@ -92,12 +92,15 @@ def write(writing: Writing, change: RunChange) -> Verdict:
             row.body,
         )
         writing.database.run(_ADD_ENTRY, values)
-    refusal = _write_parts(writing, change, generation, at)
+    refusal = _write_parts(writing, change, generation)
     if refusal is not None:
         return refusal
     unread = _last_unread(writing, key, generation) if mail else 0
     if unread and change.head is not None and change.head.status.closed:
         return Refused("mail")
+    refusal = _write_approvals(writing, change, generation, at)
+    if refusal is not None:
+        return refusal
     if unfit or change.head is not None:
         unfit = unfit_text(unfit_after(unfit_of(unfit), change))
     counts = (int(unread > 0), 0 if change.entries else lapses)
@@ -144,7 +147,7 @@ def _fence_verdict(writing: Writing, change: RunChange, fence: Row) -> Verdict |
     return None
 
 
-def _write_parts(writing: Writing, change: RunChange, generation: int, at: int) -> Refused | None:
+def _write_parts(writing: Writing, change: RunChange, generation: int) -> Refused | None:
     key = (change.run.tenant, change.run.run_id)
     database = writing.database
     for message_id in change.consumed:
@@ -176,14 +179,14 @@ def _write_parts(writing: Writing, change: RunChange, generation: int, at: int) 
         row = (*key, item.number, target.tenant, target.run_id, *values)
         if database.changed(_ADD_OUTBOX, row) != 1:
             return Refused("outbox", str(item.number))
-    if change.approvals or change.spends:
-        return _write_approvals(writing, change, generation, at)
     return None
 
 
 def _write_approvals(
     writing: Writing, change: RunChange, generation: int, at: int
 ) -> Refused | None:
+    if not (change.approvals or change.spends):
+        return None
     key = (change.run.tenant, change.run.run_id)
     settled = settle_approvals(
         change,

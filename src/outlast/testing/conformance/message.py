@@ -6,7 +6,15 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from outlast.store.change import Applied, Refused, RunKey, Status, Terminate, WorkerId
+from outlast.store.change import (
+    Applied,
+    ApprovalExpire,
+    Refused,
+    RunKey,
+    Status,
+    Terminate,
+    WorkerId,
+)
 from outlast.testing.conformance.bench import (
     Bench,
     ending,
@@ -195,6 +203,9 @@ class MessageConformance:
         await bench.apply(sending(head.run))
         assert await bench.one(ending(head)) == Refused("mail")
         assert await bench.head(head.run) == replace(head, mail=True)
+        # Unread mail is named before what the same change says of approvals.
+        strange = (ApprovalExpire("no such request"),)
+        assert await bench.one(ending(head, approvals=strange)) == Refused("mail")
         await bench.apply(ending(head, consumed=("m1",)))
 
     @scenario
