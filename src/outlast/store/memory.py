@@ -120,7 +120,7 @@ class MemoryStore:
             now = self._clock.now()
             renewing: set[WorkerId] = set()
             verdicts: list[Verdict] = [Applied(now)] * len(changes)
-            for index in sorted(range(len(changes)), key=lambda index: _place(changes[index])):
+            for index in sorted(range(len(changes)), key=lambda index: place_of(changes[index])):
                 change = changes[index]
                 verdicts[index] = self._apply(change, now)
                 if (
@@ -629,7 +629,8 @@ def _receiving(run: _Run | None) -> int:
     return 1 if run is None else run.head.generation
 
 
-def _place(change: Change) -> tuple[str, str]:
+def place_of(change: Change) -> tuple[str, str]:
+    """Return by what changes are put in order: one order in which every store judges and locks."""
     return (
         (change.tenant, "")
         if isinstance(change, PutControl)

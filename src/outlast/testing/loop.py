@@ -12,6 +12,7 @@ import contextvars
 import heapq
 import itertools
 import logging
+import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
@@ -37,24 +38,48 @@ class SimulationStuckError(OutlastError):
 
 
 class Process:
-    """A simulated process: what runs in its context stops when it is frozen or dead."""
+    """A simulated process: what runs in its context stops when it is frozen or dead.
 
-    def __init__(self, name: str) -> None:
+    Its threads are a process below it: they stop with it, and go on when only its event loop stands still.
+
+    Args:
+        parent: The process whose threads these are.
+    """
+
+    def __init__(self, name: str, parent: Process | None = None) -> None:
         self.name = name
-        self.dead = False
+        self.parent = parent
+        self._dead = False
         self._frozen = False
+        self._stalled = False
+        self._threads: Process | None = None
         self._held: deque[asyncio.Handle] = deque()
         self._release: Callable[[deque[asyncio.Handle]], None] = lambda _: None
 
     def __repr__(self) -> str:
         """Show name and state."""
-        state = "dead" if self.dead else "frozen" if self._frozen else "running"
+        state = "dead" if self.dead else "stopped" if self.stopped else "running"
         return f"<Process {self.name} {state}>"
+
+    @property
+    def dead(self) -> bool:
+        """Whether it was killed."""
+        return self._dead if self.parent is None else self.parent._dead
 
     @property
     def stopped(self) -> bool:
         """Whether none of its code runs now."""
-        return self.dead or self._frozen
+        whole = self.parent or self
+        return whole._dead or whole._frozen or self._stalled
+
+    @property
+    def threads(self) -> Process:
+        """Its threads; of threads, themselves."""
+        if self.parent is not None:
+            return self
+        if self._threads is None:
+            self._threads = Process(f"{self.name}/threads", self)
+        return self._threads
 
     def context(self) -> contextvars.Context:
         """Return a new context of this process."""
@@ -63,18 +88,22 @@ class Process:
         return context
 
     def freeze(self) -> None:
-        """Stop it where it is."""
+        """Stop it where it is, threads and all."""
         self._frozen = True
+
+    def stall(self) -> None:
+        """Stop its event loop, as a callback that does not return would; its threads go on."""
+        self._stalled = True
 
     def thaw(self) -> None:
         """Let it go on, with everything that came due meanwhile."""
-        self._frozen = False
+        self._frozen = self._stalled = False
         if not self.dead:
             self.release()
 
     def kill(self) -> None:
         """End it: none of its code runs again."""
-        self.dead = True
+        self._dead = True
 
     def hold(
         self, handle: asyncio.Handle, release: Callable[[deque[asyncio.Handle]], None]
@@ -87,6 +116,8 @@ class Process:
         """Hand back what was kept, in order."""
         held, self._held = self._held, deque()
         self._release(held)
+        if self._threads is not None:
+            self._threads.release()
 
 
 current_process: contextvars.ContextVar[Process | None] = contextvars.ContextVar(
@@ -104,17 +135,29 @@ async def halt_if_stopped() -> None:
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """Runs callbacks first in, first out, and never waits.
+    """Runs callbacks, and never waits.
+
+    The callbacks of one process run first in, first out; among the processes `source` chooses whose turn it is.
 
     Args:
         clock: Moved when nothing is ready.
         longest: How much simulated time may pass in all.
+        source: Chooses; without it, all callbacks run first in, first out.
     """
 
-    def __init__(self, clock: SimulatedClock, *, longest: timedelta = LONGEST) -> None:
+    def __init__(
+        self,
+        clock: SimulatedClock,
+        *,
+        longest: timedelta = LONGEST,
+        source: random.Random | None = None,
+    ) -> None:
         self._clock = clock
         self._end = clock.monotonic() + longest.total_seconds()
-        self._ready: deque[tuple[asyncio.Handle, Process | None]] = deque()
+        self._source = source
+        self._queues: dict[Process | None, deque[tuple[asyncio.Handle, Process | None]]] = {}
+        """What is ready: of each process, or without a `source` of all of them in one queue."""
+        self._failure: BaseException | None = None
         self._timers: list[tuple[float, int, asyncio.TimerHandle, Process | None]] = []
         self._numbers = itertools.count()
         self._turns = 0
@@ -132,9 +175,15 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             task = asyncio.ensure_future(future, loop=self)
             while not task.done():
                 self._turn()
+                if self._failure is not None:
+                    raise self._failure
             return task.result()
         finally:
             asyncio._set_running_loop(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the simulation with `error`, whatever the code that runs now makes of exceptions. The first one counts."""
+        self._failure = self._failure or error
 
     def drain(self) -> None:
         """Cancel every task and run what is left to its end, dead or alive; time stands still."""
@@ -149,22 +198,25 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                     task.cancel()
                 for _, _, handle, process in self._timers:
                     # What a process waited for does not come any more; what is left wakes up to be told so.
-                    self._ready.append((handle, process))
+                    self._add(handle, process)
                 self._timers.clear()
                 for _ in range(1000):
-                    if self._ready:
-                        self._run_ready()
+                    if self._queues:
+                        self._run_all()
         finally:
             asyncio._set_running_loop(None)
 
     def _turn(self) -> None:
-        if self._ready:
+        if self._queues:
             self._turns += 1
             if self._turns > MOST_TURNS:
                 raise SimulationStuckError("the simulated code spins: no time passes")
         else:
             self._advance()
-        self._run_ready()
+        if self._source is None or len(self._queues) < 2:
+            self._run_all()
+        else:
+            self._run_next(self._source.choice(list(self._queues)))
 
     def _advance(self) -> None:
         """Move the clock to the next timer, and make what is due then ready."""
@@ -187,20 +239,33 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         while self._timers and self._timers[0][0] <= self._clock.monotonic():
             _, _, handle, process = heapq.heappop(self._timers)
             if not handle.cancelled():
-                self._ready.append((handle, process))
+                self._add(handle, process)
 
-    def _run_ready(self) -> None:
-        for _ in range(len(self._ready)):
-            handle, process = self._ready.popleft()
-            if handle.cancelled():
-                continue
-            if process is not None and process.stopped and not self._draining:
-                process.hold(handle, lambda held, at=process: self._take_back(held, at))
-                continue
-            handle._run()
+    def _add(self, handle: asyncio.Handle, process: Process | None) -> None:
+        owner = None if self._source is None else process
+        self._queues.setdefault(owner, deque()).append((handle, process))
+
+    def _run_all(self) -> None:
+        """Run what is ready now, and not what becomes so by that."""
+        for owner, queue in list(self._queues.items()):
+            for _ in range(len(queue)):
+                self._run_next(owner)
+
+    def _run_next(self, owner: Process | None) -> None:
+        queue = self._queues[owner]
+        handle, process = queue.popleft()
+        if not queue:
+            del self._queues[owner]
+        if handle.cancelled():
+            return
+        if process is not None and process.stopped and not self._draining:
+            process.hold(handle, lambda held, at=process: self._take_back(held, at))
+            return
+        handle._run()
 
     def _take_back(self, held: deque[asyncio.Handle], process: Process) -> None:
-        self._ready.extend((handle, process) for handle in held)
+        for handle in held:
+            self._add(handle, process)
 
     def _open_tasks(self) -> str:
         names = sorted(task.get_name() for task in asyncio.all_tasks(self) if not task.done())
@@ -217,10 +282,21 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Run `callback` in the next turn."""
         context = contextvars.copy_context() if context is None else context
         handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append((handle, context.get(current_process)))
+        self._add(handle, context.get(current_process))
         return handle
 
-    call_soon_threadsafe = call_soon
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """Run `callback` in the next turn, on the event loop of the process whose thread asks."""
+        context = contextvars.copy_context() if context is None else context
+        process = context.get(current_process)
+        if process is not None and process.parent is not None:
+            context.run(current_process.set, process.parent)
+        return self.call_soon(callback, *args, context=context)
 
     def call_later(
         self,
@@ -279,7 +355,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def close(self) -> None:
         """Take no more part."""
         self._closed = True
-        self._ready.clear()
+        self._queues.clear()
         self._timers.clear()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -51,11 +52,13 @@ class SimulatedThreads:
     def run(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Run `function` in a simulated thread."""
         loop = asyncio.get_running_loop()
+        context = _of_threads()
         answer: asyncio.Future[T] = loop.create_future()
 
         def begin() -> None:
             process = current_process.get()
             if process is not None and process.dead:
+                # Only when the simulation is put away do callbacks of the dead run at all.
                 answer.cancel()
                 return
             self._busy = 0.0
@@ -65,33 +68,42 @@ class SimulatedThreads:
                 finish: Callable[[], None] = lambda error=error: _fail(answer, error)  # noqa: E731
             else:
                 finish = lambda: _return(answer, value)  # noqa: E731
-            loop.call_later(self._wait() + self._busy, finish)
+            loop.call_later(self._wait() + self._busy, finish, context=context)
 
-        loop.call_later(self._wait() + self.crowded, begin)
+        loop.call_later(self._wait() + self.crowded, begin, context=context)
         return answer
 
     def every(self, seconds: float, tick: Callable[[], Any], *, name: str) -> Callable[[], None]:
         """Call `tick` each `seconds` until the returned function is called."""
         del name
         loop = asyncio.get_running_loop()
+        context = _of_threads()
         stopped = False
 
         def again() -> None:
-            process = current_process.get()
-            if stopped or (process is not None and process.dead):
+            if stopped:
                 return
             tick()
-            loop.call_later(seconds, again)
+            loop.call_later(seconds, again, context=context)
 
         def stop() -> None:
             nonlocal stopped
             stopped = True
 
-        loop.call_later(seconds, again)
+        loop.call_later(seconds, again, context=context)
         return stop
 
     def _wait(self) -> float:
         return self._source.uniform(0, self._delay) if self._delay else 0.0
+
+
+def _of_threads() -> contextvars.Context:
+    """Return the caller's context, as it is in a thread of its process."""
+    context = contextvars.copy_context()
+    process = current_process.get()
+    if process is not None:
+        context.run(current_process.set, process.threads)
+    return context
 
 
 def _return(answer: asyncio.Future[T], value: T) -> None:

@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 from outlast.client import Birth, Client
 from outlast.journal.entry import Taken
 from outlast.store.change import RunHead, RunKey
-from outlast.store.memory import MemoryStore
 from outlast.testing.clock import SimulatedClock
 from outlast.testing.fault import Faults, FaultyStore
 from outlast.testing.loop import LONGEST, Process, SimulatedLoop, current_process
+from outlast.testing.simulation.invariant import Invariants
+from outlast.testing.simulation.watch import WatchedStore, watched
 from outlast.testing.thread import SeededRandom, SimulatedThreads
 from outlast.worker.worker import Worker, WorkerOptions
 from outlast.workflows.definition import Definition
@@ -67,6 +68,10 @@ class SimulatedWorker:
         """Stop it where it is, as SIGSTOP does."""
         self.process.freeze()
 
+    def stall(self) -> None:
+        """Stop its event loop, as a callback that blocks does; its threads go on."""
+        self.process.stall()
+
     def thaw(self) -> None:
         """Let it go on, as SIGCONT does."""
         self.process.thaw()
@@ -96,8 +101,10 @@ class Simulation:
     ) -> None:
         self.seed = seed
         self.clock = SimulatedClock()
-        self.loop = SimulatedLoop(self.clock, longest=longest)
-        self.store = MemoryStore(self.clock)
+        self.loop = SimulatedLoop(self.clock, longest=longest, source=self._source("scheduler"))
+        self.invariants = Invariants(self.clock, self.loop.fail)
+        """What must hold; a violation ends the simulation with an `InvariantViolatedError`."""
+        self.store = WatchedStore(self.clock, self.invariants)
         self.trace: list[str] = []
         """What was asked of the store, by whom and when."""
         self.workers: list[SimulatedWorker] = []
@@ -141,7 +148,7 @@ class Simulation:
 
         worker = Worker(
             store,
-            Registry(self._definitions if definitions is None else definitions),
+            self._registry(definitions),
             clock=self.clock,
             random=bits,
             threads=threads,
@@ -177,6 +184,10 @@ class Simulation:
         process = current_process.get()
         who = process.name if process is not None else "outside"
         self.trace.append(f"{self.clock.monotonic():.6f} {who} {text}")
+
+    def _registry(self, definitions: Iterable[Definition[..., Any]] | None) -> Registry:
+        chosen = self._definitions if definitions is None else definitions
+        return Registry(watched(one, self.invariants) for one in chosen)
 
     def _source(self, name: str) -> random.Random:
         return random.Random(f"{self.seed}/{name}")  # noqa: S311 - a seed must repeat

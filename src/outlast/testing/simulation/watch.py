@@ -1,0 +1,106 @@
+"""Where a simulation sees what really happens: at the store itself, below every fault, and where each body begins."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from outlast.clock import Clock
+from outlast.store.change import Change, Verdict, WorkerId, WorkerRow
+from outlast.store.memory import MemoryStore, place_of
+from outlast.store.protocol import Claim
+from outlast.testing.loop import current_process
+from outlast.testing.simulation.invariant import Invariants
+from outlast.workflows.attempt import current_attempt
+from outlast.workflows.definition import Definition, Effect, Step
+
+D = TypeVar("D", bound=Definition[..., Any])
+
+
+class WatchedStore(MemoryStore):
+    """A memory store that tells what it was asked and what it answered, at that moment.
+
+    Args:
+        invariants: Told.
+    """
+
+    def __init__(self, clock: Clock, invariants: Invariants) -> None:
+        super().__init__(clock)
+        self._invariants = invariants
+
+    async def commit(self, changes: Sequence[Change]) -> list[Verdict]:
+        """Write, and tell; in the order in which the store judges."""
+        verdicts = await super().commit(changes)
+        judged = sorted(
+            zip(changes, verdicts, strict=True), key=lambda judged: place_of(judged[0])
+        )
+        self._invariants.committed(judged, self.now())
+        return verdicts
+
+    async def register(self, row: WorkerRow) -> None:
+        """Announce a worker, and tell."""
+        await super().register(row)
+        self._invariants.registered(row, process_name())
+
+    def renew(self, worker: WorkerId) -> bool:
+        """Renew, and tell."""
+        held = super().renew(worker)
+        if held:
+            self._invariants.renewed(worker)
+        return held
+
+    async def retire(self, worker: WorkerId) -> None:
+        """Forget a worker, and tell."""
+        await super().retire(worker)
+        self._invariants.retired(worker)
+
+    async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+        """Take runs, and tell."""
+        claim = await super().claim(worker, workflows, limit)
+        self._invariants.claimed(worker, claim)
+        return claim
+
+
+def process_name() -> str:
+    """Return the name of the simulated process that runs now."""
+    process = current_process.get()
+    if process is None:
+        return "outside"
+    return (process.parent or process).name
+
+
+def watched(definition: D, invariants: Invariants) -> D:
+    """Return a step or effect that tells when its body begins; anything else as it is."""
+    if not isinstance(definition, Step | Effect):
+        return definition
+    seen = copy.copy(definition)
+    seen.function = _telling(definition.function, definition.kind, invariants)
+    return seen
+
+
+def _telling(
+    function: Callable[..., Any], kind: str, invariants: Invariants
+) -> Callable[..., Any]:
+    def tell() -> None:
+        attempt = current_attempt.get()
+        assert attempt is not None
+        invariants.begins(attempt, kind, process_name())
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def begin_async(*args: Any, **kwargs: Any) -> Any:
+            tell()
+            return await function(*args, **kwargs)
+
+        return begin_async
+
+    @functools.wraps(function)
+    def begin(*args: Any, **kwargs: Any) -> Any:
+        tell()
+        return function(*args, **kwargs)
+
+    return begin
