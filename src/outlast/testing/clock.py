@@ -50,3 +50,26 @@ class SimulatedClock:
     def set_wall(self, time: datetime) -> None:
         """Set the wall clock alone, as an administrator does."""
         self._wall_at_boot += time - self.now()
+
+
+class SkewedClock:
+    """The clock of another machine: its wall time differs, and it was booted at another time.
+
+    Args:
+        base: What moves it.
+        wall: How much its wall time is ahead.
+        booted: Seconds by which its monotonic time is ahead.
+    """
+
+    def __init__(self, base: SimulatedClock, *, wall: timedelta, booted: float) -> None:
+        self._base = base
+        self._wall = wall
+        self._booted = booted
+
+    def now(self) -> datetime:
+        """Return the wall time."""
+        return self._base.now() + self._wall
+
+    def monotonic(self) -> float:
+        """Return the seconds since this machine's boot."""
+        return self._base.monotonic() + self._booted

@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import StampedRow
@@ -19,6 +19,7 @@ from outlast.store.change import (
     ApprovalRow,
     Change,
     OutboxItem,
+    RunChange,
     RunHead,
     RunKey,
     StampedMessage,
@@ -45,6 +46,7 @@ class Faults:
         lost_answer: Chance that a verb does its work and its answer is lost: `Unknown` for a commit, an error for others.
         lost_hint: Chance that a notification is lost.
         outlives: Chance that a request on its way is carried out although its sender was killed meanwhile.
+        echoes: Chance that the network delivers an owned change a second time, when others have followed it.
         down: Every verb raises `StoreUnavailableError`.
     """
 
@@ -54,6 +56,7 @@ class Faults:
     lost_answer: float = 0.0
     lost_hint: float = 0.0
     outlives: float = 0.0
+    echoes: float = 0.0
     down: bool = False
 
 
@@ -78,10 +81,13 @@ class FaultyStore:
         self._source = source
         self._note = note
         self.faults = faults or Faults()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.commits = 0
         """Commits that reached the store."""
         self.at_commit: Callable[[str, int], None] = lambda _moment, _number: None
         """Called with `before` and `after` and the number of each commit, from 1; may kill the calling process."""
+        self.at_verb: Callable[[str, str], None] = lambda _moment, _verb: None
+        """The same for every verb, by name."""
 
     # The write verb
 
@@ -102,16 +108,28 @@ class FaultyStore:
         self.commits += 1
         number = self.commits
         self.at_commit("before", number)
+        self.at_verb("before", "commit")
         await halt_if_stopped()
         verdicts = await self._inner.commit(changes)
+        if self._happens(self.faults.echoes):
+            self._echo([one for one in changes if isinstance(one, RunChange)])
         words = [
             f"{type(one).__name__}={type(two).__name__}"
             for one, two in zip(changes, verdicts, strict=True)
         ]
         self._note(f"commit {' '.join(words)}")
         self.at_commit("after", number)
+        self.at_verb("after", "commit")
         await halt_if_stopped()
         return verdicts
+
+    def _echo(self, changes: list[RunChange]) -> None:
+        async def again() -> None:
+            await asyncio.sleep(self._source.uniform(0, 10))
+            await self._inner.commit(changes)
+
+        task = asyncio.get_running_loop().create_task(again(), context=contextvars.Context())
+        self._tasks.add(task)
 
     # The worker's verbs
 
@@ -234,7 +252,16 @@ class FaultyStore:
 
     async def _ask(self, verb: str, work: Callable[[], Awaitable[T]]) -> T:
         await self._request(verb)
-        answer = await self._carry(work)
+
+        async def visit() -> T:
+            self.at_verb("before", verb)
+            await halt_if_stopped()
+            answer = await work()
+            self.at_verb("after", verb)
+            await halt_if_stopped()
+            return answer
+
+        answer = await self._carry(visit)
         await self._travel()
         if self._happens(self.faults.lost_answer):
             self._note(f"{verb}: answer lost")
@@ -263,6 +290,7 @@ class FaultyStore:
         task: asyncio.Task[T] = asyncio.get_running_loop().create_task(
             outside(), context=contextvars.Context()
         )
+        self._tasks.add(task)
         return await asyncio.shield(task)
 
     def _happens(self, chance: float) -> bool:

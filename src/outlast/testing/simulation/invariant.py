@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from outlast.clock import Clock
@@ -38,7 +37,6 @@ from outlast.store.change import (
     ApprovalExpire,
     ApprovalPut,
     Change,
-    Conflict,
     Decide,
     GrantSpend,
     Message,
@@ -52,11 +50,11 @@ from outlast.store.change import (
     WorkerRow,
 )
 from outlast.store.protocol import Claim
+from outlast.testing.simulation.model import Item, Life, Request, Run
 from outlast.workflows.attempt import Attempt
 
 logger = logging.getLogger("outlast.testing")
 
-_EDGE = 1e-6
 _END = (Completed, Failed, Cancelled)
 _OUTCOMES = (
     *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused),
@@ -79,83 +77,6 @@ class InvariantViolatedError(OutlastError):
         self.invariant = invariant
 
 
-@dataclass(slots=True)
-class Item:
-    """An accepted message."""
-
-    number: int
-    kind: str
-    consumed: bool = False
-
-
-@dataclass(slots=True)
-class Request:
-    """An approval, as far as it decides what may happen."""
-
-    put: ApprovalPut
-    state: str = "pending"
-    spent: dict[int, str] = field(default_factory=dict[int, str])
-
-
-@dataclass(slots=True)
-class Life:
-    """One life of a worker."""
-
-    lease_seconds: float
-    seen: float
-    process: str
-
-    def over(self, now: float) -> bool:
-        """Whether its lease has run out."""
-        return now - self.seen >= self.lease_seconds - _EDGE
-
-    def runs(self, now: float) -> bool:
-        """Whether its lease runs on. At the edge both are true: floats may not judge stores that count whole numbers."""
-        return now - self.seen <= self.lease_seconds + _EDGE
-
-
-@dataclass(slots=True)
-class Run:
-    """What is known of a run: of its present generation, but for owners and messages."""
-
-    generation: int = 0
-    owner: WorkerId | None = None
-    epoch: int = 0
-    version: int = 0
-    digest: bytes = b""
-    at: datetime | None = None
-    closed: bool = False
-    terminated: bool = False
-    rows: list[StampedRow] = field(default_factory=list[StampedRow])
-    intents: dict[str, EffectIntended] = field(default_factory=dict[str, EffectIntended])
-    outcomes: set[str] = field(default_factory=set[str])
-    attempted: set[str] = field(default_factory=set[str])
-    approvals: dict[str, Request] = field(default_factory=dict[str, Request])
-    workers: dict[int, WorkerId] = field(default_factory=dict[int, WorkerId])
-    inbox: dict[tuple[int, str], Item] = field(default_factory=dict[tuple[int, str], Item])
-    last_signal: int = 0
-    left_over: set[str] = field(default_factory=set[str])
-    """Keys of what was intended in generations that were terminated: whoever held them may not know yet."""
-
-    def renew(self) -> None:
-        """Begin a new generation."""
-        if self.terminated:
-            self.left_over |= {intent.key for intent in self.intents.values()} | {""}
-        self.generation += 1
-        self.version, self.digest, self.at = 0, b"", None
-        self.closed = self.terminated = False
-        self.rows, self.intents, self.outcomes, self.attempted = [], {}, set(), set()
-        self.approvals, self.last_signal = {}, 0
-
-    def unread(self) -> list[str]:
-        """Return the accepted messages of this generation that were not consumed."""
-        return [
-            key[1]
-            for key, item in self.inbox.items()
-            if key[0] == max(self.generation, 1) and not item.consumed
-        ]
-
-
 class Invariants:
     """Told of every event, in the order in which they happen.
 
@@ -169,6 +90,8 @@ class Invariants:
         self._violated = violated
         self.runs: dict[RunKey, Run] = {}
         self.lives: dict[WorkerId, Life] = {}
+        self.begun: Callable[[str], object] = lambda _process: None
+        """Called with its process when an attempt begins."""
 
     def check(
         self, holds: object, invariant: int, what: str, *, run: RunKey | None = None, at: str = ""
@@ -181,13 +104,13 @@ class Invariants:
 
     # Workers
 
-    def registered(self, row: WorkerRow, process: str) -> None:
-        """A worker's life begins."""
+    def registered(self, row: WorkerRow) -> None:
+        """A worker's life begins; `host` names its process, since a request may outlive that."""
         now = self._clock.monotonic()
         known = self.lives.get(row.worker)
         if known is None or known.over(now):
             self._let_go(row.worker)
-        self.lives[row.worker] = Life(row.lease.total_seconds(), now, process)
+        self.lives[row.worker] = Life(row.lease.total_seconds(), now, row.host)
 
     def renewed(self, worker: WorkerId) -> None:
         """The store says that the worker's lease runs on."""
@@ -223,10 +146,16 @@ class Invariants:
             self.check(claimed.head.epoch == run.epoch + 1, 7, "an epoch was used twice", run=key)
             run.owner, run.epoch = worker, claimed.head.epoch
 
+    def loaded(self, key: RunKey) -> None:
+        """Somebody has read a run, to take it up."""
+        if key in self.runs:
+            self.runs[key].fresh.clear()
+
     # Attempts
 
     def begins(self, attempt: Attempt, kind: str, process: str) -> None:
         """The body of a step or effect begins, in a process."""
+        self.begun(process)
         key, at = RunKey(attempt.tenant, attempt.run_id), attempt.operation
         run = self.runs[key]
         life = None if run.owner is None else self.lives.get(run.owner)
@@ -303,7 +232,9 @@ class Invariants:
             run=change.run,
         )
         run.renew()
-        self.check(change.generation == run.generation, 1, "a generation is missing", run=change.run)
+        self.check(
+            change.generation == run.generation, 1, "a generation is missing", run=change.run
+        )
         run.rows = [StampedRow(row, now) for row in change.entries]
         run.owner = change.worker
         if change.worker is not None:
@@ -356,16 +287,10 @@ class Invariants:
     def _owned(self, change: RunChange, verdict: Verdict, now: datetime) -> None:
         key, run = change.run, self.runs.get(change.run)
         holds = run is not None and run.owner == change.worker and run.epoch == change.epoch
-        self.check(
-            not (holds and isinstance(verdict, Conflict)),
-            7,
-            f"{change.worker} holds the run, and somebody else has written under its epoch",
-            run=key,
-        )
-        if not isinstance(verdict, Applied) or run is None:
+        if run is not None and change.digest == run.digest and run.version == change.version + 1:
+            self._sent_again(run, change, verdict)
             return
-        if change.digest == run.digest and run.version == change.version + 1:
-            self._seen_again(change)
+        if not isinstance(verdict, Applied) or run is None:
             return
         self.check(holds, 7, f"{change.worker} wrote, and does not hold the run", run=key)
         first = run.workers.setdefault(change.epoch, change.worker)
@@ -381,14 +306,24 @@ class Invariants:
         self._approvals(run, change, now)
         self._head(run, change)
 
-    def _seen_again(self, change: RunChange) -> None:
-        """A change that is there already renews as well; who sends it again may have given the run back by it."""
+    def _sent_again(self, run: Run, change: RunChange, verdict: Verdict) -> None:
+        """The last change came a second time: whoever holds the run now, a living worker must be told that it was written."""
         life = self.lives.get(change.worker)
-        if life is not None:
-            life.seen = self._clock.monotonic()
+        now = self._clock.monotonic()
+        if life is None or life.over(now):
+            return
+        self.check(
+            isinstance(verdict, Applied) and (verdict.at == run.at or run.terminated),
+            7,
+            f"a change that was written is not recognised: {verdict}",
+            run=change.run,
+        )
+        life.seen = now
 
     def _append(self, run: Run, change: RunChange, at: datetime) -> None:
-        self.check(run.at is None or at >= run.at, 1, "the journal's time goes back", run=change.run)
+        self.check(
+            run.at is None or at >= run.at, 1, "the journal's time goes back", run=change.run
+        )
         run.at = at
         for row in change.entries:
             self.check(
@@ -423,15 +358,32 @@ class Invariants:
                 )
             case MessageReceived():
                 self._received(run, change, entry)
+            case ApprovalDecided():
+                request = run.approvals.get(entry.approval_id)
+                said = "approved" if entry.approved else "denied"
+                self.check(
+                    request is not None and request.state == said,
+                    6,
+                    f"{entry.approval_id} is said to be {said}, and is not",
+                    run=change.run,
+                    at=at,
+                )
+            case ApprovalExpired():
+                self.check(
+                    ApprovalExpire(entry.approval_id) in change.approvals,
+                    6,
+                    f"{entry.approval_id} is said to have expired, and was not closed",
+                    run=change.run,
+                    at=at,
+                )
             case _:
                 pass
         if isinstance(entry, EffectInDoubt):
             self._doubted(run, change, at)
 
     def _doubted(self, run: Run, change: RunChange, at: str) -> None:
-        intent = run.intents.get(at)
         self.check(
-            at in run.attempted or intent is None or intent.epoch != change.epoch,
+            at in run.attempted or at not in run.fresh,
             1,
             "in doubt, and no attempt of it was ever made",
             run=change.run,
@@ -448,6 +400,19 @@ class Invariants:
             at=at,
         )
         run.intents[at] = intent
+        run.fresh.add(at)
+        covered = any(
+            cover.effect == intent.name
+            for request in run.approvals.values()
+            for cover in request.put.covers
+        )
+        self.check(
+            intent.grant is not None or not covered,
+            6,
+            f"effect {intent.name} was intended uncovered, and an approval speaks of it",
+            run=change.run,
+            at=at,
+        )
         spends = [one for one in change.spends if one.operation == at]
         named = [] if intent.grant is None else [(intent.grant.approval_id, intent.grant.cover)]
         self.check(
@@ -536,7 +501,9 @@ class Invariants:
     def _head(self, run: Run, change: RunChange) -> None:
         ends = bool(run.rows) and isinstance(from_row(run.rows[-1].row), _END)
         closes = change.head is not None and change.head.status.closed
-        self.check(ends == closes, 1, "the head and the journal differ about the end", run=change.run)
+        self.check(
+            ends == closes, 1, "the head and the journal differ about the end", run=change.run
+        )
         if closes:
             run.closed, run.owner = True, None
             self.check(

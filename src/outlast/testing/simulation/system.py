@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from outlast.client import Birth, Client
 from outlast.journal.entry import Taken
 from outlast.store.change import RunHead, RunKey
-from outlast.testing.clock import SimulatedClock
+from outlast.testing.clock import SimulatedClock, SkewedClock
 from outlast.testing.fault import Faults, FaultyStore
 from outlast.testing.loop import LONGEST, Process, SimulatedLoop, current_process
 from outlast.testing.simulation.invariant import Invariants
@@ -101,7 +102,7 @@ class Simulation:
     ) -> None:
         self.seed = seed
         self.clock = SimulatedClock()
-        self.loop = SimulatedLoop(self.clock, longest=longest, source=self._source("scheduler"))
+        self.loop = SimulatedLoop(self.clock, longest=longest, source=self.source("scheduler"))
         self.invariants = Invariants(self.clock, self.loop.fail)
         """What must hold; a violation ends the simulation with an `InvariantViolatedError`."""
         self.store = WatchedStore(self.clock, self.invariants)
@@ -112,8 +113,11 @@ class Simulation:
         self._faults = faults or Faults()
         self._options = options or WorkerOptions(library="simulated")
         self._thread_delay = thread_delay
-        outside = FaultyStore(self.store, self._source("outside"), note=self.note)
-        self.client = Client(outside, random=SeededRandom(f"{seed}/outside"), principal="tester")
+        self.outside = FaultyStore(self.store, self.source("outside"), note=self.note)
+        """The way to the store of everybody outside; good, until its `faults` are set."""
+        self.client = Client(
+            self.outside, random=SeededRandom(f"{seed}/outside"), principal="tester"
+        )
         """A client in no worker's process."""
 
     def run(self, scenario: Callable[[Simulation], Awaitable[T]]) -> T:
@@ -129,18 +133,20 @@ class Simulation:
         *,
         definitions: Iterable[Definition[..., Any]] | None = None,
         options: WorkerOptions | None = None,
+        faults: Faults | None = None,
     ) -> SimulatedWorker:
         """Start a worker in a process of its own.
 
         Args:
             definitions: What it has registered, where that differs.
+            faults: Of its way to the store, where these differ.
         """
         name = name or f"w{len(self.workers) + 1}"
         process = Process(name)
         store = FaultyStore(
-            self.store, self._source(f"{name}/store"), faults=self._faults, note=self.note
+            self.store, self.source(f"{name}/store"), faults=faults or self._faults, note=self.note
         )
-        threads = SimulatedThreads(self._source(f"{name}/threads"), delay=self._thread_delay)
+        threads = SimulatedThreads(self.source(f"{name}/threads"), delay=self._thread_delay)
         bits = SeededRandom(f"{self.seed}/{name}")
 
         def closed(run: RunKey) -> None:
@@ -149,10 +155,10 @@ class Simulation:
         worker = Worker(
             store,
             self._registry(definitions),
-            clock=self.clock,
+            clock=self._clock_of(name),
             random=bits,
             threads=threads,
-            options=options or self._options,
+            options=replace(options or self._options, host=name),
             closed=closed,
         )
         client = Client(store, random=bits, principal="tester", birth=self._birth(worker, process))
@@ -185,11 +191,18 @@ class Simulation:
         who = process.name if process is not None else "outside"
         self.trace.append(f"{self.clock.monotonic():.6f} {who} {text}")
 
+    def _clock_of(self, name: str) -> SkewedClock:
+        """Return a clock of its own: what compares one worker's times with another's, or with the store's, must fail."""
+        chance = self.source(f"{name}/clock")
+        skew = timedelta(seconds=chance.uniform(-100, 100))
+        return SkewedClock(self.clock, wall=skew, booted=float(chance.randrange(1_000_000)))
+
     def _registry(self, definitions: Iterable[Definition[..., Any]] | None) -> Registry:
         chosen = self._definitions if definitions is None else definitions
         return Registry(watched(one, self.invariants) for one in chosen)
 
-    def _source(self, name: str) -> random.Random:
+    def source(self, name: str) -> random.Random:
+        """Return the stream of chance of that name."""
         return random.Random(f"{self.seed}/{name}")  # noqa: S311 - a seed must repeat
 
     def _birth(self, worker: Worker, process: Process) -> Birth:

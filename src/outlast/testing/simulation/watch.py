@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from outlast.clock import Clock
-from outlast.store.change import Change, Verdict, WorkerId, WorkerRow
+from outlast.store.change import Change, RunKey, Verdict, WorkerId, WorkerRow
 from outlast.store.memory import MemoryStore, place_of
-from outlast.store.protocol import Claim
-from outlast.testing.loop import current_process
+from outlast.store.protocol import Claim, RunImage
+from outlast.testing.loop import current_process, halt_if_stopped
 from outlast.testing.simulation.invariant import Invariants
 from outlast.workflows.attempt import current_attempt
 from outlast.workflows.definition import Definition, Effect, Step
@@ -34,16 +34,14 @@ class WatchedStore(MemoryStore):
     async def commit(self, changes: Sequence[Change]) -> list[Verdict]:
         """Write, and tell; in the order in which the store judges."""
         verdicts = await super().commit(changes)
-        judged = sorted(
-            zip(changes, verdicts, strict=True), key=lambda judged: place_of(judged[0])
-        )
+        judged = sorted(zip(changes, verdicts, strict=True), key=lambda judged: place_of(judged[0]))
         self._invariants.committed(judged, self.now())
         return verdicts
 
     async def register(self, row: WorkerRow) -> None:
         """Announce a worker, and tell."""
         await super().register(row)
-        self._invariants.registered(row, process_name())
+        self._invariants.registered(row)
 
     def renew(self, worker: WorkerId) -> bool:
         """Renew, and tell."""
@@ -56,6 +54,11 @@ class WatchedStore(MemoryStore):
         """Forget a worker, and tell."""
         await super().retire(worker)
         self._invariants.retired(worker)
+
+    async def load(self, run: RunKey) -> RunImage | None:
+        """Return everything about a run, and tell."""
+        self._invariants.loaded(run)
+        return await super().load(run)
 
     async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
         """Take runs, and tell."""
@@ -81,9 +84,7 @@ def watched(definition: D, invariants: Invariants) -> D:
     return seen
 
 
-def _telling(
-    function: Callable[..., Any], kind: str, invariants: Invariants
-) -> Callable[..., Any]:
+def _telling(function: Callable[..., Any], kind: str, invariants: Invariants) -> Callable[..., Any]:
     def tell() -> None:
         attempt = current_attempt.get()
         assert attempt is not None
@@ -94,6 +95,9 @@ def _telling(
         @functools.wraps(function)
         async def begin_async(*args: Any, **kwargs: Any) -> Any:
             tell()
+            process = current_process.get()
+            if process is not None and process.dead:
+                await halt_if_stopped()
             return await function(*args, **kwargs)
 
         return begin_async

@@ -1,0 +1,249 @@
+"""The people of a scenario: they start runs, send, decide, cancel, and say what became of what is in doubt.
+
+They persist: what the store could not take they try again, under the same id where there is one. What they were told was
+accepted must have been accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+
+from outlast.client import Client, RunHandle
+from outlast.errors import (
+    DecisionRefusedError,
+    RunConflictError,
+    RunNotFoundError,
+    StoreUnavailableError,
+)
+from outlast.journal.entry import (
+    EffectCleared,
+    EffectCompleted,
+    EffectFailed,
+    EffectInDoubt,
+    EffectIntended,
+    from_row,
+)
+from outlast.store.change import RunKey
+from outlast.testing.simulation.kit import MESSAGES, SHAPED
+from outlast.testing.simulation.scenario import Plan, Scenario
+from outlast.testing.simulation.system import Simulation
+from outlast.testing.simulation.world import World, answer
+
+T = TypeVar("T")
+
+_AGAIN_SECONDS = 0.5
+_LOOK_SECONDS = 0.5
+_INSIDE_SECONDS = 20.0
+"""How long to wait for a client in a worker's process, which may die meanwhile."""
+
+
+class People:
+    """Everybody outside.
+
+    Args:
+        world: Where an operator looks up what happened.
+    """
+
+    def __init__(self, sim: Simulation, scenario: Scenario, world: World) -> None:
+        self._sim = sim
+        self._scenario = scenario
+        self._world = world
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._lives: list[asyncio.Task[Any]] = []
+        self._over = False
+
+    def begin(self) -> None:
+        """Let everybody do what the scenario says."""
+        for number, plan in enumerate(self._scenario.plans):
+            self._lives.append(self._spawn(self._live(f"run{number}", plan)))
+            self._spawn(self._decide(f"run{number}", plan))
+        self._spawn(self._operate())
+
+    async def done(self) -> None:
+        """Return when the last run was started, and ended where that was planned."""
+        await asyncio.gather(*self._lives)
+
+    async def end(self) -> None:
+        """Decide and settle nothing more; the runs have ended."""
+        self._over = True
+        await asyncio.gather(*self._tasks)
+
+    def _spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
+        task = self._sim.spawn(work)
+        self._tasks.append(task)
+        return task
+
+    # One run's life
+
+    async def _live(self, run_id: str, plan: Plan) -> None:
+        await asyncio.sleep(plan.start)
+        starts = [self._start(run_id, plan, inside=plan.inside) for _ in range(plan.starters)]
+        await asyncio.gather(*starts)
+        sending = self._spawn(self._send(run_id, plan))
+        for seconds, end in ((plan.cancel, "cancel"), (plan.terminate, "terminate")):
+            if seconds is not None:
+                await asyncio.sleep(seconds)
+                with contextlib.suppress(RunConflictError):
+                    await self._persist(
+                        lambda end=end: getattr(self._handle(run_id), end)("enough")
+                    )
+        if plan.restart is not None:
+            await asyncio.sleep(plan.restart)
+            # What is still on its way to the former generation must not reach the new one in another order.
+            await sending
+            if await self._start(run_id, plan, again=True):
+                self._spawn(self._send(run_id, plan))
+
+    async def _start(
+        self, run_id: str, plan: Plan, *, inside: bool = False, again: bool = False
+    ) -> bool:
+        shape = msgspec.json.encode(plan.shape).decode()
+        call = SHAPED(shape, f"{run_id}{'/again' if again else ''}")
+        if_closed = "restart" if again else "attach"
+
+        async def start(client: Client) -> None:
+            await client.start(call, id=run_id, if_closed=if_closed)
+
+        try:
+            if not (inside and await self._inside(start)):
+                await self._persist(lambda: start(self._sim.client))
+        except RunConflictError:
+            return False
+        self._sim.invariants.check(
+            RunKey("default", run_id) in self._sim.invariants.runs,
+            5,
+            f"the start of {run_id} was accepted, and is not there",
+        )
+        return True
+
+    async def _inside(self, start: Callable[[Client], Coroutine[Any, Any, None]]) -> bool:
+        """Start through the client of a living worker; False when that came to nothing."""
+        alive = [one for one in self._sim.workers if not one.process.stopped]
+        if not alive:
+            return False
+        worker = alive[-1]
+        task = self._sim.spawn(worker.within(start(worker.client)))
+        done, _ = await asyncio.wait({task}, timeout=_INSIDE_SECONDS)
+        return bool(done) and task.exception() is None
+
+    async def _send(self, run_id: str, plan: Plan) -> None:
+        for number, sending in enumerate(plan.sendings):
+            await asyncio.sleep(sending.pause)
+            for _ in range(sending.times):
+                try:
+                    await self._persist(
+                        lambda sending=sending, number=number: self._handle(run_id).send(
+                            MESSAGES[sending.signal], sending.value, id=f"{number}"
+                        )
+                    )
+                except RunConflictError:
+                    return
+                self._check_accepted(run_id, f"signal/{number}")
+
+    def _check_accepted(self, run_id: str, message_id: str) -> None:
+        run = self._sim.invariants.runs[RunKey("default", run_id)]
+        self._sim.invariants.check(
+            any(known == message_id for _, known in run.inbox),
+            5,
+            f"{message_id} was accepted for {run_id}, and is not there",
+        )
+
+    # Decisions
+
+    async def _decide(self, run_id: str, plan: Plan) -> None:
+        seen: set[tuple[str, str]] = set()
+        while not self._over:
+            await asyncio.sleep(_LOOK_SECONDS)
+            views = await self._persist(lambda: self._sim.client.approvals.list(run_id=run_id))
+            for view in views:
+                name = (view.approval_id, view.subject_sha256)
+                if name not in seen and plan.deciding.answer != "ignore":
+                    seen.add(name)
+                    self._spawn(self._answer(run_id, plan, *name))
+
+    async def _answer(self, run_id: str, plan: Plan, approval_id: str, sha256: str) -> None:
+        approvals = self._sim.client.approvals
+        act = approvals.approve if plan.deciding.answer == "approve" else approvals.deny
+        await asyncio.sleep(plan.deciding.after)
+        hashes = ["0" * 64] if plan.deciding.wrong_first else []
+        hashes += [sha256] * plan.deciding.times
+        for one in hashes:
+            try:
+                await self._persist(lambda one=one: act(run_id, approval_id, seen_sha256=one))
+            except (DecisionRefusedError, RunConflictError, RunNotFoundError):
+                continue
+            request = self._sim.invariants.runs[RunKey("default", run_id)].approvals.get(
+                approval_id
+            )
+            self._sim.invariants.check(
+                one == sha256 and (request is None or request.state in ("approved", "denied")),
+                5,
+                f"a decision on {approval_id} of {run_id} was accepted, and is not there",
+            )
+
+    # Doubts
+
+    async def _operate(self) -> None:
+        seen: set[tuple[str, int, int]] = set()
+        while not self._over:
+            await asyncio.sleep(1)
+            for number in range(len(self._scenario.plans)):
+                await self._settle(RunKey("default", f"run{number}"), seen)
+
+    async def _settle(self, run: RunKey, seen: set[tuple[str, int, int]]) -> None:
+        """Look up what happened, and say so, once for each doubt."""
+        doubts: dict[str, int] = {}
+        purposes: dict[str, str] = {}
+        head = await self._sim.store.head(run)
+        if head is None or head.status.closed:
+            return
+        for stamped in await self._sim.store.journal(run):
+            match from_row(stamped.row):
+                case EffectIntended() as intent:
+                    purposes[intent.operation] = purpose_of(intent)
+                case EffectInDoubt(operation):
+                    doubts[operation] = stamped.row.seq
+                case EffectCompleted(operation) | EffectFailed(operation):
+                    doubts.pop(operation, None)
+                case EffectCleared(operation):
+                    doubts.pop(operation, None)
+                case _:
+                    pass
+        for operation, seq in doubts.items():
+            if (run.run_id, head.generation, seq) in seen:
+                continue
+            seen.add((run.run_id, head.generation, seq))
+            purpose = purposes[operation]
+            said: dict[str, Any] = (
+                {"applied": answer(purpose)}
+                if purpose in self._world.changes
+                else {"not_applied": True}
+            )
+            with contextlib.suppress(RunConflictError):
+                await self._persist(
+                    lambda operation=operation, said=said: self._handle(run.run_id).resolve(
+                        operation, **said
+                    )
+                )
+
+    def _handle(self, run_id: str) -> RunHandle[Any]:
+        return self._sim.client.handle(run_id, SHAPED)
+
+    async def _persist(self, act: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await act()
+            except StoreUnavailableError:
+                await asyncio.sleep(_AGAIN_SECONDS)
+
+
+def purpose_of(intent: EffectIntended) -> str:
+    """Return what an intended effect is for, as the world books it."""
+    arguments = msgspec.json.decode(intent.effective, type=dict[str, Any])
+    extra = arguments["extra"]
+    return f"{arguments['purpose']}+{extra}" if extra else arguments["purpose"]

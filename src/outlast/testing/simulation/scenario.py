@@ -1,0 +1,288 @@
+"""Scenarios: what a simulation does, as plain data drawn from one seed.
+
+Equal scenarios play equally, on every machine. A scenario is JSON text and back, so that one that failed can be kept as a test.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from outlast.testing.fault import Faults
+from outlast.testing.simulation.shape import (
+    SIGNALS,
+    Act,
+    Ask,
+    Broken,
+    Draw,
+    Hear,
+    Limit,
+    Nap,
+    Several,
+    Shape,
+    Twin,
+    Work,
+)
+from outlast.testing.simulation.world import Declared, Fates
+
+Answer: TypeAlias = Literal["approve", "deny", "ignore"]
+
+
+class Sending(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message.
+
+    Args:
+        pause: Seconds after the one before it.
+        times: How often it is sent, under one id.
+    """
+
+    signal: int
+    value: int
+    pause: float = 0.0
+    times: int = 1
+
+
+class Deciding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a person does about each request of a run.
+
+    Args:
+        after: Seconds after it was seen.
+        wrong_first: Decide on another hash before, which must be refused.
+        times: How often it is decided.
+    """
+
+    answer: Answer = "approve"
+    after: float = 0.0
+    wrong_first: bool = False
+    times: int = 1
+
+
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One run, and what people do to it. Times are seconds after the beginning.
+
+    Args:
+        starters: How many start it at the same moment.
+        inside: Start through a worker's own client.
+    """
+
+    shape: Shape
+    start: float = 0.0
+    starters: int = 1
+    inside: bool = False
+    sendings: tuple[Sending, ...] = ()
+    deciding: Deciding = Deciding()
+    cancel: float | None = None
+    terminate: float | None = None
+    restart: float | None = None
+
+
+Harm: TypeAlias = Literal["kill", "freeze", "stall", "cut", "stop", "outage", "forth", "back"]
+
+
+class Disturbance(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that happens to a worker, or to all.
+
+    Args:
+        at: Seconds after the beginning; or, with `verb`, from when on.
+        victim: Which worker, by its number.
+        seconds: How long it lasts, or how far the clock jumps.
+        verb: Wait until the victim next asks the store for this, or begins an `attempt`.
+        moment: `before` or `after` the verb.
+    """
+
+    harm: Harm
+    at: float
+    victim: int = 0
+    seconds: float = 5.0
+    verb: str = ""
+    moment: str = "before"
+
+
+class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All that happens in one simulation.
+
+    Args:
+        lease: Of each worker, in seconds.
+        idle: How long a run that waits stays in memory, in seconds.
+        runs: How many runs a worker holds at once.
+        thread_delay: Of synchronous bodies, in seconds.
+    """
+
+    seed: int
+    plans: tuple[Plan, ...]
+    disturbances: tuple[Disturbance, ...] = ()
+    faults: Faults = Faults()
+    fates: Fates = Fates()
+    workers: int = 2
+    lease: float = 4.0
+    idle: float = 1.0
+    runs: int = 100
+    thread_delay: float = 0.0
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Scenario:
+        """Return what `to_json` gave."""
+        return msgspec.json.decode(text, type=cls)
+
+
+def draw(seed: int) -> Scenario:
+    """Return the scenario of a seed."""
+    chance = random.Random(f"scenario/{seed}")  # noqa: S311 - a seed must repeat
+    plans = tuple(_plan(chance) for _ in range(chance.choice([1, 1, 2, 3])))
+    return Scenario(
+        seed=seed,
+        plans=plans,
+        disturbances=_disturbances(chance),
+        faults=_faults(chance),
+        fates=_fates(chance),
+        workers=chance.choice([1, 2, 2, 3]),
+        lease=chance.choice([1.5, 4.0, 10.0]),
+        idle=chance.choice([0.2, 1.0, 5.0]),
+        runs=chance.choice([1, 2, 100, 100]),
+        thread_delay=chance.choice([0.0, 0.1, 1.0]),
+    )
+
+
+def _plan(chance: random.Random) -> Plan:
+    free = list(range(SIGNALS))
+    shape = _several(chance, free, 3)
+    used = [number for number in range(SIGNALS) if number not in free]
+    sendings = [
+        Sending(signal, 100 * signal + count, _seconds(chance, 3), chance.choice([1, 1, 2]))
+        for signal in used
+        for count in range(4)
+    ]
+    chance.shuffle(sendings)
+    ending = chance.random()
+    return Plan(
+        shape=shape,
+        start=_seconds(chance, 3),
+        starters=chance.choice([1, 1, 1, 2]),
+        inside=chance.random() < 0.5,
+        sendings=tuple(sendings),
+        deciding=Deciding(
+            chance.choice(["approve", "approve", "approve", "deny", "ignore"]),
+            _seconds(chance, 30),
+            chance.random() < 0.2,
+            chance.choice([1, 1, 2]),
+        ),
+        cancel=_seconds(chance, 20) if ending < 0.15 else None,
+        terminate=_seconds(chance, 20) if 0.15 <= ending < 0.25 else None,
+        restart=20 + _seconds(chance, 10) if 0.2 <= ending < 0.3 else None,
+    )
+
+
+def _seconds(chance: random.Random, longest: float) -> float:
+    """Return a time, often none, rounded so that it reads well."""
+    return round(chance.choice([0, chance.uniform(0, 1), chance.uniform(0, longest)]), 2)
+
+
+def _several(chance: random.Random, free: list[int], depth: int) -> Several:
+    how = chance.choice(["seq", "seq", "gather", "group"])
+    parts = [_shape(chance, free, depth - 1) for _ in range(chance.choice([1, 2, 2, 3]))]
+    return Several(how, tuple(parts))
+
+
+def _shape(chance: random.Random, free: list[int], depth: int) -> Shape:
+    if depth > 0:
+        kind = chance.random()
+        if kind < 0.2:
+            return _several(chance, free, depth)
+        if kind < 0.3:
+            return Limit(round(chance.uniform(0.1, 10), 2), _shape(chance, free, depth - 1))
+    return _leaf(chance, free)
+
+
+def _leaf(chance: random.Random, free: list[int]) -> Shape:
+    match chance.choice(
+        ["work", "work", "broken", "nap", "draw", "hear", "act", "act", "ask", "twin"]
+    ):
+        case "work":
+            return Work(
+                chance.randrange(100),
+                chance.choice([0, 0, 1, 3]),
+                _seconds(chance, 3),
+                chance.random() < 0.3,
+            )
+        case "broken":
+            return Broken(chance.randrange(100))
+        case "nap":
+            return Nap(_seconds(chance, 30))
+        case "hear" if free:
+            signal = free.pop(chance.randrange(len(free)))
+            if chance.random() < 0.4:
+                return Hear(signal, 1, _seconds(chance, 10))
+            return Hear(signal, chance.choice([1, 2, 4]))
+        case "act":
+            return _act(chance)
+        case "ask":
+            pattern = chance.random() < 0.5
+            return Ask(
+                _act(chance),
+                pattern=pattern,
+                again=pattern and chance.random() < 0.7,
+                seconds=chance.choice([5.0, 60.0]),
+                pause=chance.choice([0.0, 0.0, 2.0]),
+            )
+        case "twin":
+            return Twin(_act(chance))
+        case _:
+            return Draw()
+
+
+def _act(chance: random.Random) -> Act:
+    declared: list[Declared] = ["idempotent", "probed", "never"]
+    return Act(chance.choice(declared), chance.random() < 0.25)
+
+
+def _disturbances(chance: random.Random) -> tuple[Disturbance, ...]:
+    harms: list[Harm] = [
+        *("kill", "kill", "freeze", "freeze", "stall", "cut"),
+        *("stop", "outage", "forth", "back"),
+    ]
+    verbs = ["", "", "", "commit", "commit", "claim", "load", "mail", "renew", "attempt"]
+    found = [
+        Disturbance(
+            chance.choice(harms),
+            round(chance.uniform(0, 25), 2),
+            chance.randrange(3),
+            round(chance.choice([chance.uniform(0, 2), chance.uniform(0, 30)]), 2),
+            chance.choice(verbs),
+            chance.choice(["before", "after"]),
+        )
+        for _ in range(chance.choice([0, 1, 2, 3, 4]))
+    ]
+    return tuple(sorted(found, key=lambda one: one.at))
+
+
+def _faults(chance: random.Random) -> Faults:
+    if chance.random() < 0.3:
+        return Faults(latency=chance.choice([0.0, 0.01]))
+    return Faults(
+        latency=chance.choice([0.0, 0.01, 0.3]),
+        unavailable=chance.choice([0.0, 0.05, 0.3]),
+        lost_request=chance.choice([0.0, 0.05, 0.3]),
+        lost_answer=chance.choice([0.0, 0.05, 0.3]),
+        lost_hint=chance.choice([0.0, 1.0]),
+        outlives=chance.choice([0.0, 0.5, 1.0]),
+        echoes=chance.choice([0.0, 0.2]),
+    )
+
+
+def _fates(chance: random.Random) -> Fates:
+    if chance.random() < 0.2:
+        return Fates()
+    return Fates(
+        declined=chance.choice([0.0, 0.1]),
+        lost=chance.choice([0.0, 0.15]),
+        dropped=chance.choice([0.0, 0.15]),
+        slow=chance.choice([0.0, 0.3]),
+        late=chance.choice([0.0, 0.15]),
+        unsure=chance.choice([0.0, 0.2]),
+    )

@@ -1,0 +1,136 @@
+"""The outside of a simulation: receivers that know nothing of Outlast, and what they have done.
+
+A request has a fate, drawn from the seed: it is answered, declined, lost on its way, carried out with its answer lost, slow, or
+carried out late, when nobody waits for it any more. Once it was sent it is on the wire: neither the end of the process nor the
+cancellation of the attempt calls it back. Under assumption A nothing is carried out later than the attempt's timeout plus
+`settle` after its start; `Fates.patience` above 1 breaks the assumption on purpose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from outlast.effects.intent import Applied, NotApplied, Unknown
+from outlast.workflows.attempt import idempotency_key
+
+TIMEOUT = timedelta(seconds=2)
+SETTLE = timedelta(seconds=1)
+_LIMIT_SECONDS = (TIMEOUT + SETTLE).total_seconds()
+_NEVER_SECONDS = 1e6
+
+Declared = Literal["idempotent", "probed", "never"]
+
+
+class DeclinedError(Exception):
+    """The receiver said no, which proves that nothing happened."""
+
+
+class Fates(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How receivers answer. Chances are between 0 and 1; what is left is answered at once.
+
+    Args:
+        declined: Refused, with a proof.
+        lost: Never arrived; the caller sees a broken connection.
+        dropped: Carried out; the caller sees a broken connection.
+        slow: Carried out, and answered within the timeout.
+        late: Carried out some time after the caller was sent away.
+        unsure: A probe cannot say, or breaks.
+        patience: How many times timeout plus settle a late request may take; more than 1 breaks assumption A.
+    """
+
+    declined: float = 0.0
+    lost: float = 0.0
+    dropped: float = 0.0
+    slow: float = 0.0
+    late: float = 0.0
+    unsure: float = 0.0
+    patience: float = 1.0
+
+
+class World:
+    """All receivers of one simulation.
+
+    Args:
+        source: Where fates come from.
+        violated: Called with invariant and words when something happens once too often.
+    """
+
+    def __init__(
+        self, fates: Fates, source: random.Random, violated: Callable[[int, str], None]
+    ) -> None:
+        self.fates = fates
+        self.changes: dict[str, list[str]] = {}
+        """For each purpose, the keys under which it was carried out."""
+        self._source = source
+        self._violated = violated
+
+    async def request(self, declared: Declared, purpose: str) -> str:
+        """Have something done, as an asynchronous client does."""
+        key = idempotency_key()
+        match self._fate():
+            case "slow":
+                seconds = self._source.uniform(0, TIMEOUT.total_seconds() * 0.9)
+                self._on_the_wire(self._source.uniform(0, seconds), declared, purpose, key)
+                await asyncio.sleep(seconds)
+            case "late":
+                longest = _LIMIT_SECONDS * self.fates.patience
+                self._on_the_wire(self._source.uniform(0, longest), declared, purpose, key)
+                await asyncio.sleep(_NEVER_SECONDS)
+            case fate:
+                self._at_once(fate, declared, purpose, key)
+        return answer(purpose)
+
+    def request_blocking(self, declared: Declared, purpose: str) -> str:
+        """Have something done, as a client in a thread does: at one moment."""
+        self._at_once(self._fate(), declared, purpose, idempotency_key())
+        return answer(purpose)
+
+    def find(self, purpose: str) -> Applied[str] | NotApplied | Unknown:
+        """Answer a probe: truthfully, or not at all."""
+        if self._source.random() < self.fates.unsure:
+            if self._source.random() < 0.5:
+                raise ConnectionError("the receiver cannot be asked")
+            return Unknown("the receiver is busy")
+        return Applied(answer(purpose)) if purpose in self.changes else NotApplied()
+
+    def _fate(self) -> str:
+        chance = self._source.random()
+        for name in ("declined", "lost", "dropped", "slow", "late"):
+            chance -= getattr(self.fates, name)
+            if chance < 0:
+                return name
+        return "answered"
+
+    def _at_once(self, fate: str, declared: Declared, purpose: str, key: str) -> None:
+        if fate == "declined":
+            raise DeclinedError(purpose)
+        if fate == "lost":
+            raise ConnectionError("the request was lost")
+        self._act(declared, purpose, key)
+        if fate == "dropped":
+            raise ConnectionError("the answer was lost")
+
+    def _on_the_wire(self, seconds: float, *request: Any) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(seconds, self._act, *request, context=contextvars.Context())
+
+    def _act(self, declared: Declared, purpose: str, key: str) -> None:
+        keys = self.changes.setdefault(purpose, [])
+        if declared == "idempotent" and key in keys:
+            return
+        keys.append(key)
+        if len(keys) > 1:
+            invariant = 4 if declared == "never" else 3
+            self._violated(invariant, f"{purpose} was carried out {len(keys)} times, as {keys}")
+
+
+def answer(purpose: str) -> str:
+    """Return what a receiver answers."""
+    return f"did {purpose}"
