@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ from outlast.errors import (
     RepeatedEffectError,
 )
 from outlast.journal.entry import (
+    ENTRY_NESTING,
     ApprovalDecided,
     ApprovalExpired,
     ApprovalRequested,
@@ -30,6 +31,7 @@ from outlast.journal.entry import (
     GrantUse,
     OperationId,
 )
+from outlast.journal.parse import NotJsonError, parse
 from outlast.replay.context import EffectRequest
 from outlast.replay.operation import EffectOperation
 
@@ -99,6 +101,8 @@ class _Calls:
     """What became of the equal calls of one effect in this run."""
 
     successes: int = 0
+    last: OperationId | None = None
+    """The latest one that succeeded."""
     open: EffectOperation | None = None
 
 
@@ -114,11 +118,12 @@ class _Cover:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that the approver saw; of a pattern, its fields."""
-        shown: Any = msgspec.json.decode(self.subject)
         try:
-            return shown["covers"][self.index]["arguments"]
-        except (KeyError, IndexError, TypeError):
+            shown: Any = parse(self.subject, nesting=ENTRY_NESTING)
+            found = shown["covers"][self.index]["arguments"]
+        except (NotJsonError, LookupError, TypeError):
             return {}
+        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 class EffectLedger:
@@ -145,16 +150,15 @@ class EffectLedger:
             RepeatedEffectError: An equal call succeeded and the effect does not say `repeats=True`.
         """
         calls = self._calls.get((request.name, request.payload_sha256))
-        successes = calls.successes if calls else 0
-        if successes and not request.repeats:
+        if calls is not None and calls.successes and not request.repeats:
             raise RepeatedEffectError(
-                "an equal call of this effect already succeeded in this run, and was not made again",
+                f"an equal call of this effect already succeeded in this run, as {calls.last}, and was not made again",
                 run=self._run_id,
                 operation=operation,
                 step=request.name,
                 hint="use the first call's result; if a second one is meant, declare @effect(repeats=True)",
             )
-        return successes + 1
+        return calls.successes + 1 if calls else 1
 
     def opened(self, effect: EffectOperation) -> None:
         """Remember that a call is in flight."""
@@ -165,7 +169,8 @@ class EffectLedger:
         """Remember how a call ended. A cover reserved for a call that was never intended is free again."""
         calls = self._calls[effect.request.name, effect.request.payload_sha256]
         calls.open = None
-        calls.successes += succeeded
+        if succeeded:
+            calls.successes, calls.last = calls.successes + 1, effect.operation
         taken = self._taken.pop(effect.operation, None)
         if taken is not None and effect.intent is None:
             taken.spent_by = None

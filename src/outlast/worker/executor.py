@@ -186,6 +186,9 @@ class Executor:
                 if task is not None and task.cancelling():
                     raise
                 return Threw(error)
+            finally:
+                if not running.done():
+                    running.add_done_callback(functools.partial(_log_late, attempt))
         call = ThreadCall(functools.partial(context.run, body), check)
         return await self._in_thread(call, attempt, None if acts else timeout, acts=acts)
 

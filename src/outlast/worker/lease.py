@@ -7,6 +7,9 @@ ends later than the store's. A worker whose deadline has passed begins nothing, 
 from __future__ import annotations
 
 import logging
+import sys
+import threading
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -20,6 +23,9 @@ logger = logging.getLogger("outlast.worker")
 LEASE = timedelta(seconds=15)
 STALL_LIMIT = timedelta(minutes=5)
 """An event loop that has not turned for so long is held to be dead, and loses the lease that it could not use."""
+
+STALL_WARNING = timedelta(seconds=2)
+"""An event loop that has stood still for so long is worth a word: every run and timer of the process waits for it."""
 
 RENEWALS_PER_LEASE = 3
 
@@ -46,19 +52,22 @@ class Lease:
         self._store = store
         self._worker = worker
         self._seconds = length.total_seconds()
+        self._interval = self._seconds / RENEWALS_PER_LEASE
         self._clock = clock
         self._lapsed = lapsed
         self._acting = acting
         self._over = False
         self._is_last = False
         self._turned_at = clock.monotonic()
+        self._still = 0
+        """Ticks since the loop has last turned; -1 when that was said."""
+        self._loop_thread = threading.get_ident()
         self._deadline = clock.monotonic() + self._seconds
         self._stop: Callable[[], None] | None = None
 
     def begin(self, threads: Threads) -> None:
         """Start to renew."""
-        interval = self._seconds / RENEWALS_PER_LEASE
-        self._stop = threads.every(interval, self._tick, name="outlast-lease")
+        self._stop = threads.every(self._interval, self._tick, name="outlast-lease")
 
     def end(self) -> None:
         """Stop renewing."""
@@ -78,6 +87,7 @@ class Lease:
     def loop_turned(self) -> None:
         """Note that the event loop is alive."""
         self._turned_at = self._clock.monotonic()
+        self._still = 0
 
     def sending(self) -> Callable[[WorkerId], None]:
         """Note that something goes out that renews leases; call what is returned with the worker whose lease it renewed."""
@@ -95,6 +105,7 @@ class Lease:
             return
         if self._over:
             return
+        self._warn_of_stall()
         stalled = self._clock.monotonic() - self._turned_at > STALL_LIMIT.total_seconds()
         if stalled and not self._acting():
             logger.error(
@@ -117,3 +128,23 @@ class Lease:
         else:
             self._over = True
             self._lapsed()
+
+    def _warn_of_stall(self) -> None:
+        """Say once where a loop stands that has not turned.
+
+        Counts ticks of this thread, and no clock: in a process or a machine that was suspended nothing has ticked.
+        """
+        if self._is_last or self._still < 0:
+            return
+        seconds = self._still * self._interval
+        if seconds < STALL_WARNING.total_seconds():
+            self._still += 1
+            return
+        self._still = -1
+        frame = sys._current_frames().get(self._loop_thread)  # pyright: ignore[reportPrivateUsage] - documented, and nothing else says it
+        logger.warning(
+            "the event loop has stood still for %.1f s, and every run and timer of this process with it. "
+            "What blocks belongs into a plain `def`, which gets a thread. It stands here:\n%s",
+            seconds,
+            "".join(traceback.format_stack(frame)) if frame else "(nowhere)",
+        )

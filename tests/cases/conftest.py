@@ -1,0 +1,28 @@
+"""Faults that users of comparable systems met, each as a test named after its number in `docs/cases.md`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+# Helpers of this folder are imported by name, and so are the real processes of the crash tests.
+_HERE = Path(__file__).parent
+for _folder in (_HERE, _HERE.parent / "crash"):
+    sys.path.insert(0, str(_folder))
+
+
+@pytest.fixture
+def bench(tmp_path: Path):
+    """An empty database file, and worker processes that end with the test."""
+    from crash_bench import Bench
+
+    with Bench.opened(tmp_path) as bench:
+        yield bench
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """The URL of a SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'cases.db'}"
