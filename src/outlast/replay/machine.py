@@ -550,10 +550,19 @@ def _end_by(error: BaseException) -> Failed | Cancelled:
 
 
 def _is_expiry(error: BaseException) -> bool:
-    members: tuple[BaseException, ...] | None = getattr(error, "exceptions", None)
-    if isinstance(error, BaseExceptionGroup) and members:
-        return all(map(_is_expiry, members))
-    return isinstance(error, ApprovalExpiredError)
+    """Whether it is nothing but approvals that nobody gave; without recursion, since an author's groups may be of any depth."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        members: tuple[BaseException, ...] | None = getattr(each, "exceptions", None)
+        if isinstance(each, BaseExceptionGroup) and members:
+            waiting.extend(members)
+        elif not isinstance(each, ApprovalExpiredError):
+            return False
+    return True
 
 
 def _word(outcome: Outcome) -> str:
