@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from searching import examples
 
 from outlast.errors import DecodeError, EncodeError, OutlastError
 from outlast.journal.canonical import canonical, preimage, sha256_of
@@ -137,7 +138,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", DECLARED)
-@settings(max_examples=60, deadline=None)
+@examples(0.6)
 @given(data=st.data())
 def test_round_trip(name, data):
     """Every value of a declared type comes back exactly, and to the same bytes again."""
@@ -163,7 +164,7 @@ HOSTILE = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(name=st.sampled_from(sorted(DECLARED)), value=HOSTILE)
 def test_any_value_is_stored_exactly_or_refused(name, value):
     """A value of any type either comes back equal or is an `EncodeError` with a path, whatever the annotation."""
@@ -192,7 +193,7 @@ def decode_or_refuse(codec: TypeCodec[Any], data: bytes) -> None:
     assert codec.encode(codec.decode(again)) == again
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(name=st.sampled_from(sorted(DECLARED)), data=st.binary(max_size=200))
 def test_any_bytes_give_data_or_a_decode_error(name, data):
     """Bytes of any kind never raise a foreign exception."""
@@ -236,7 +237,7 @@ NEAR = st.recursive(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@examples(6)
 @given(name=st.sampled_from(sorted(DECLARED)), data=NEAR)
 def test_json_that_nearly_fits_gives_data_or_a_decode_error(name, data):
     """JSON with the right names in wrong places never raises a foreign exception."""
@@ -257,7 +258,7 @@ def test_deep_and_long_bytes_are_bounded(name):
         decode_or_refuse(CODECS[name], data)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(value=JSON)
 def test_canonical_form_does_not_depend_on_order(value):
     """The order of keys changes no hash, and the pre-image is its own pre-image."""
@@ -270,7 +271,7 @@ def test_canonical_form_does_not_depend_on_order(value):
     assert canonical(value) == canonical(turned(value)) == canonical(preimage(value))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(name=st.sampled_from(sorted(DECLARED)), data=st.data())
 def test_the_hash_survives_storage(name, data):
     """A value hashes the same before it is stored and after it is read."""
@@ -283,7 +284,7 @@ def test_the_hash_survives_storage(name, data):
     assert sha256_of(back) == before
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(value=HOSTILE)
 def test_any_value_has_a_hash_or_is_refused(value):
     """A value of any type has a canonical form or is an `EncodeError`."""
@@ -318,7 +319,7 @@ def _with_cause(error: BaseException, cause: BaseException) -> BaseException:
     return error
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(error=ERRORS)
 def test_capture_after_rebuild_is_the_same_failure(error):
     """Law: capture, store, rebuild and capture again give the same failure."""

@@ -12,14 +12,15 @@ import sys
 import warnings
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from searching import examples
 
 from outlast.replay.loop import WorkflowLoop
 
 Program = tuple[Any, ...]
 
-quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = examples(1.5)
 
 
 class VirtualHost:

@@ -13,9 +13,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
+from searching import examples
 
 import outlast
 from outlast.effects.retry import RetryPolicy
@@ -58,7 +59,7 @@ EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 MOST_TURNS = 80
 SIGNALS = {name: outlast.Signal(name, int) for name in ("a", "b")}
 
-quick = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = examples(1.2)
 
 
 # The functions that shapes call. Built without decorators, so that no app of another test finds them.

@@ -7,10 +7,10 @@ from collections import defaultdict
 from datetime import timedelta
 from pathlib import Path
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
+from searching import machine
 
 from outlast.store.change import (
     Applied,
@@ -301,5 +301,5 @@ class TwoStores(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-TwoStores.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TwoStores.TestCase.settings = machine(0.4, steps=0.6)
 TestTwoStores = TwoStores.TestCase

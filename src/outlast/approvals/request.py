@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Raw
 
 from outlast.journal.canonical import canonical, sha256_of
-from outlast.journal.entry import Cover
+from outlast.journal.entry import ENTRY_NESTING, Cover
+from outlast.journal.parse import NotJsonError, parse
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -51,11 +52,14 @@ def still_asks(recorded: bytes, today: bytes) -> bool:
         recorded: The `body` of the request as it was shown.
         today: The `body` that the code asks with now.
     """
-    return _extends(_without_hashes(recorded), _without_hashes(today))
+    try:
+        return _extends(_without_hashes(recorded), _without_hashes(today))
+    except (NotJsonError, LookupError, TypeError):  # what is recorded was not asked by any code
+        return False
 
 
 def _without_hashes(body: bytes) -> Any:
-    value = msgspec.json.decode(body)
+    value = parse(body, nesting=ENTRY_NESTING)
     for cover in value["covers"]:
         del cover["action_sha256"]
     return value

@@ -16,7 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from outlast.cli.text import safe
-from outlast.errors import OutlastError
+from outlast.errors import DecodeError, OutlastError
+from outlast.journal.entry import ENTRY_NESTING
+from outlast.journal.parse import NotJsonError, parse
+
+_NESTING = ENTRY_NESTING + 8
+"""Entries are shown inside lists and objects of their own."""
 
 _PIPE_WIDTH = 240
 """Columns where no terminal says how many there are: a line is cut for nobody."""
@@ -64,8 +69,18 @@ def complain(error: OutlastError) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return structs and what they hold as plain data, times as ISO 8601 in UTC."""
-    return json.loads(msgspec.json.encode(value))
+    """Return structs and what they hold as plain data, times as ISO 8601 in UTC.
+
+    Raises:
+        DecodeError: Stored JSON in it cannot be read.
+    """
+    try:
+        return parse(msgspec.json.encode(value), nesting=_NESTING)
+    except NotJsonError as error:
+        raise DecodeError(
+            f"what is stored cannot be shown: {error}",
+            hint="the store was changed by hand or is damaged",
+        ) from None
 
 
 def print_json(value: Any) -> None:

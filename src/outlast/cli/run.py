@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from outlast.cli import show
@@ -13,6 +12,10 @@ from outlast.cli.output import note, print_json, say
 from outlast.cli.session import Session, stored, usage_error
 from outlast.client import Client, RunDetail, RunHandle, RunStatus, Status
 from outlast.errors import DefinitionError
+from outlast.journal.parse import NotJsonError, parse
+
+_SHOWN = 200
+"""Characters of what was typed that an error repeats."""
 
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and act on them.")
 
@@ -176,10 +179,11 @@ def _detail(run: str) -> Any:
 
 def _json(text: str) -> Any:
     try:
-        return msgspec.json.decode(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        return parse(text)
+    except NotJsonError as error:
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         raise usage_error(
-            f"{text!r} is not JSON ({error}); a text needs its quotes, as '\"text\"'"
+            f"{shown!r} is not JSON ({error}); a text needs its quotes, as '\"text\"'"
         ) from None
 
 

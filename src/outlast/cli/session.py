@@ -73,10 +73,14 @@ def stored(function: Callable[..., None]) -> Callable[..., None]:
 
     def command_function(ctx: typer.Context, database: Any, tenant: Any, **values: Any) -> None:
         session = ctx.find_root().ensure_object(Session)
-        function(
-            Session(database or session.database, tenant or session.tenant),
-            **values,
-        )
+        try:
+            function(
+                Session(database or session.database, tenant or session.tenant),
+                **values,
+            )
+        except OutlastError as error:
+            complain(error)
+            raise typer.Exit(1) from None
 
     context = inspect.Parameter(
         "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context

@@ -20,6 +20,7 @@ _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 
 _SELECTORS = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
+_NOTHING = timedelta(0)
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -87,9 +88,17 @@ def parse_length(text: str) -> timedelta:
         ValueError: It says none, or none above zero.
     """
     match = _LENGTH.fullmatch(text.strip())
-    if match is None or float(match[1]) <= 0:
-        raise ValueError(f"{text!r} is no length of time; write seconds, or 500ms, 15s, 2m, 1h")
-    return timedelta(seconds=float(match[1]) * _UNITS[match[2] or "s"])
+    try:
+        found = timedelta(seconds=float(match[1]) * _UNITS[match[2] or "s"]) if match else _NOTHING
+    except OverflowError:
+        raise ValueError(
+            "that is longer than any time; write seconds, or 500ms, 15s, 2m, 1h"
+        ) from None
+    if found <= _NOTHING:
+        raise ValueError(
+            f"{text[:100]!r} is no length of time; write seconds, or 500ms, 15s, 2m, 1h"
+        )
+    return found
 
 
 def command(words: Iterable[str]) -> str:

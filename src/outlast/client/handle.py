@@ -41,6 +41,7 @@ from outlast.journal.entry import (
     from_row,
 )
 from outlast.journal.failure import Failure, rebuild
+from outlast.journal.parse import read
 from outlast.store.change import (
     Applied,
     Message,
@@ -251,7 +252,7 @@ class RunHandle(Generic[R]):
 
     def _decode(self, value: Raw) -> Any:
         if self._workflow is None:
-            return msgspec.json.decode(value)
+            return read(bytes(value), "the run's result")
         return self._workflow.result.decode(bytes(value))
 
     def _ended(self, failure: Failure, entries: list[Entry]) -> OutlastError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
@@ -14,12 +14,15 @@ from outlast.errors import (
     RunNotFoundError,
 )
 from outlast.journal.entry import (
+    ENTRY_NESTING,
     ApprovalRequested,
     Cancelled,
     CancelRequested,
     Entry,
     Failed,
+    Moment,
 )
+from outlast.journal.parse import NotJsonError, parse, parse_as
 from outlast.journal.place import origin_of
 from outlast.store.change import (
     ApprovalRow,
@@ -32,16 +35,12 @@ _SHOWN = 200
 """Characters of an entry in its repr."""
 
 
-_UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError, OverflowError)
-_Time = Annotated[datetime, msgspec.Meta(tz=True)]
-
-
 class _Note(msgspec.Struct):
     """The shape of what a worker notes when a run leaves its memory."""
 
-    timers: dict[str, _Time] = {}
-    approvals: dict[str, _Time] = {}
-    retries: dict[str, _Time] = {}
+    timers: dict[str, Moment] = {}
+    approvals: dict[str, Moment] = {}
+    retries: dict[str, Moment] = {}
     signals: list[str] = []
     in_doubt: dict[str, str] = {}
     alarms: list[str] = []
@@ -59,6 +58,11 @@ class _Asked(msgspec.Struct):
 
     subject: Any
     covers: list[_Cover]
+
+
+_notes = msgspec.json.Decoder(_Note)
+_subjects = msgspec.json.Decoder(_Asked)
+_requests = msgspec.json.Decoder(ApprovalRequested)
 
 
 class RunStatus(msgspec.Struct, frozen=True):
@@ -93,7 +97,10 @@ class JournalEntry(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Show position, time, kind, and the body as JSON, cut where it is long."""
-        body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self.entry))
+        try:
+            body = parse(msgspec.json.encode(self.entry), nesting=ENTRY_NESTING)
+        except NotJsonError as error:
+            return f"JournalEntry({self.seq}, {type(self.entry).__name__}, unreadable: {error})"
         kind, name, operation = (body.pop(one, "") for one in ("type", "name", "operation"))
         what = " ".join(filter(None, (kind, name, operation and f"({operation})")))
         text = json.dumps({key: one for key, one in body.items() if one not in ("", None, [], {})})
@@ -217,21 +224,22 @@ def _waits_in(note: bytes) -> dict[str, Any]:
     if not note:
         return {}
     try:
-        msgspec.json.decode(note, type=_Note)
-        return msgspec.json.decode(note)
-    except _UNREADABLE:
+        parse_as(_notes, note)
+        return parse(note)
+    except NotJsonError:
         return {}
 
 
 def _subject_in(row: ApprovalRow) -> tuple[dict[str, Any], bool]:
     """Return what a request asks, and whether it has the hash."""
     try:
-        body = bytes(msgspec.json.decode(row.put.body, type=ApprovalRequested).subject)
-        asked = msgspec.json.decode(body, type=_Asked)
+        request = parse_as(_requests, row.put.body, nesting=ENTRY_NESTING)
+        body = bytes(request.subject)
+        asked = parse_as(_subjects, body, nesting=ENTRY_NESTING)
         if len(asked.covers) == len(row.spent):
             genuine = hashlib.sha256(body).hexdigest() == row.put.subject_sha256
-            return msgspec.json.decode(body), genuine
-    except _UNREADABLE:
+            return parse(body, nesting=ENTRY_NESTING), genuine
+    except NotJsonError:
         pass
     return {"subject": None, "covers": []}, False
 

@@ -7,7 +7,6 @@ Source: GitHub's REST documentation (pulls, pagination, versions) and its client
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from urllib.parse import urlencode
 
 from outlast.demo.forge_state import PullStore
 from outlast.demo.repository import RepositoryError, git
+from outlast.journal.parse import NotJsonError, parse
 
 API_VERSIONS = ("2022-11-28", "2026-03-10")
 DOCS = "https://docs.github.com/rest/pulls/pulls"
@@ -136,8 +136,8 @@ class Forge:
 
     def _create(self, body: bytes) -> Answer:
         try:
-            sent: object = json.loads(body)
-        except ValueError:
+            sent: object = parse(body)
+        except NotJsonError:
             return problem(400, "Problems parsing JSON")
         if not isinstance(sent, dict):
             return problem(400, "Body should be a JSON object")

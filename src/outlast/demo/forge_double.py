@@ -28,6 +28,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from outlast.demo.forge_answer import API_VERSIONS, Answer, Forge, Request, natural, problem
 from outlast.demo.forge_state import Fault, FaultBox, PullStore, RequestLog
+from outlast.journal.parse import NotJsonError, parse
 
 _BODY_LIMIT = 1 << 20
 _LONGEST_WAIT = 60.0  # seconds of one long poll
@@ -124,7 +125,7 @@ class Handler(BaseHTTPRequestHandler):
                 return Answer(200, server.log.records())
             case ("POST", "/_double/faults"):
                 try:
-                    faults.order([Fault.of(order) for order in json.loads(request.body)])
+                    faults.order([Fault.of(order) for order in parse(request.body)])
                 except (ValueError, TypeError) as error:
                     return Answer(400, {"message": str(error)})
                 return Answer(200, faults.state())
@@ -174,8 +175,8 @@ def _refused(fault: Fault | None) -> Answer | None:
 
 def _logged(body: bytes) -> Any:
     try:
-        return json.loads(body) if body else None
-    except ValueError:
+        return parse(body) if body else None
+    except NotJsonError:
         return body.decode(errors="replace")
 
 
@@ -216,7 +217,7 @@ def main(arguments: list[str] | None = None) -> int:
     wish = _parser().parse_args(arguments)
     try:
         forge = Forge(wish.repo, wish.repository_git, PullStore(wish.state), wish.token)
-        faults = FaultBox([Fault.of(json.loads(order)) for order in wish.fault])
+        faults = FaultBox([Fault.of(parse(order)) for order in wish.fault])
         server = ForgeServer(wish.port, forge, RequestLog(wish.log), faults)
     except (OSError, ValueError) as error:
         print(f"the forge double cannot start: {error}", file=sys.stderr)

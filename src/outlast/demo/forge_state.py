@@ -10,10 +10,11 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 FAULTS = {
     "drop_before": "closes the connection, and does nothing",
@@ -35,17 +36,27 @@ class Fault:
     retry_after: int = 1
 
     @classmethod
-    def of(cls, order: Mapping[str, Any]) -> Fault:
+    def of(cls, order: object) -> Fault:
         """Return the order that a JSON object states.
 
         Raises:
             ValueError: It is no such order.
         """
-        unknown = set(order) - {"fault", "on", "times", "retry_after"}
-        fault = cls(**order) if not unknown and "fault" in order else None
-        if fault is None or fault.fault not in FAULTS or fault.on not in KINDS or fault.times < 1:
+        try:
+            fault = msgspec.convert(order, cls)
+        except msgspec.ValidationError:
+            fault = None
+        known = {"fault", "on", "times", "retry_after"}
+        unknown = isinstance(order, dict) and cast("dict[str, Any]", order).keys() - known
+        if (
+            unknown
+            or fault is None
+            or fault.fault not in FAULTS
+            or fault.on not in KINDS
+            or fault.times < 1
+        ):
             raise ValueError(
-                f"a fault is one of {', '.join(FAULTS)}, on one of {', '.join(KINDS)}, times >= 1; not {dict(order)}"
+                f"a fault is one of {', '.join(FAULTS)}, on one of {', '.join(KINDS)}, times >= 1; not {order!r:.200}"
             )
         return fault
 

@@ -16,6 +16,7 @@ import httpx
 import msgspec
 
 from outlast.demo.github_error import GitHubError, ServerFaultError, error_of, redact
+from outlast.journal.parse import NotJsonError, parse_as
 
 _T = TypeVar("_T")
 
@@ -202,8 +203,8 @@ class GitHub:
         if response.status_code != status:
             raise error_of(response, self._redact)
         try:
-            return msgspec.json.decode(response.content, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return parse_as(msgspec.json.Decoder(kind), response.content)
+        except NotJsonError as error:
             raise ServerFaultError(
                 f"GitHub's answer cannot be read: {error}",
                 status=response.status_code,

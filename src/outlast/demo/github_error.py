@@ -16,6 +16,7 @@ import httpx
 import msgspec
 
 from outlast.errors import OutlastError
+from outlast.journal.parse import NotJsonError, parse_as
 
 _SECONDARY_WAIT = 60.0  # seconds; the least that GitHub asks for when it names none
 # By prefix and character set: the newer installation tokens have no fixed length.
@@ -161,10 +162,13 @@ class _Problem(msgspec.Struct):
                 yield each.message or " ".join(filter(None, (each.resource, each.field, each.code)))
 
 
+_problems = msgspec.json.Decoder(_Problem)
+
+
 def _problem(response: httpx.Response) -> _Problem:
     try:
-        return msgspec.json.decode(response.content, type=_Problem)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return parse_as(_problems, response.content)
+    except NotJsonError:
         return _Problem()  # a proxy's page, or a shape that is not documented
 
 

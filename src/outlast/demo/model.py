@@ -21,6 +21,7 @@ from outlast.demo.github import LOOPBACK
 from outlast.demo.osv import Record, fixed_version, fixed_versions
 from outlast.demo.patch import Finding, Plan, survey
 from outlast.errors import OutlastError
+from outlast.journal.parse import NotJsonError, parse_as
 
 _RATIONALE_KEPT = 2_000  # characters
 _ANSWER_LIMIT = 1_000_000  # bytes
@@ -233,14 +234,18 @@ def accept(proposal: PlanProposal, record: Record, package: str, current: str) -
     return version
 
 
+_completions = msgspec.json.Decoder(_Completion)
+_answers = msgspec.json.Decoder(_Answer)
+
+
 def _answer(body: bytes) -> _Answer:
     try:
-        completion = msgspec.json.decode(body, type=_Completion)
+        completion = parse_as(_completions, body)
         text = completion.choices[0].message.content.strip()
         # Many models put a fence around JSON, though told not to.
         text = text.removeprefix("```json").removeprefix("```").removesuffix("```")
-        return msgspec.json.decode(text, type=_Answer)
-    except (msgspec.DecodeError, UnicodeError, RecursionError, IndexError) as error:
+        return parse_as(_answers, text)
+    except (NotJsonError, IndexError) as error:
         raise ModelError(
             f"the model's answer is not the JSON that was asked for: {error}",
             hint="try again, or another model",

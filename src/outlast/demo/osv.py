@@ -16,9 +16,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from outlast.errors import OutlastError
+from outlast.journal.parse import NotJsonError, parse_as
+from outlast.journal.plan import printable
 
 ECOSYSTEM = "PyPI"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,99}")
 _BEGINNING = "0"  # the schema's word for "before every version", and not the version 0
 
 
@@ -121,6 +123,10 @@ class Record(msgspec.Struct, frozen=True):
         return any(_covers(affected, wanted) for affected in _of_package(self, package))
 
 
+_records = msgspec.json.Decoder(Record)
+_objects = msgspec.json.Decoder(dict[str, Any])
+
+
 def read_record(document: bytes | str) -> Record:
     """Read an OSV record.
 
@@ -129,9 +135,9 @@ def read_record(document: bytes | str) -> Record:
         WrongEcosystemError: It names no PyPI package.
     """
     try:
-        record = msgspec.json.decode(document, type=Record)
-        extra = msgspec.json.decode(document, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        record = parse_as(_records, document)
+        extra = parse_as(_objects, document)
+    except NotJsonError as error:
         raise MalformedRecordError(
             f"this is not an OSV record: {error}",
             hint="give one JSON object as https://api.osv.dev/v1/vulns/ID returns it",
@@ -139,7 +145,8 @@ def read_record(document: bytes | str) -> Record:
     bad = [name for name in (record.id, *record.aliases) if not _NAME.fullmatch(name)]
     if bad:  # ids go into branch names and titles; what is no id does not
         raise MalformedRecordError(
-            f"{bad[0]!r} is not the id of a record", hint="give the record as it was published"
+            f"'{printable(bad[0])}' is not the id of a record",
+            hint="give the record as it was published",
         )
     record = msgspec.structs.replace(record, rating=_rating(extra.get("database_specific")))
     for affected in packages(record):
@@ -160,7 +167,7 @@ def packages(record: Record) -> tuple[Affected, ...]:
     if not found:
         others = ", ".join(sorted({each.package.ecosystem for each in record.affected})) or "none"
         raise WrongEcosystemError(
-            f"{record.id} names no {ECOSYSTEM} package (ecosystems: {others})",
+            f"{record.id} names no {ECOSYSTEM} package (ecosystems: {printable(others)})",
             hint="this agent edits Python manifests; give a record about a PyPI package",
         )
     return found
@@ -217,7 +224,7 @@ def _of_package(record: Record, package: str) -> tuple[Affected, ...]:
     if not found:
         names = ", ".join(sorted({each.package.name for each in every}))
         raise PackageNotAffectedError(
-            f"{record.id} is not about {package}", hint=f"it is about: {names}"
+            f"{record.id} is not about {package}", hint=f"it is about: {printable(names)}"
         )
     return found
 
@@ -237,7 +244,7 @@ def _turns(affected: Affected) -> Iterator[tuple[str, str]]:
 
 def _check(affected: Affected) -> None:
     """Refuse what could only be guessed at: no version at all, foreign orders, unreadable versions."""
-    name = affected.package.name
+    name = printable(affected.package.name)
     if any(each.type == "SEMVER" for each in affected.ranges):
         raise MalformedRecordError(
             f"a range of {name} is of type SEMVER, which {ECOSYSTEM} does not order by",

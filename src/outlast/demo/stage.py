@@ -20,8 +20,6 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 import outlast
 from outlast.client import JournalEntry, RunHandle
 from outlast.demo import agent
@@ -31,6 +29,7 @@ from outlast.demo.patch import Finding
 from outlast.demo.repository import MAIN, git, make_remote
 from outlast.demo.setting import Setting
 from outlast.journal.entry import EffectCompleted
+from outlast.journal.parse import read
 
 REPO = "outlast-demo/ledger"
 SAMPLE_DATE = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -199,7 +198,7 @@ def _url(journal: list[JournalEntry]) -> str:
     """Return the address of the pull request that the run recorded."""
     for one in journal:
         if isinstance(one.entry, EffectCompleted) and one.entry.name == "open_pull_request":
-            return str(msgspec.json.decode(one.entry.value)["url"])
+            return str(read(bytes(one.entry.value), "the pull request")["url"])
     return ""
 
 

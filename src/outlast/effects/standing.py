@@ -30,8 +30,10 @@ from outlast.journal.entry import (
     TimerFired,
 )
 from outlast.journal.failure import Failure
+from outlast.journal.parse import NotJsonError, parse, parse_as
 from outlast.store.change import OperationPut
 
+_failures = msgspec.json.Decoder(Failure)
 State: TypeAlias = Literal["retrying", "intended", "in doubt"]
 
 
@@ -99,7 +101,7 @@ def _is_past(alarm: Alarm, entry: Entry) -> bool:
 
 
 def _alarm(entry: AlarmRaised, at: datetime) -> Alarm:
-    detail: Any = msgspec.json.decode(entry.detail)
+    detail = _readable(entry.detail)
     if not isinstance(detail, dict):
         return Alarm(entry.what, at, entry.operation)
     fields: dict[str, Any] = cast("dict[str, Any]", detail)
@@ -185,7 +187,7 @@ def standings(
                     state="intended",
                     since=at,
                     key=entry.key,
-                    arguments=msgspec.json.decode(entry.effective),
+                    arguments=_readable(entry.effective),
                 )
             case EffectInDoubt():
                 _change(found, entry.operation, state="in doubt", since=at, why=entry.why)
@@ -218,9 +220,17 @@ def _add_row(found: dict[str, Standing], row: OperationPut) -> None:
     )
 
 
+def _readable(value: msgspec.Raw) -> Any:
+    """Return stored JSON for people; None where it cannot be read, which replay tells of and not who looks on."""
+    try:
+        return parse(bytes(value))
+    except NotJsonError:
+        return None
+
+
 def _failure(detail: bytes) -> str:
     try:
-        failure = msgspec.json.decode(detail, type=Failure)
-    except msgspec.MsgspecError:
+        failure = parse_as(_failures, detail)
+    except NotJsonError:
         return ""
     return f"{failure.type}: {failure.message}"

@@ -16,7 +16,7 @@ from typing import Any
 from outlast.journal.choice import TablePlan, enum_plan, literal_plan
 from outlast.journal.container import MappingPlan, PairsPlan, SequencePlan, SetPlan, TuplePlan
 from outlast.journal.hint import alias_value, bare_of, described, is_alias, union_members
-from outlast.journal.plan import Plan, ReferencePlan, Unfit, kind_of, type_name
+from outlast.journal.plan import Plan, ReferencePlan, Unfit, kind_of, shown_name
 from outlast.journal.record import Field
 from outlast.journal.scalar import (
     ComplexPlan,
@@ -72,7 +72,7 @@ class JsonPlan(UnionPlan):
     def refuse(self, value: Any) -> Unfit:
         """Return the refusal of a value that is not JSON data."""
         return Unfit(
-            f"an unannotated place holds JSON data only, got {type_name(kind_of(value))}",
+            f"an unannotated place holds JSON data only, got {shown_name(kind_of(value))}",
             "annotate the type of this value",
         )
 

@@ -19,6 +19,7 @@ it. This table is a format: keys that were computed under it must come out again
 | complex | `[real, imaginary]` |
 | range | `[start, stop, step]` |
 | ZoneInfo | its key |
+| timezone | its offset, as a timedelta |
 | list, tuple, deque | array |
 | set, frozenset | array, sorted by the canonical bytes of the members |
 | dict, Counter, OrderedDict | object; keys that are no str by their pre-image, which must be a string or an integer |
@@ -35,13 +36,13 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 import rfc8785
 
 from outlast.errors import EncodeError
-from outlast.journal.plan import MAX_DEPTH, Plan, Unfit, Walk, key_step, kind_of, type_name
+from outlast.journal.plan import MAX_DEPTH, Plan, Unfit, Walk, key_step, kind_of, shown_name, unread
 from outlast.journal.scalar import check_float, check_int, check_text
 from outlast.journal.text import string_plan, write_duration
 
@@ -63,7 +64,7 @@ def preimage(value: Any) -> Json:
         return _preimage(value, Walk(_MAX_MEMBERS))
     except Unfit as unfit:
         message = f"no canonical form: at {unfit.path}: {unfit.reason}"
-        raise EncodeError(message, path=unfit.path, hint=unfit.hint) from None
+        raise EncodeError(message, path=unfit.path, hint=unfit.hint) from unfit.error
     except RecursionError:
         raise EncodeError(f"no canonical form: nested deeper than {MAX_DEPTH} levels") from None
 
@@ -98,13 +99,20 @@ def _preimage(value: Any, walk: Walk) -> Json:
         return value
     if kind in (str, int, float):
         return _natural(value)
-    if isinstance(value, enum.Enum):
-        plain: Any = value.value
-        return _natural(plain if type(plain) in (str, int) else value.name)
     walk.enter(1)
-    data = _members(value, kind, walk)
+    try:
+        data = _enum(value) if issubclass(kind, enum.Enum) else _members(value, kind, walk)
+    except (Unfit, RecursionError):
+        raise
+    except Exception as error:  # noqa: BLE001  (properties and the like are the author's code)
+        raise unread(error) from None
     walk.depth -= 1
     return data
+
+
+def _enum(value: Any) -> Json:
+    plain: Any = value.value
+    return _natural(plain if type(plain) in (str, int) else value.name)
 
 
 def _natural(value: str | float) -> Json:
@@ -169,22 +177,30 @@ def _key(key: Any, walk: Walk) -> str:
     return data
 
 
+def _field(value: Any, name: str) -> Any:
+    try:
+        return getattr(value, name)
+    except Exception as error:  # noqa: BLE001  (properties are the author's code)
+        raise unread(error).under(name) from None
+
+
 def _fields(value: Any, kind: Any) -> dict[str, Any] | None:
     """Return the fields of a record by name, or None where the value is no record."""
     whole: Any = value  # what a checker narrows no further
     names: Iterable[str] | None = None
     model: Any = getattr(sys.modules.get("pydantic"), "BaseModel", None)
-    if isinstance(value, msgspec.Struct):
-        names = value.__struct_fields__
-    elif dataclasses.is_dataclass(value):
-        names = [each.name for each in dataclasses.fields(value)]
-    elif isinstance(value, tuple):
-        names = getattr(kind, "_fields", None)
-    elif model is not None and isinstance(value, model):
+    # By the type alone: what a value says of its own class may be anything.
+    if issubclass(kind, msgspec.Struct):
+        names = kind.__struct_fields__
+    elif dataclasses.is_dataclass(kind):
+        names = [each.name for each in dataclasses.fields(kind)]
+    elif issubclass(kind, tuple):
+        names = getattr(cast("Any", kind), "_fields", None)
+    elif model is not None and issubclass(kind, model):
         names = [name for name in kind.model_fields if name in vars(value)]
     if names is None:
         return None
-    found = {name: getattr(whole, name) for name in names}
+    found = {name: _field(whole, name) for name in names}
     found.update(getattr(whole, "__pydantic_extra__", None) or {})
     return {name: each for name, each in found.items() if each is not msgspec.UNSET}
 
@@ -199,7 +215,7 @@ def _text(value: Any, kind: type[Any]) -> str:
     plan: Plan | None = string_plan(kind)
     if plan is None:
         raise Unfit(
-            f"{type_name(kind)} has no canonical form", "leave it out of the key, or pass its text"
+            f"{shown_name(kind)} has no canonical form", "leave it out of the key, or pass its text"
         )
     return plan.encode(value, Walk(_MAX_MEMBERS))
 
@@ -216,7 +232,7 @@ def _moment(value: datetime) -> str:
 def _decimal(value: Decimal) -> str:
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise Unfit(f"{value} is not a number", "leave it out of the key")
+        raise Unfit("a Decimal that is no number", "leave it out of the key")
     kept = "".join(map(str, digits)).rstrip("0")
     if not kept:
         return "0"

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable
 from typing import Any
 
-from outlast.journal.plan import Plan, Unfit, Walk, kind_of
+from outlast.journal.plan import Plan, Unfit, Walk, kind_of, unread
 from outlast.journal.scalar import check_int
 from outlast.journal.text import write_bytes
 
@@ -40,6 +40,8 @@ class TablePlan(Plan):
             return self.to_data[type(value), value]
         except KeyError:
             raise Unfit(f"not one of the values of {self.label}") from None
+        except Exception as error:  # noqa: BLE001  (an Enum may bring its own __hash__ and __eq__)
+            raise unread(error) from None
 
     def decode(self, data: Any, walk: Walk) -> Any:
         """Look the data up."""
@@ -73,7 +75,7 @@ class FlagPlan(Plan):
             raise self.misfit(data)
         try:
             value = self.kind(data)
-        except ValueError:
+        except Exception:  # noqa: BLE001  (a Flag may bring its own _missing_)
             value = None
         if type(value) is not self.kind:
             raise Unfit(f"not a combination of {self.label}", "was a member removed?")

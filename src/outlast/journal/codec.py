@@ -15,7 +15,8 @@ import msgspec
 
 from outlast.errors import DecodeError, DefinitionError, EncodeError
 from outlast.journal.annotation import Builder
-from outlast.journal.plan import Plan, Unfit, Walk, too_large
+from outlast.journal.parse import NotJsonError, parse
+from outlast.journal.plan import Plan, Unfit, Walk, too_large, unread, unrestored
 
 T = TypeVar("T")
 
@@ -53,10 +54,9 @@ class TypeCodec(Generic[T]):
             if len(text) > limit_bytes:
                 raise too_large(limit_bytes)
         except Unfit as unfit:
-            raise self._encode_error(unfit) from None
-        except Exception as error:  # properties and the like are the author's code
-            unfit = Unfit(f"reading the value raised {type(error).__name__}")
-            raise self._encode_error(unfit) from error
+            raise self._encode_error(unfit) from unfit.error
+        except Exception as error:  # what a plan did not foresee of the author's code
+            raise self._encode_error(unread(error)) from error
         return text
 
     def _encode_error(self, unfit: Unfit) -> EncodeError:
@@ -69,14 +69,13 @@ class TypeCodec(Generic[T]):
         Raises: DecodeError: The bytes are no JSON, or do not fit the annotation.
         """
         try:
-            return self.plan.decode(msgspec.json.decode(data), Walk(_READ_LIMIT_BYTES))
-        except Unfit as unfit:
-            raise self._decode_error(unfit) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return self.plan.decode(parse(data), Walk(_READ_LIMIT_BYTES))
+        except NotJsonError as error:
             raise self._decode_error(Unfit(f"not readable as JSON: {error}")) from None
-        except Exception as error:  # default factories are the author's code
-            unfit = Unfit(f"restoring the value raised {type(error).__name__}: {error}")
-            raise self._decode_error(unfit) from error
+        except Unfit as unfit:
+            raise self._decode_error(unfit) from unfit.error
+        except Exception as error:  # what a plan did not foresee of the author's code
+            raise self._decode_error(unrestored(error)) from error
 
     def _decode_error(self, unfit: Unfit) -> DecodeError:
         message = f"{self.where} as stored does not fit the code: at {unfit.path}: {unfit.reason}"

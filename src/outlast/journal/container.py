@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from outlast.journal.plan import Plan, Unfit, Walk, key_step
+from outlast.journal.plan import Plan, Unfit, Walk, key_step, unrestored
 
 
 class SequencePlan(Plan):
@@ -77,8 +77,8 @@ class SetPlan(SequencePlan):
         values = self.decode_items(data, walk)
         try:
             return self.make(values)
-        except TypeError:
-            raise Unfit(f"a member of {self.label} is not hashable") from None
+        except Exception as error:  # noqa: BLE001  (an author's __hash__ and __eq__ may raise anything)
+            raise unrestored(error) from None
 
 
 class TuplePlan(Plan):
@@ -174,7 +174,7 @@ class MappingPlan(Plan):
         key: Any = ""
         try:
             for key, each in cast("dict[str, Any]", data).items():
-                values[decode_key(key, walk)] = decode_value(each, walk)
+                _put(values, decode_key(key, walk), decode_value(each, walk))
         except Unfit as unfit:
             raise unfit.under(key) from None
         walk.depth -= 1
@@ -201,9 +201,23 @@ class PairsPlan(Plan):
     def decode(self, data: Any, walk: Walk) -> Any:
         """Decode each pair."""
         values: Any = self.kind()
-        for key, each in self.pairs.decode_items(data, walk):
+        for place, (key, each) in enumerate(self.pairs.decode_items(data, walk)):
             try:
-                values[key] = each
-            except TypeError:
-                raise Unfit(f"a key of {self.label} is not hashable") from None
+                _put(values, key, each)
+            except Unfit as unfit:
+                raise unfit.under(place) from None
         return values
+
+
+def _put(values: dict[Any, Any], key: Any, value: Any) -> None:
+    """Add a member to a dict that has none of that key, so that none is lost.
+
+    Raises: Unfit: It has one, or the key cannot be one.
+    """
+    known = len(values)
+    try:
+        values[key] = value
+    except Exception as error:  # noqa: BLE001  (an author's __hash__ and __eq__ may raise anything)
+        raise unrestored(error) from None
+    if len(values) == known:
+        raise Unfit("two keys are the same")

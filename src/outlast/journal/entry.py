@@ -15,12 +15,20 @@ import msgspec
 from msgspec import Raw, Struct
 
 from outlast.errors import DecodeError
-from outlast.journal.failure import Failure
+from outlast.journal.failure import Failure, is_too_deep
+from outlast.journal.parse import NotJsonError, parse_as
+from outlast.journal.plan import VALUE_NESTING, printable
 
 OperationId = NewType("OperationId", str)
 """`{task path}:{number}`, as `r:3` or `r.2:1`; empty where an entry belongs to no operation."""
 
 NO_OPERATION = OperationId("")
+
+ENTRY_NESTING = VALUE_NESTING + 8
+"""Deepest nesting of an entry's JSON: a value, inside an entry, inside an alarm about it."""
+
+Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
+"""An aware time: a naive one could be compared with no other."""
 
 
 class Cover(Struct, frozen=True):
@@ -207,8 +215,8 @@ class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
     subject: Raw
     subject_sha256: str
     covers: tuple[Cover, ...]
-    expires_at: datetime
-    use_by: datetime
+    expires_at: Moment
+    use_by: Moment
 
 
 class ApprovalDecided(Struct, frozen=True, tag="approval_decided"):
@@ -220,7 +228,7 @@ class ApprovalDecided(Struct, frozen=True, tag="approval_decided"):
     by: str
     reason: str
     subject_sha256: str
-    decided_at: datetime
+    decided_at: Moment
 
 
 class ApprovalExpired(Struct, frozen=True, tag="approval_expired"):
@@ -350,17 +358,25 @@ def from_row(row: EntryRow) -> Entry:
     Raises:
         DecodeError: The body is not an entry, or is not the one that its plain columns announce.
     """
+    kind = printable(row.kind)
     try:
-        entry = _decoder.decode(row.body)
-    except msgspec.MsgspecError as error:
+        entry = parse_as(_decoder, row.body, nesting=ENTRY_NESTING)
+    except NotJsonError as error:
         raise DecodeError(
-            f"journal entry {row.seq} ({row.kind}) cannot be read: {error}",
-            operation=row.operation or None,
+            f"journal entry {row.seq} ({kind}) cannot be read: {error}",
+            operation=printable(row.operation) or None,
             hint="the store was changed by hand, is damaged, or was written by a newer version of Outlast",
-        ) from error
-    if type(entry).__struct_config__.tag != row.kind:
+        ) from None
+    tag = type(entry).__struct_config__.tag
+    if tag != row.kind:
         raise DecodeError(
-            f"journal entry {row.seq} announces {row.kind!r} and holds {type(entry).__struct_config__.tag!r}",
+            f"journal entry {row.seq} announces '{kind}' and holds '{tag}'",
             hint="the store was changed by hand or is damaged",
+        )
+    failure = getattr(entry, "failure", None)
+    if isinstance(failure, Failure) and is_too_deep(failure):
+        raise DecodeError(
+            f"journal entry {row.seq} ({kind}) holds a failure that is nested deeper than any that is captured",
+            hint="the store was changed by hand, is damaged, or was written by a newer version of Outlast",
         )
     return entry

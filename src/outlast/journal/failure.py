@@ -27,7 +27,11 @@ MAX_TEXT = 16 * 1024
 MAX_FAILURES = 100
 """Most failures in one tree of causes and members."""
 
+MAX_TREE_TEXT = 1024 * 1024
+"""Characters of one tree, stacks apart, after which no further failure is added to it."""
+
 _MAX_NOTES = 20
+_MAX_NAME = 500
 _MAX_FRAMES = 40
 _MAX_BASES = 10
 _MAX_DETAILS = 32
@@ -88,10 +92,11 @@ def capture(error: BaseException) -> Failure:
 
 
 class _Capture:
-    """One capture: it counts the failures, so that no chain or group is followed without end."""
+    """One capture: it counts failures and their text, so that no chain or group is followed without end."""
 
     def __init__(self) -> None:
         self._left = MAX_FAILURES
+        self._text_left = MAX_TREE_TEXT
         self._open: set[int] = set()
 
     def failure(self, error: BaseException) -> Failure:
@@ -116,6 +121,7 @@ class _Capture:
                 details=_details(error),
             )
         notes = _notes(error)
+        self._text_left -= _size(origin) + sum(map(len, notes))
         parts = _parts(error)
         members = [self.failure(each) for each in parts if self._may(each)]
         if len(members) < len(parts):
@@ -132,35 +138,54 @@ class _Capture:
         )
 
     def _cause(self, error: BaseException) -> Failure | None:
-        cause = error.__cause__
-        if cause is None and not error.__suppress_context__:
-            cause = error.__context__
+        cause = _field(BaseException, "__cause__", error)
+        if cause is None and not _field(BaseException, "__suppress_context__", error):
+            cause = _field(BaseException, "__context__", error)
         return self.failure(cause) if cause is not None and self._may(cause) else None
 
     def _may(self, error: BaseException) -> bool:
-        return self._left > 0 and len(self._open) < _MAX_DEPTH and id(error) not in self._open
+        left = self._left > 0 and self._text_left > 0
+        return left and len(self._open) < _MAX_DEPTH and id(error) not in self._open
 
 
 def _parts(error: BaseException) -> tuple[BaseException, ...]:
-    if isinstance(error, BaseExceptionGroup):
-        return cast("BaseExceptionGroup[BaseException]", error).exceptions
+    if _is_a(error, BaseExceptionGroup):
+        return _field(BaseExceptionGroup, "exceptions", error)
     return ()
 
 
+def _field(kind: type[BaseException], name: str, error: BaseException) -> Any:
+    """Return a field that Python itself keeps: an author's class may show another one under that name."""
+    return getattr(kind, name).__get__(error)
+
+
+def _is_a(error: BaseException, *kinds: type[BaseException]) -> bool:
+    return issubclass(type(error), kinds)  # what an error says of its own class may be anything
+
+
+def _size(origin: Failure) -> int:
+    texts = [each for each in origin.details.values() if isinstance(each, str)]
+    names = (origin.type, origin.message, *origin.bases, *origin.details)
+    return sum(map(len, (*names, *texts)))
+
+
 def _name(kind: type) -> str:
-    module: Any = kind.__module__
-    name = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
-    return _clean(name)
+    try:
+        module: Any = kind.__module__
+        name = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+        return _clean(name, _MAX_NAME)
+    except BaseException:  # noqa: BLE001  (a metaclass may raise anything)
+        return "an exception whose type has no name"
 
 
-def _clean(text: Any) -> str:
+def _clean(text: Any, most: int = MAX_TEXT) -> str:
     """Return text that UTF-8 can hold, not too long; a lone surrogate is shown as its escape."""
-    plain = str(text)
+    plain = "".join(str.__iter__(str(text))) if type(text) is not str else text
     if not plain.isascii():
         plain = plain.encode("utf-8", "backslashreplace").decode()
-    if len(plain) <= MAX_TEXT:
+    if len(plain) <= most:
         return plain
-    half = MAX_TEXT // 2 - 32
+    half = most // 2 - 32
     return f"{plain[:half]} … {len(plain) - 2 * half} characters cut … {plain[-half:]}"
 
 
@@ -172,7 +197,7 @@ def _text(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    if isinstance(error, OutlastError | BaseExceptionGroup):
+    if _is_a(error, OutlastError, BaseExceptionGroup):
         return _clean(cast("Any", error).message)
     return _text(error)
 
@@ -185,12 +210,13 @@ def _notes(error: BaseException) -> tuple[str, ...]:
 
 
 def _bases(kind: type) -> tuple[str, ...]:
-    own = [each for each in kind.__mro__[1:] if each.__module__ != "builtins"]
-    return tuple(_name(each) for each in own[:_MAX_BASES])
+    names = [_name(each) for each in kind.__mro__[1:] if each.__module__ != "builtins"]
+    return tuple(names[:_MAX_BASES])
 
 
 def _stack(error: BaseException) -> str:
-    frames = [_frame(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    raised_at = _field(BaseException, "__traceback__", error)
+    frames = [_frame(frame, line) for frame, line in traceback.walk_tb(raised_at)]
     if len(frames) > _MAX_FRAMES:
         half = _MAX_FRAMES // 2
         frames = [*frames[:half], f"… {len(frames) - 2 * half} frames cut …", *frames[-half:]]
@@ -199,7 +225,7 @@ def _stack(error: BaseException) -> str:
 
 def _frame(frame: FrameType, line: int) -> str:
     code = frame.f_code
-    return _clean(f"{PurePath(code.co_filename).name}:{line} in {code.co_qualname}")
+    return _clean(f"{PurePath(code.co_filename).name}:{line} in {code.co_qualname}", _MAX_NAME)
 
 
 def _details(error: BaseException) -> dict[str, Plain]:
@@ -211,7 +237,7 @@ def _details(error: BaseException) -> dict[str, Plain]:
         fields = {
             name: each
             for name, each in vars(error).items()
-            if name not in hidden and name[:1] != "_"
+            if _is_field_name(name) and name not in hidden and name[:1] != "_"
         }
     plain = {name: each for name, each in fields.items() if _is_plain(each)}
     return dict(islice(plain.items(), _MAX_DETAILS))
@@ -226,6 +252,11 @@ def _arguments(error: BaseException) -> dict[str, Any]:
     return {f"{n}": each for n, each in enumerate(arguments)}
 
 
+def _is_field_name(name: Any) -> bool:
+    # The dict of an instance takes any key; what is no name is not kept.
+    return type(name) is str and len(name) <= _MAX_NAME and _clean(name) == name
+
+
 def _is_plain(value: Any) -> bool:
     if type(value) is str:
         return len(value) <= MAX_TEXT and (value.isascii() or _clean(value) == value)
@@ -234,6 +265,12 @@ def _is_plain(value: Any) -> bool:
     if type(value) is int:
         return -(1 << 63) <= value < 1 << 63
     return value is None or type(value) is bool
+
+
+def is_too_deep(failure: Failure, depth: int = _MAX_DEPTH) -> bool:
+    """Say whether a failure is nested deeper than any that was captured."""
+    inner = failure.members if failure.cause is None else (*failure.members, failure.cause)
+    return bool(inner) and (depth <= 1 or any(is_too_deep(each, depth - 1) for each in inner))
 
 
 def rebuild(failure: Failure, raises: tuple[type[BaseException], ...] = ()) -> BaseException:

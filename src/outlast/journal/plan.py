@@ -10,14 +10,18 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-MAX_DEPTH = 200
-"""Deepest nesting of one value; a value that contains itself is found by it."""
+MAX_DEPTH = 100
+"""Deepest nesting of one value: what Python's stack bears, at five frames a level. A value that contains itself is found by it."""
+
+VALUE_NESTING = 2 * MAX_DEPTH + 2
+"""Deepest nesting of a stored value's JSON: each level may be tagged."""
 
 Step = str | int
 """One step of a path: a field or key, or an index."""
 
 _PATH_STEPS_SHOWN = 12
 _KEY_CHARACTERS_SHOWN = 40
+_TEXT_SHOWN = 200
 
 
 class Unfit(Exception):  # noqa: N818  (never seen outside: it becomes an Encode- or DecodeError)
@@ -26,12 +30,14 @@ class Unfit(Exception):  # noqa: N818  (never seen outside: it becomes an Encode
     Args:
         reason: What is wrong, without the value itself, since values may be secret.
         hint: What to do about it.
+        error: What the author's code raised, where that is the reason.
     """
 
-    def __init__(self, reason: str, hint: str = "") -> None:
+    def __init__(self, reason: str, hint: str = "", error: Exception | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.hint = hint
+        self.error = error
         self.steps: list[Step] = []
 
     def under(self, step: Step) -> Unfit:
@@ -52,7 +58,7 @@ def _step_text(step: Step) -> str:
         return f"[{step}]"
     if step in ("[]", "[key]"):  # in a type, not in a value
         return step
-    if step.isidentifier() and step.isascii():
+    if len(step) <= _KEY_CHARACTERS_SHOWN and step.isidentifier() and step.isascii():
         return f".{step}"
     text = step if len(step) <= _KEY_CHARACTERS_SHOWN else step[:_KEY_CHARACTERS_SHOWN] + "…"
     return f"[{json.dumps(text)}]"
@@ -146,12 +152,13 @@ class Plan:
         kind = kind_of(value)
         base = next((each for each in self.classes if issubclass(kind, each)), None)
         if base is not None:
+            name = shown_name(kind)
             return Unfit(
-                f"expected exactly {self.label}, got its subclass {type_name(kind)}, whose extra state would be lost",
-                f"convert it to {base.__name__}, or name {kind.__name__} in the annotation",
+                f"expected exactly {self.label}, got its subclass {name}, whose extra state would be lost",
+                f"convert it to {base.__name__}, or name {name.rpartition('.')[2]} in the annotation",
             )
         return Unfit(
-            f"expected {self.label}, got {type_name(kind)}", "change the value or its annotation"
+            f"expected {self.label}, got {shown_name(kind)}", "change the value or its annotation"
         )
 
     def misfit(self, data: Any) -> Unfit:
@@ -162,7 +169,7 @@ class Plan:
 def key_step(key: Any) -> str:
     """Return the step of a path that leads through a dict's key."""
     kind = kind_of(key)
-    return key if kind is str else f"<{type_name(kind)}>"
+    return key if kind is str else f"<{shown_name(kind)}>"
 
 
 def kind_of(value: object) -> type[Any]:
@@ -174,6 +181,34 @@ def type_name(kind: type[Any]) -> str:
     """Return the name of a type as people know it: `httpx.ConnectError`, but `ValueError`."""
     name = kind.__qualname__
     return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
+
+
+def shown_name(kind: type[Any]) -> str:
+    """Return the name of a value's type for a message: never long, always printable, whatever its metaclass does."""
+    try:
+        return printable(type_name(kind))
+    except Exception:  # noqa: BLE001  (a metaclass is the author's code)
+        return "a type whose name cannot be read"
+
+
+def printable(text: str) -> str:
+    """Return text for a message: cut where it is long, and escaped where a character cannot be seen or stored."""
+    shown = text if len(text) <= _TEXT_SHOWN else f"{text[:_TEXT_SHOWN]}…"
+    return shown if shown.isprintable() else ascii(shown)[1:-1]
+
+
+def unread(error: Exception) -> Unfit:
+    """Return the refusal of a value that raised when it was read; its text may hold what is secret."""
+    return Unfit(f"reading the value raised {shown_name(kind_of(error))}", error=error)
+
+
+def unrestored(error: Exception) -> Unfit:
+    """Return the refusal of data over which the author's code raised, as a default factory can."""
+    try:
+        said = f": {printable(str(error))}"
+    except Exception:  # noqa: BLE001  (an author's __str__ may raise anything)
+        said = ""
+    return Unfit(f"restoring the value raised {shown_name(kind_of(error))}{said}", error=error)
 
 
 def json_kind(data: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import structs
 
-from outlast.journal.plan import Plan, Unfit, Walk, key_step, type_name
+from outlast.journal.plan import Plan, Unfit, Walk, key_step, type_name, unread, unrestored
 
 ABSENT: Any = object()
 """Stands for a field without value."""
@@ -35,6 +35,30 @@ class Field:
         self.name = name
         self.plan = plan
         self.default = default
+
+
+def read_field(value: Any, name: str) -> Any:
+    """Return a field's value.
+
+    Raises: Unfit: It has none, or the author's code raised.
+    """
+    try:
+        return getattr(value, name)
+    except AttributeError:
+        raise Unfit("the field has no value") from None
+    except Exception as error:  # noqa: BLE001  (properties are the author's code)
+        raise unread(error) from None
+
+
+def make_default(make: Callable[[], Any]) -> Any:
+    """Return a new default.
+
+    Raises: Unfit: The author's code raised.
+    """
+    try:
+        return make()
+    except Exception as error:  # noqa: BLE001  (default factories are the author's code)
+        raise unrestored(error) from None
 
 
 class RecordPlan(Plan):
@@ -58,14 +82,17 @@ class RecordPlan(Plan):
         try:
             for field in self.fields:
                 name = field.name
-                each = getattr(value, name)
+                each = read_field(value, name)
                 if each is not msgspec.UNSET:
                     data[name] = field.plan.encode(each, walk)
         except Unfit as unfit:
             raise unfit.under(name) from None
-        except AttributeError:
-            raise Unfit("the field has no value").under(name) from None
-        self.check_rest(value)
+        try:
+            self.check_rest(value)
+        except Unfit:
+            raise
+        except Exception as error:  # noqa: BLE001  (a __dict__ may be the author's code)
+            raise unread(error) from None
         walk.depth -= 1
         return data
 
@@ -76,7 +103,10 @@ class RecordPlan(Plan):
         walk.enter(0)
         values = self.decode_fields(cast("dict[str, Any]", data), walk)
         walk.depth -= 1
-        return self.restore(values)
+        try:
+            return self.restore(values)
+        except Exception as error:  # noqa: BLE001  (a __post_init__ is the author's code)
+            raise unrestored(error) from None
 
     def decode_fields(self, data: Mapping[str, Any], walk: Walk) -> dict[str, Any]:
         """Return the value of each field, by name."""
@@ -89,7 +119,7 @@ class RecordPlan(Plan):
                 if each is not ABSENT:
                     values[name] = field.plan.decode(each, walk)
                 elif field.default is not None:
-                    values[name] = field.default()
+                    values[name] = make_default(field.default)
                 else:
                     raise Unfit(f"the field of {self.label} is missing", "give it a default")
         except Unfit as unfit:
@@ -272,9 +302,11 @@ class ModelPlan(RecordPlan):
                     f"the attribute is not a field of {self.label}", "declare it as a field"
                 ).under(name)
         private: Mapping[str, Any] = getattr(value, "__pydantic_private__", None) or {}
+        if not private:
+            return
         defaults = self._private()
         for name, each in private.items():
-            if name not in defaults or defaults[name] != each:
+            if name not in defaults or not _is_equal(defaults[name], each):
                 raise Unfit("a private attribute would be lost", "make it a field").under(name)
 
     def _private(self) -> dict[str, Any]:
@@ -300,9 +332,18 @@ class ModelPlan(RecordPlan):
 
     def _decode_extra(self, stored: Mapping[str, Any], walk: Walk) -> dict[str, Any]:
         known = {field.name for field in self.fields} | {"$set", "$absent"}
-        return {
-            name: self.rest.decode(each, walk) for name, each in stored.items() if name not in known
-        }
+        extra: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, each in stored.items():
+                if name in known:
+                    continue
+                if name.startswith("$"):
+                    raise Unfit("names that begin with $ are taken")
+                extra[name] = self.rest.decode(each, walk)
+        except Unfit as unfit:
+            raise unfit.under(name) from None
+        return extra
 
     def _restore(
         self, values: dict[str, Any], extra: dict[str, Any] | None, chosen: set[str]
@@ -315,6 +356,13 @@ class ModelPlan(RecordPlan):
             object.__setattr__(record, "__pydantic_extra__", extra)
             object.__setattr__(record, "__pydantic_private__", self._private() or None)
         return record
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception as error:  # noqa: BLE001  (an author's __eq__ may raise anything)
+        raise unread(error) from None
 
 
 def _names(data: Any) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outlast.journal.plan import Plan, Unfit, Walk, kind_of, type_name
+from outlast.journal.plan import Plan, Unfit, Walk, kind_of, shown_name
 
 MAX_INT_BITS = 14_000
 """Longest integer: a little under the 4,300 digits that Python and msgspec read as decimal text."""
@@ -60,7 +60,7 @@ class NullPlan(Plan):
         """Accept None alone."""
         if value is not None:
             raise Unfit(
-                f"expected None, got {type_name(kind_of(value))}",
+                f"expected None, got {shown_name(kind_of(value))}",
                 "annotate what the function returns",
             )
 

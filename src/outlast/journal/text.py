@@ -13,7 +13,7 @@ from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from pathlib import PurePath
 from typing import Any
 
-from outlast.journal.plan import Plan, Unfit, Walk, type_name
+from outlast.journal.plan import Plan, Unfit, Walk, type_name, unread
 from outlast.journal.scalar import check_int, check_text
 
 ONE_STRING = frozenset(
@@ -32,7 +32,11 @@ ONE_STRING = frozenset(
     }
 )
 _DURATION = re.compile(r"(-)?P(\d{1,9})DT(\d{1,5})(?:\.(\d{6}))?S", re.ASCII)
-_FRACTION = re.compile(r"(-?\d+)/(\d+)", re.ASCII)
+_ZONES = frozenset({"zoneinfo.ZoneInfo", "zoneinfo._zoneinfo.ZoneInfo"})
+_MOST_DIGITS = 4_300
+"""Digits of an integer in text: as many as JSON's own may have, whatever limit the program has set for Python's."""
+
+_FRACTION = re.compile(rf"(-?\d{{1,{_MOST_DIGITS}}})/(\d{{1,{_MOST_DIGITS}}})", re.ASCII)
 
 
 class StringPlan(Plan):
@@ -61,7 +65,12 @@ class StringPlan(Plan):
         """Write the value as text."""
         if type(value) not in self.classes:
             raise self.refuse(value)
-        text = self.write(value)
+        try:
+            text = self.write(value)
+        except Unfit:
+            raise
+        except Exception as error:  # noqa: BLE001  (a tzinfo is the author's code)
+            raise unread(error) from None
         walk.charge(len(text))
         check_text(text)
         return text
@@ -93,7 +102,7 @@ def string_plan(kind: type[Any]) -> Plan | None:
         return StringPlan(
             kind.__name__, (kind,), _write_fraction, lambda text: _read_fraction(kind, text)
         )
-    if name in {"zoneinfo.ZoneInfo", "zoneinfo._zoneinfo.ZoneInfo"}:
+    if name in _ZONES:
         return StringPlan(kind.__name__, (kind,), _write_zone, kind)
     return None
 
@@ -108,8 +117,11 @@ def write_datetime(moment: datetime) -> str:
             "a naive datetime means nothing on another machine",
             "give it a timezone, as datetime.now(UTC)",
         )
-    key = getattr(moment.tzinfo, "key", None)
-    return f"{moment.isoformat()}[{key}]" if isinstance(key, str) else moment.isoformat()
+    zone = moment.tzinfo
+    # Other classes have a key too, which names no zone.
+    if any(type_name(kind) in _ZONES for kind in type(zone).__mro__):
+        return f"{moment.isoformat()}[{_write_zone(zone)}]"
+    return moment.isoformat()
 
 
 def _read_datetime(text: str) -> datetime:
@@ -138,9 +150,12 @@ def _zone(key: str) -> tzinfo:
 
 
 def _write_zone(zone: Any) -> str:
-    if not isinstance(zone.key, str):
-        raise Unfit("a ZoneInfo without a key cannot be found again")
-    return zone.key
+    key = zone.key
+    try:
+        _zone(key)
+    except Exception:  # noqa: BLE001  (it was made from a file, under a name that may be anything)
+        raise Unfit("a ZoneInfo whose key names no zone cannot be found again") from None
+    return key
 
 
 def _write_time(moment: time) -> str:
@@ -170,6 +185,13 @@ def _read_duration(text: str) -> timedelta:
         seconds=sign * int(found[3]),
         microseconds=sign * int(found[4] or 0),
     )
+
+
+def _write_offset(zone: timezone) -> str:
+    offset = zone.utcoffset(None)
+    if zone.tzname(None) != timezone(offset).tzname(None):
+        raise Unfit("the name of a timezone would be lost", "use ZoneInfo, or one without a name")
+    return write_duration(offset)
 
 
 def _write_fraction(value: Any) -> str:
@@ -203,6 +225,7 @@ _STRINGS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     date: (_date_text, date.fromisoformat),
     time: (_write_time, time.fromisoformat),
     timedelta: (write_duration, _read_duration),
+    timezone: (_write_offset, lambda text: timezone(_read_duration(text))),
     bytes: (write_bytes, _read_bytes),
     bytearray: (write_bytes, lambda text: bytearray(_read_bytes(text))),
 }
@@ -223,7 +246,7 @@ def _int_text(value: int) -> str:
 
 
 def _int_of(text: str) -> int:
-    number = int(text)
+    number = int(text) if len(text) <= _MOST_DIGITS + 1 else 0
     if str(number) != text:  # one text per key, or two keys could become one
         raise ValueError(text)
     return number

@@ -14,6 +14,7 @@ from outlast.approvals.decision import Decision
 from outlast.effects.intent import Resolution
 from outlast.errors import DecodeError
 from outlast.journal.entry import (
+    ENTRY_NESTING,
     NO_OPERATION,
     AlarmRaised,
     ApprovalDecided,
@@ -27,6 +28,8 @@ from outlast.journal.entry import (
     StepCompleted,
     StepFailed,
 )
+from outlast.journal.failure import is_too_deep
+from outlast.journal.parse import parse, parse_as
 from outlast.replay.machine import Machine
 from outlast.replay.operation import ApprovalOperation, EffectOperation, StepOperation
 from outlast.store.change import Message, MessageKind, OperationDrop, StampedMessage
@@ -40,6 +43,11 @@ class CancelBody(msgspec.Struct, frozen=True):
 
     by: str = ""
     reason: str = ""
+
+
+_cancels = msgspec.json.Decoder(CancelBody)
+_decisions = msgspec.json.Decoder(Decision)
+_resolutions = msgspec.json.Decoder(Resolution)
 
 
 def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> Proposal:
@@ -76,7 +84,7 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
     message = stamped.message
     match message.kind:
         case MessageKind.SIGNAL:
-            msgspec.json.decode(message.body)
+            parse(message.body)
             if why := misfit(message.name, message.body):
                 # It must not end a run that somebody mistyped a value; the sender can send another one.
                 return _unfit_message(message, why)
@@ -84,12 +92,14 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
                 message.message_id, message.name, Raw(message.body), message.sender
             )
         case MessageKind.CANCEL:
-            body = msgspec.json.decode(message.body, type=CancelBody)
+            body = parse_as(_cancels, message.body)
             return CancelRequested(by=body.by or message.sender, reason=body.reason)
         case MessageKind.DECISION:
             return _decided(stamped, machine)
         case MessageKind.RESOLUTION | MessageKind.OUTCOME:
-            resolution = msgspec.json.decode(message.body, type=Resolution)
+            resolution = parse_as(_resolutions, message.body, nesting=ENTRY_NESTING)
+            if resolution.failure is not None and is_too_deep(resolution.failure):
+                return _unfit(resolution, "the failure is nested too deep", is_open=False)
             if resolution.generation != generation:
                 return _unfit(
                     resolution, "it speaks of another generation of this run", is_open=False
@@ -98,7 +108,7 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
 
 
 def _decided(stamped: StampedMessage, machine: Machine) -> Entry:
-    decision = msgspec.json.decode(stamped.message.body, type=Decision)
+    decision = parse_as(_decisions, stamped.message.body)
     operation = OperationId(decision.operation)
     found = machine.find(operation)
     if not isinstance(found, ApprovalOperation) or found.approval_id != decision.approval_id:

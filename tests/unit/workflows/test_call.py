@@ -300,6 +300,7 @@ def test_no_warning_when_a_run_is_evicted(pay):
     assert _dropped(lambda: Simulation([once, pay, hold]).run(scenario)) == []
 
 
+@pytest.mark.without_always_replay("each replay forgets the await again, and warns again")
 def test_forgotten_await_in_a_run_warns():
     """The guard that keeps files from workflow code does not keep the warning from its source line."""
     once = outlast.step(name="forgotten")(double)

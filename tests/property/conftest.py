@@ -1,0 +1,9 @@
+"""Property tests: laws that hold for whatever a search comes up with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# What several searches share stands in modules of this folder, and is imported by name.
+sys.path.insert(0, str(Path(__file__).parent))

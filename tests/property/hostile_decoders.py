@@ -1,0 +1,355 @@
+"""Every place where bytes from outside become data: what it is called with, what it may raise, and what valid input looks like."""
+
+# ruff: noqa: D103 - each decoder says by its name what it decodes
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import msgspec
+from msgspec import Raw
+
+from outlast.app import sqlite_file
+from outlast.approvals.decision import Decision
+from outlast.approvals.request import still_asks, subject_of
+from outlast.cli.output import plain
+from outlast.cli.run import _json
+from outlast.cli.text import parse_length
+from outlast.client.view import JournalEntry, status_of, view_of
+from outlast.demo.forge_state import Fault
+from outlast.demo.github import GitHub, _Pull
+from outlast.demo.github_error import error_of, redact
+from outlast.demo.manifest import pins_of
+from outlast.demo.model import _answer
+from outlast.demo.osv import read_record
+from outlast.effects.intent import Resolution
+from outlast.effects.retry import RetryPolicy
+from outlast.effects.standing import alarms, standings
+from outlast.errors import OutlastError
+from outlast.journal import entry as entries
+from outlast.journal.canonical import canonical
+from outlast.journal.codec import codec_for
+from outlast.journal.entry import (
+    KINDS,
+    AlarmRaised,
+    EffectIntended,
+    Entry,
+    EntryRow,
+    OperationId,
+    from_row,
+    to_row,
+)
+from outlast.journal.failure import Failure, capture, rebuild
+from outlast.journal.parse import parse, parse_as, read
+from outlast.replay.ledger import _Cover
+from outlast.store.change import (
+    ApprovalPut,
+    ApprovalRow,
+    Message,
+    MessageKind,
+    OperationPut,
+    RunHead,
+    RunKey,
+    StampedMessage,
+    Status,
+)
+from outlast.store.sqlite.damage import naming
+from outlast.store.sqlite.row import approval_of, head_of, operation_of, unfit_of, worker_of
+from outlast.worker.inbox import proposal_of
+from outlast.worker.step import rest_of
+from outlast.worker.wait import Waits
+from outlast.workflows.definition import AttemptOptions
+from outlast.workflows.message import Signal, misfit
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+RUN = RunKey("default", "r")
+
+
+@dataclasses.dataclass
+class Leaf:
+    when: datetime | str
+    count: int | None = None
+
+
+@dataclasses.dataclass
+class Tree:
+    leaves: tuple[Leaf, ...] = ()
+    children: list[Tree] = dataclasses.field(default_factory=list)
+    named: dict[str, Tree | Leaf] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+    """One decoder.
+
+    Args:
+        call: Takes bytes; returns data.
+        seeds: Valid input.
+        sites: The functions of `src/outlast` that it goes through, as `journal.codec:TypeCodec.decode`.
+        raises: What it may raise; nothing else.
+        never: Whether it may not raise at all.
+    """
+
+    call: Callable[[bytes], Any]
+    seeds: list[bytes]
+    sites: tuple[str, ...]
+    raises: tuple[type[Exception], ...] = (OutlastError,)
+
+
+OP = OperationId("r:1")
+FAILURE = capture(ExceptionGroup("many", [ValueError("x"), KeyError(1)]))
+SUBJECT = bytes(
+    subject_of(
+        b'{"title":"fix","diff":"+a"}',
+        [(entries.Cover("ship", action_sha256="a" * 64), {"place": '"here"'})],
+    ).body
+)
+SAMPLES: list[Entry] = [
+    entries.Started("flow", Raw(b'{"kind":"x"}'), b"0123456789abcdef", "r", "me"),
+    entries.Taken("3.11", "0.1"),
+    entries.StepCompleted(OP, "plan", Raw(b'{"a":[1,2.5,"x"]}')),
+    entries.StepFailed(OP, "plan", FAILURE),
+    entries.EffectIntended(OP, "ship", "k" * 32, Raw(b'{"place":"here"}'), Raw(b'{"place":"here"}'), "a" * 64,
+                           grant=entries.GrantUse("a~1", 0), epoch=3),
+    entries.EffectRefused(OP, "ship", FAILURE),
+    entries.EffectCompleted(OP, "ship", Raw(b'"sent"'), source="probe"),
+    entries.EffectFailed(OP, "ship", FAILURE),
+    entries.EffectInDoubt(OP, "ship", "cut off"),
+    entries.EffectCleared(OP, "ship", by="me"),
+    entries.TimerFired(OP),
+    entries.MessageReceived("m1", "go", Raw(b'{"a":"b"}'), "you"),
+    entries.ApprovalRequested(OP, "a~1", "boss", Raw(SUBJECT), "a" * 64, (entries.Cover("ship", where={"a": "1"}),), NOW, NOW),
+    entries.ApprovalDecided(OP, "a~1", True, "me", "fine", "a" * 64, NOW),
+    entries.ApprovalExpired(OP, "a~1"),
+    entries.CancelRequested("me", "late"),
+    entries.AlarmRaised(OP, "late_outcome", Raw(b'{"outcome":{"type":"step_failed","operation":"r:1","by":"me"}}')),
+    entries.Completed(Raw(b"[1,null,true]")),
+    entries.Failed(FAILURE),
+    entries.Cancelled(FAILURE),
+]  # fmt: skip
+BODIES = {str(type(one).__struct_config__.tag): to_row(one, 0, 0).body for one in SAMPLES}
+assert BODIES.keys() == KINDS.keys()
+
+
+def read_entry(kind: str) -> Callable[[bytes], Any]:
+    return lambda data: from_row(EntryRow(0, 0, kind, "r:1", "name", data))
+
+
+def show_entry(kind: str) -> Callable[[bytes], Any]:
+    return lambda data: repr(JournalEntry(0, 0, NOW, read_entry(kind)(data)))
+
+
+def raise_again(data: bytes) -> Any:
+    """Read, rebuild and capture a failure: only reading may fail."""
+    failure = read_entry("failed")(data).failure
+    again = capture(rebuild(failure))
+    return msgspec.json.encode(again)
+
+
+TREES = codec_for(Tree, where="a tree")
+WITH_DAYS = codec_for(dict[Any, Any] | list[Tree] | None, where="anything")
+SEND = Signal("hostile bytes", Tree)
+TREE = b'{"leaves":[{"when":{"$type":"datetime","value":"2026-01-01T00:00:00+00:00"},"count":1},{"when":"x"}],"children":[{"leaves":[]}],"named":{"a":{"$type":"Leaf","value":{"when":"y"}}}}'
+
+
+class NoMachine:
+    """A machine in which nothing is open."""
+
+    def find(self, operation: str) -> None:
+        """Find none."""
+        return
+
+
+def take_in(kind: MessageKind) -> Callable[[bytes], Any]:
+    def call(data: bytes) -> Any:
+        message = Message("m1", kind, "hostile bytes", "you", data)
+        machine: Any = NoMachine()
+        proposal = proposal_of(StampedMessage(message, NOW, 1), machine, 1)
+        assert proposal.consumed == "m1"
+        entry = proposal.entry
+        assert entry is not None
+        # What is written about a message can be read again, from any depth of the stack.
+        row = to_row(entry, 0, 0)
+        return from_row(row)
+
+    return call
+
+
+HEAD = RunHead(
+    run=RUN, generation=1, workflow="flow", fingerprint="", status=Status.WAITING, reason="", owner=None, epoch=1,
+    version=1, next_seq=1, digest=b"", wake_at=None, mail=False, lapses=0, created_at=NOW, changed_at=NOW, note=b"",
+)  # fmt: skip
+NOTE = b'{"timers":{"r:1":"2026-01-01T00:00:00Z"},"approvals":{},"retries":{},"signals":["go"],"in_doubt":{},"alarms":[]}'
+
+NAIVE_NOTE = NOTE.replace(b"00Z", b"00")
+
+
+def recall(data: bytes) -> Any:
+    waits = Waits()
+    waits.recall(data)
+    command: Any = SimpleNamespace(operation=OP, due=NOW, armed_at=NOW + timedelta(days=1))
+    waits.add_timer(command, NOW)
+    return waits.next_due()
+
+
+def rest_after(data: bytes) -> Any:
+    row = OperationPut("r:1", "step", "plan", 3, NOW, data)
+    return rest_of(row, NOW, AttemptOptions(RetryPolicy(), None, ()))
+
+
+def waiting(data: bytes) -> Any:
+    return status_of(msgspec.structs.replace(HEAD, note=data))
+
+
+def asked(body: bytes) -> Any:
+    put = ApprovalPut("a~1", "r:1", "boss", "a" * 64, NOW, NOW, (), body)
+    view = view_of(ApprovalRow(RUN, put, "pending", ("",), NOW))
+    return msgspec.json.encode(view)
+
+
+def approval_row(text: str) -> Any:
+    cells = (
+        "default",
+        "r",
+        "a~1",
+        "r:1",
+        "boss",
+        "a" * 64,
+        0,
+        0,
+        text,
+        text,
+        "pending",
+        0,
+        None,
+        "",
+        b"",
+    )
+    return approval_of(cells)
+
+
+def stored(read_row: Callable[[str], Any]) -> Callable[[bytes], Any]:
+    """Return a reader of a text column, as it is called: what is no UTF-8 never gets that far."""
+
+    def call(data: bytes) -> Any:
+        with naming("a row"):
+            return read_row(data.decode())
+
+    return call
+
+
+def of_text(function: Callable[[str], Any]) -> Callable[[bytes], Any]:
+    return lambda data: function(data.decode("utf-8", "surrogateescape"))
+
+
+def manifest(path: str) -> Callable[[bytes], Any]:
+    """Return a reader of a manifest's text, as it is called: what is no UTF-8 never gets that far."""
+
+    def call(data: bytes) -> Any:
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return ()
+        return pins_of(text, "x", path=path)
+
+    return call
+
+
+def problem_of(data: bytes) -> Any:
+    request = httpx.Request("POST", "http://localhost/")
+    return str(error_of(httpx.Response(422, content=data, request=request), redact))
+
+
+def intended(data: bytes) -> Any:
+    entry = EffectIntended(OP, "ship", "k", Raw(data), Raw(data), "")
+    return standings([(entry, NOW)], [])
+
+
+def pulls_of(data: bytes) -> Any:
+    client: Any = object.__new__(GitHub)
+    response = httpx.Response(200, content=data, request=httpx.Request("GET", "http://localhost/"))
+    return [pull.value() for pull in client._read(response, 200, list[_Pull])]
+
+
+def ordered(data: bytes) -> Any:
+    return [Fault.of(one) for one in [parse(data)]]
+
+
+def shown_result(data: bytes) -> Any:
+    return plain({"value": Raw(data)})
+
+
+WAIT = b'{"type":"demo.RateLimited","message":"x","details":{"retry_after":5.5}}'
+RECORD = b'{"id":"GHSA-1","affected":[{"package":{"ecosystem":"PyPI","name":"x"},"ranges":[{"type":"ECOSYSTEM","events":[{"introduced":"0"},{"fixed":"1.2"}]}],"versions":["1.0"]}]}'
+ANSWER = (
+    b'{"choices":[{"message":{"content":"{\\"version\\":\\"1.2\\",\\"rationale\\":\\"x\\"}"}}]}'
+)
+PULLS = b'[{"number":1,"html_url":"http://x/1","title":"x","state":"open","head":{"ref":"a","sha":"b","repo":{"full_name":"o/n"}},"base":{"ref":"main"}}]'
+TOML = b'[project]\ndependencies = ["x==1.0", "y>=2"]\n'
+RESOLUTION = msgspec.json.encode(Resolution("r:1", 1, "applied", Raw(b"5"), FAILURE))
+DECISION = msgspec.json.encode(Decision("a~1", "r:1", True, "me", "fine", "a" * 64))
+USAGE = __import__("typer").BadParameter
+_parse = ("journal.parse:parse_as",)
+
+DECODERS: dict[str, Decoder] = {
+    **{f"entry {kind}": Decoder(read_entry(kind), [body], ("journal.entry:from_row",)) for kind, body in BODIES.items()},
+    **{f"shown {kind}": Decoder(show_entry(kind), [body], ("client.view:JournalEntry.__repr__",)) for kind, body in BODIES.items()},
+    **{f"message {kind.value}": Decoder(take_in(kind), seeds, ("worker.inbox:_entry_of", "worker.inbox:_decided"), ())
+       for kind, seeds in {
+           MessageKind.SIGNAL: [TREE, b'"x"'], MessageKind.CANCEL: [b'{"by":"me","reason":"x"}'], MessageKind.DECISION: [DECISION],
+           MessageKind.RESOLUTION: [RESOLUTION], MessageKind.OUTCOME: [RESOLUTION]}.items()},
+    "failure": Decoder(raise_again, [BODIES["failed"]], ("journal.entry:from_row",)),
+    "codec": Decoder(TREES.decode, [TREE], ("journal.codec:TypeCodec.decode",)),
+    "codec of anything": Decoder(WITH_DAYS.decode, [b'{"a":[1,{}]}', b"[" + TREE + b"]", b"null"], ("journal.codec:TypeCodec.decode",)),
+    "signal": Decoder(lambda data: misfit("hostile bytes", data), [TREE], ("journal.codec:TypeCodec.decode",), ()),
+    "untyped value": Decoder(lambda data: read(data, "the result"), [TREE], ("client.handle:RunHandle._decode", "demo.stage:_url", "journal.parse:read", "journal.parse:read_as")),
+    "note": Decoder(recall, [NOTE, NAIVE_NOTE], ("worker.wait:Waits.recall",), ()),
+    "waits": Decoder(waiting, [NOTE], ("client.view:_waits_in",), ()),
+    "asked": Decoder(asked, [BODIES["approval_requested"]], ("client.view:_subject_in",), ()),
+    "subject": Decoder(lambda data: still_asks(data, SUBJECT), [SUBJECT], ("approvals.request:_without_hashes",), ()),
+    "cover": Decoder(lambda data: _Cover("a~1", 0, entries.Cover("ship"), data).arguments(), [SUBJECT], ("replay.ledger:_Cover.arguments",), ()),
+    "arguments of an intent": Decoder(intended, [b'{"a":1}'], ("effects.standing:_readable",), ()),
+    "alarm": Decoder(lambda data: alarms([(AlarmRaised(OP, "unfit_outcome", Raw(data)), NOW)]), [b'{"operation":"r:1","by":"me","why":"x"}', bytes(SAMPLES[16].detail)], ("effects.standing:_readable",), ()),
+    "last failure": Decoder(lambda data: standings([], [OperationPut("r:1", "step", "plan", 1, None, data)]), [msgspec.json.encode(FAILURE)], ("effects.standing:_failure",), ()),
+    "rest after a failure": Decoder(
+        rest_after, [msgspec.json.encode(FAILURE), WAIT], ("worker.step:rest_of",), ()
+    ),
+    "approval row": Decoder(stored(approval_row), [b'[{"effect":"ship","match_sha256":"x"}]', b'["r:1"]'], ("store.sqlite.row:approval_of",)),
+    "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1))), [b'["flow"]'], ("store.sqlite.row:worker_of",)),
+    "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b""))), [b"waiting"], ()),
+    "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode()))), [b"r:1"], ()),
+    "unfit builds": Decoder(stored(unfit_of), [b'"one"\n"two"'], ("store.sqlite.row:unfit_of",)),
+    "argument of a command": Decoder(of_text(_json), [TREE], ("cli.run:_json",), (USAGE,)),
+    "length of time": Decoder(of_text(parse_length), [b"15s", b"1.5h"], (), (ValueError,)),
+    "shown value": Decoder(shown_result, [TREE], ("cli.output:plain",)),
+    "URL": Decoder(of_text(sqlite_file), [b"sqlite:///x.db", b"postgres://a:b@[::1]:5/x"], ("app:_parts",)),
+    "OSV record": Decoder(read_record, [RECORD], ("demo.osv:read_record",)),
+    "answer of a model": Decoder(_answer, [ANSWER], ("demo.model:_answer",)),
+    "answer of GitHub": Decoder(problem_of, [b'{"message":"no","errors":[{"code":"x"},"y"]}'], ("demo.github_error:_problem",), ()),
+    "pull requests": Decoder(pulls_of, [PULLS], ("demo.github:GitHub._read",)),
+    "order of a fault": Decoder(ordered, [b'{"fault":"hold","on":"create","times":2}'], ("demo.forge_double:Handler._control", "demo.forge_state:Fault.of", "demo.forge_double:main", "demo.forge_double:_logged", "demo.forge_answer:Forge._create"), (ValueError,)),
+    "TOML": Decoder(manifest("pyproject.toml"), [TOML], ("demo.manifest:_toml",)),
+    "requirements": Decoder(manifest("requirements.txt"), [b"x==1.0 ; python_version > '3'\ny>=2\n"], ()),
+    "canonical form of what was read": Decoder(lambda data: canonical(read(data, "it")), [TREE], ("journal.parse:parse",)),
+    "typed JSON": Decoder(lambda data: parse_as(msgspec.json.Decoder(Failure), data), [msgspec.json.encode(FAILURE)], _parse, (ValueError,)),
+}  # fmt: skip
+
+EXCEPTIONS = {
+    "workflows.definition:Effect._action_sha256": "what `canonical` wrote a line before",
+    "approvals.request:subject_of": "what `canonical` and the codec wrote in the same call",
+    "replay.ledger:EffectLedger._nearest": "what `canonical` wrote of this call",
+    "cli.explain:_Teller.waits": "a time that `client.view` has checked",
+    "cli.show:_due": "a time that `client.view` has checked",
+    "demo.forge_state:RequestLog.records": "the double's own file, which it wrote in this demo",
+    "demo.forge_state:PullStore.__init__": "the double's own file, which it wrote in this demo",
+    "demo.forge_process:ForgeProcess.start": "the first line of a child process of the demo",
+    "demo.forge_process:ForgeProcess.pulls": "the double's own file, read by tests",
+    "demo.forge_process:ForgeProcess.log": "the double's own file, read by tests",
+    "demo.forge_double:Handler._serve": "the line of a request to the double, which another process of the demo made",
+    "demo.setting:Setting.bodies": "a tally that the demo wrote, read by tests",
+}
+"""Places that decode what the same process wrote, or the demo's own files, with the reason why they are no decoders."""
