@@ -56,7 +56,7 @@ from outlast.store.condition import (
     settle_approvals,
     unfit_after,
 )
-from outlast.store.moment import Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
+from outlast.store.moment import EPOCH, Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
 from outlast.store.protocol import SUSPECT_LAPSES, Claim, ClaimedRun, LiveWorker, RunImage
 
 _BOOT = "memory"
@@ -73,6 +73,7 @@ class _Item:
 class _Run:
     head: RunHead
     due: datetime | None
+    due_set_at: datetime = EPOCH
     stopped: Instant | None = None
     calls: bool = False
     unfit_builds: tuple[str, ...] = ()
@@ -81,10 +82,16 @@ class _Run:
     approvals: dict[str, ApprovalRow] = field(default_factory=dict[str, ApprovalRow])
     former_approvals: list[ApprovalRow] = field(default_factory=list[ApprovalRow])
 
-    def give_back(self, status: Status, due: datetime | None, stopped: Instant) -> None:
+    def give_back(
+        self, status: Status, due: datetime | None, stopped: Instant, now: datetime
+    ) -> None:
         """Leave the run without an owner."""
         self.head = replace(self.head, status=status, owner=None, wake_at=None)
-        self.due, self.stopped = due, stopped
+        self.due, self.due_set_at, self.stopped = due, now, stopped
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether it can be claimed; what was set by a wall clock that was ahead of now means nothing any more."""
+        return self.due is not None and (self.due <= now or self.due_set_at > now)
 
 
 @dataclass(slots=True)
@@ -251,11 +258,11 @@ class MemoryStore:
             )
             run.calls = last > seen
             run.head = replace(run.head, owner=None)
-            run.due = due_from(update, calls=run.calls, now=now)
+            run.due, run.due_set_at = due_from(update, calls=run.calls, now=now), now
             run.stopped = self._lease.instant()
 
     def _end(self, run: _Run, status: Status) -> None:
-        run.give_back(status, None, self._lease.instant())
+        run.give_back(status, None, self._lease.instant(), self._clock.now())
         run.operations.clear()
         for approval_id, row in run.approvals.items():
             if row.state == PENDING:
@@ -298,7 +305,7 @@ class MemoryStore:
         run.former_approvals.extend(run.approvals.values())
         run.approvals.clear()
         run.head, run.calls, run.unfit_builds = head, False, ()
-        run.due = None if change.worker else now
+        run.due, run.due_set_at = None if change.worker else now, now
         run.head = replace(head, mail=bool(self._unconsumed(run)))
         run.journals[change.generation] = [StampedRow(row, at) for row in change.entries]
         return Applied(at, run.head.epoch if change.worker else 0)
@@ -324,7 +331,7 @@ class MemoryStore:
         if run is None:
             return
         run.head = replace(run.head, mail=True)
-        run.calls = True
+        run.calls, run.due_set_at = True, now
         if run.head.owner is None and run.head.status is not Status.PAUSED:
             run.due = now if run.due is None else min(run.due, now)
 
@@ -400,7 +407,8 @@ class MemoryStore:
                 for run in self._runs.values()
                 if run.due is not None and run.head.workflow in workflows and _offered(run, build)
             )
-            due_now = self._one_suspect([key for due, key in parked if due <= now], worker)
+            can_go_on = [key for _, key in parked if self._runs[key].is_due(now)]
+            due_now = self._one_suspect(can_go_on, worker)
             taken = [self._take(self._runs[key], worker) for key in due_now[: max(limit, 0)]]
             next_due = next((due for due, _ in parked if due > now), None)
             return Claim(tuple(taken), tuple(mail), next_due, now)
@@ -454,9 +462,8 @@ class MemoryStore:
         for run in self._runs.values():
             if run.head.owner == worker:
                 paused = run.head.status is Status.PAUSED
-                run.give_back(
-                    Status.PAUSED if paused else Status.READY, None if paused else due, stopped
-                )
+                status = Status.PAUSED if paused else Status.READY
+                run.give_back(status, None if paused else due, stopped, self._clock.now())
                 run.head = replace(run.head, lapses=run.head.lapses + lapses)
                 run.calls = run.head.mail
 

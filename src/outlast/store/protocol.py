@@ -163,9 +163,10 @@ class Store(StoreReader, Protocol):
     async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
         """Take up to `limit` open runs of these workflows that have something to do and no living owner.
 
-        That is: `ready`; past `wake_at`; with mail; or owned by a worker whose lease lapsed or whose death is proved. A paused run is
-        never taken. A run whose unfit builds (`HeadUpdate.unfit_build`) include the worker's is taken for mail only. Claiming
-        leaves them as they are. A run whose row cannot be read, or whose status nobody knows, is skipped.
+        That is: `ready`; past `wake_at`; with mail; or owned by a worker whose lease lapsed or whose death is proved. A run that was
+        given back at a time which has not come yet is taken too: the wall clock was set back since, and its `wake_at` means nothing
+        any more. A paused run is never taken. A run whose unfit builds (`HeadUpdate.unfit_build`) include the worker's is taken for
+        mail only. Claiming leaves them as they are. A run whose row cannot be read, or whose status nobody knows, is skipped.
         Oldest first by the time since which it could have gone on. Takes nothing for a worker whose lease has lapsed.
 
         A worker owns one suspect at a time: of runs with `lapses` of `SUSPECT_LAPSES` or more at most one is taken, and none

@@ -10,6 +10,7 @@ from outlast.journal.entry import OperationId
 from outlast.store.change import Applied, OperationPut, Refused, RunKey
 from outlast.worker.executor import Executor
 from outlast.worker.proposal import Proposal
+from outlast.worker.wait import Rest
 from outlast.workflows.attempt import Attempt
 
 
@@ -48,7 +49,7 @@ class Bridge(Protocol):
         """
         ...
 
-    async def rest_until(self, operation: OperationId, due: datetime) -> None:
+    async def rest(self, operation: OperationId, rest: Rest) -> None:
         """Wait for the store's time; the run may be parked meanwhile."""
         ...
 

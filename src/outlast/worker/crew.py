@@ -14,7 +14,7 @@ from typing import Any
 from outlast.journal.entry import OperationId
 from outlast.store.change import RunKey
 from outlast.worker.bridge import RunLost
-from outlast.worker.wait import Waits
+from outlast.worker.wait import Rest, Waits
 
 logger = logging.getLogger("outlast.worker")
 
@@ -77,6 +77,8 @@ class Crew:
                 self.broken = error
 
         def ended(task: asyncio.Task[None]) -> None:
+            # What was cancelled before its first step has not awaited it.
+            work.close()
             if self._tasks.get(operation) is task:
                 del self._tasks[operation]
             self._changed()
@@ -85,12 +87,12 @@ class Crew:
         self._tasks[operation] = task
         task.add_done_callback(ended)
 
-    async def rest_until(self, operation: OperationId, due: datetime) -> None:
+    async def rest(self, operation: OperationId, rest: Rest) -> None:
         """Wait for the store's time; the run may be parked meanwhile."""
-        self._waits.retries[operation] = due
+        self._waits.add_rest(operation, rest, self._now())
         self._changed()
         try:
-            while (wait := (due - self._now()).total_seconds()) > 0:  # noqa: ASYNC110 - no event says that a clock was set
+            while (wait := rest.left(self._now())) > 0:  # noqa: ASYNC110 - no event says that a clock was set
                 await asyncio.sleep(min(wait, LOOK_AGAIN_SECONDS))
         finally:
             self._waits.retries.pop(operation, None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
 from outlast.clock import Clock
+from outlast.replay.machine import Machine
 from outlast.store.change import WorkerId
 from outlast.store.protocol import Store
+from outlast.worker.delivery import TurnCheck
 from outlast.worker.executor import Executor
 from outlast.worker.lease import Lease
 from outlast.worker.writer import Writer
@@ -20,6 +23,7 @@ class Deck:
 
     Args:
         idle: How long a run that only waits stays in memory.
+        check: Makes what looks at a run after each turn, of its machine, of what makes another one, and of its id.
     """
 
     store: Store
@@ -32,3 +36,4 @@ class Deck:
     build: str
     library: str
     idle: timedelta
+    check: Callable[[Machine, Callable[[], Machine], str], TurnCheck] | None = None

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from outlast.clock import Clock
 from outlast.journal.entry import Entry, StampedRow
 from outlast.replay.machine import Machine
+
+T = TypeVar("T")
 
 SLICE_SECONDS = 0.005
 """Replay gives the event loop back after so long: 50,000 entries must not stop every other run."""
@@ -21,16 +23,33 @@ Turn: TypeAlias = tuple[list[Entry], datetime, int]
 """The entries of one turn, when they were committed, and the turn's number."""
 
 
+class TurnCheck(Protocol):
+    """Looks at the machine after each turn, in the callback that delivered it; for tests."""
+
+    def __call__(self, turn: Turn, *, compare: bool) -> None:
+        """See a turn that was delivered.
+
+        Args:
+            compare: Look now. False for the turns of a run that is taken up, the last one apart.
+
+        Raises:
+            NonDeterminismError: Something is wrong; nothing more is delivered.
+        """
+        ...
+
+
 class Delivery:
     """The way of entries into one machine.
 
     Args:
         machine: Driven by nothing else.
+        check: Called after each turn.
     """
 
-    def __init__(self, machine: Machine, clock: Clock) -> None:
+    def __init__(self, machine: Machine, clock: Clock, check: TurnCheck | None = None) -> None:
         self._machine = machine
         self._clock = clock
+        self._check = check
         self.next_turn = 0
         """The number of the turn after those that were delivered."""
 
@@ -45,7 +64,9 @@ class Delivery:
             return
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        waiting = iter(turns_of(entries))
+        turns = turns_of(entries)
+        waiting = iter(turns)
+        taking_up = self.next_turn == 0
 
         def deliver_slice() -> None:
             until = self._clock.monotonic() + SLICE_SECONDS
@@ -55,6 +76,8 @@ class Delivery:
                         return
                     self._machine.deliver(turn[0], turn[1])
                     self.next_turn = turn[2] + 1
+                    if self._check is not None:
+                        self._check(turn, compare=not taking_up or turn is turns[-1])
                     if self._clock.monotonic() > until:
                         loop.call_soon(deliver_slice)
                         return
@@ -70,7 +93,7 @@ class Delivery:
 
     async def evict(self) -> None:
         """Take the run out of memory."""
-        await _in_callback(self._machine.evict)
+        await in_callback(self._machine.evict)
 
 
 def turns_of(entries: Sequence[tuple[Entry, StampedRow]]) -> list[Turn]:
@@ -84,19 +107,20 @@ def turns_of(entries: Sequence[tuple[Entry, StampedRow]]) -> list[Turn]:
     return turns
 
 
-async def _in_callback(function: Callable[[], None]) -> None:
+async def in_callback(function: Callable[[], T]) -> T:
+    """Call a function that drives a machine from a plain callback, where no task runs, and return what it returned."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
+    done: asyncio.Future[T] = loop.create_future()
 
     def call() -> None:
         try:
-            function()
+            result = function()
         except Exception as error:  # noqa: BLE001 - handed to whoever waits
             if not done.done():
                 done.set_exception(error)
         else:
             if not done.done():
-                done.set_result(None)
+                done.set_result(result)
 
     loop.call_soon(call)
-    await done
+    return await done

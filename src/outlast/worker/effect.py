@@ -28,7 +28,7 @@ from outlast.store.change import OperationDrop, OperationPut
 from outlast.worker.bridge import Bridge
 from outlast.worker.executor import Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
-from outlast.worker.step import log_failed, record_failure, timed_out
+from outlast.worker.step import log_failed, record_failure, rest_of, timed_out
 from outlast.worker.text import plain
 from outlast.workflows.attempt import Attempt
 from outlast.workflows.definition import Effect
@@ -75,18 +75,18 @@ class EffectRun:
         self._arguments = bytes(command.intent.effective)
         row = bridge.row(command.operation)
         self._failures = row.failures if row else 0
-        self._due = row.due_at if row else None
+        self._rest = rest_of(row, row.due_at, effect.options) if row and row.due_at else None
         self._began = 0.0
         # A due time stands in the row until the next attempt is announced: none has begun then, whatever clocks say.
         self._is_first = fresh
-        self._doubt = None if fresh or self._due is not None else self._recovered()
+        self._doubt = None if fresh or self._rest is not None else self._recovered()
 
     async def run(self) -> None:
         """Go on until there is an outcome, and post it."""
         # A thread of a former life of this process may still be in the middle of it.
         await self._bridge.executor.returned(self._bridge.run_key, self._operation)
-        if self._due is not None:
-            await self._bridge.rest_until(self._operation, self._due)
+        if self._rest is not None:
+            await self._bridge.rest(self._operation, self._rest)
         while True:
             if self._doubt is not None and not await self._may_call_again(self._doubt):
                 return

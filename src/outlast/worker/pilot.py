@@ -13,6 +13,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar, assert_never
 
 import msgspec
@@ -45,6 +46,7 @@ from outlast.replay.command import (
     StartTimer,
 )
 from outlast.replay.machine import Machine, Outcome
+from outlast.replay.operation import ApprovalOperation
 from outlast.store.change import (
     Applied,
     ApprovalWithdraw,
@@ -72,7 +74,7 @@ from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refu
 from outlast.worker.request import asking, ending
 from outlast.worker.step import run_step
 from outlast.worker.text import plain
-from outlast.worker.wait import Waits
+from outlast.worker.wait import Rest, Waits
 from outlast.workflows.attempt import Attempt
 
 T = TypeVar("T")
@@ -205,6 +207,11 @@ class Pilot:
         self._wake.set()
 
     @property
+    def epoch(self) -> int:
+        """The lease epoch under which it holds the run."""
+        return self._head.epoch
+
+    @property
     def ended(self) -> bool:
         """Whether the run was brought to its end here."""
         return self._ended
@@ -246,9 +253,9 @@ class Pilot:
         self.post(proposal)
         return await proposal.done
 
-    async def rest_until(self, operation: OperationId, due: datetime) -> None:
+    async def rest(self, operation: OperationId, rest: Rest) -> None:
         """Wait for the store's time; the run may be parked meanwhile."""
-        await self._crew.rest_until(operation, due)
+        await self._crew.rest(operation, rest)
 
     async def stand_by(self, operation: OperationId, seconds: float) -> None:
         """Wait without acting; a stop need not wait for that."""
@@ -280,16 +287,15 @@ class Pilot:
             one.put.approval_id for one in image.approvals if one.state == "pending"
         }
         entries = [(from_row(stamped.row), stamped) for stamped in image.rows]
-        started = entries[0][0]
-        assert isinstance(started, Started)
+        started = entries[0][0] if entries else None
+        if not isinstance(started, Started):
+            raise DecodeError(
+                "the run's journal does not begin with its start",
+                run=self.run_key.run_id,
+                hint="the store was changed by hand or is damaged",
+            )
         self._gate = Gate(started.namespace)
-        self._machine = Machine(
-            self._deck.registry.workflows[self._head.workflow],
-            tenant=self.run_key.tenant,
-            run_id=self.run_key.run_id,
-            generation=self._head.generation,
-        )
-        self._delivery = Delivery(self._machine, self.clock)
+        self._machine, self._delivery = self._new_machine()
         await self._delivery.deliver(entries)
         for entry, stamped in entries:
             self._alarms.add(entry, stamped.at)
@@ -303,6 +309,18 @@ class Pilot:
         if not any(isinstance(entry, Taken) for entry, _ in entries):
             python = f"{sys.version_info.major}.{sys.version_info.minor}"
             self.post(Proposal(Rank.ARRIVAL, Taken(python=python, library=self._deck.library)))
+
+    def _new_machine(self) -> tuple[Machine, Delivery]:
+        fresh = partial(
+            Machine,
+            self._deck.registry.workflows[self._head.workflow],
+            tenant=self.run_key.tenant,
+            run_id=self.run_key.run_id,
+            generation=self._head.generation,
+        )
+        machine, make = fresh(), self._deck.check
+        check = None if make is None else make(machine, fresh, self.run_key.run_id)
+        return machine, Delivery(machine, self.clock, check)
 
     async def _read(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Read from the store, however long it is away."""
@@ -393,7 +411,7 @@ class Pilot:
         if self._mail:
             self._mail = False
             known = {one.consumed for one in self._proposals}
-            latest: datetime | None = None
+            latest = max((one.at for one in self._proposals if one.consumed and one.at), default=None)
             for stamped in await self._read(lambda: self._deck.store.mail(self.run_key)):
                 self._mail_seen = max(self._mail_seen or 0, stamped.number)
                 if stamped.message.message_id in known:
@@ -543,9 +561,15 @@ class Pilot:
             self.post(Proposal(Rank.OUTCOME, refusal, guard=entry.operation))
             return
         if isinstance(entry, ApprovalExpired) and refused.reason == "not_due":
-            later = self.store_now() + timedelta(milliseconds=50)
-            self._waits.add_request(entry.operation, later, entry.approval_id)
+            # The clock was set back in between.
+            self._waits.add_request(entry.operation, self._expiry(entry), entry.approval_id)
         self._mail = True
+
+    def _expiry(self, entry: ApprovalExpired) -> datetime:
+        soon = self.store_now() + timedelta(milliseconds=50)
+        found = self._machine.find(entry.operation)
+        requested = found.requested if isinstance(found, ApprovalOperation) else None
+        return soon if requested is None else max(soon, requested.expires_at)
 
     # Waiting, parking, leaving
 

@@ -10,22 +10,25 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
 from outlast.journal.entry import OperationId, StepCompleted, StepFailed
 from outlast.journal.failure import Failure, capture
+from outlast.journal.parse import NotJsonError, parse_as
 from outlast.journal.place import place_of
 from outlast.replay.command import RunStep
 from outlast.store.change import OperationDrop, OperationPut
 from outlast.worker.bridge import Bridge
 from outlast.worker.executor import Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
+from outlast.worker.wait import Rest
 from outlast.workflows.definition import AttemptOptions, Step
 
 logger = logging.getLogger("outlast.worker")
 
+_failures = msgspec.json.Decoder(Failure)
 _LONGEST_ASKED = 86_400  # seconds; what asks for more is not believed
 
 
@@ -34,7 +37,7 @@ async def run_step(bridge: Bridge, command: RunStep, step: Step[..., object]) ->
     row = bridge.row(command.operation)
     failures = row.failures if row else 0
     if row and row.due_at:
-        await bridge.rest_until(command.operation, row.due_at)
+        await bridge.rest(command.operation, rest_of(row, row.due_at, step.options))
     while True:
         attempt = bridge.attempt(command.operation, step.name, failures + 1, "")
         ending = await bridge.executor.attempt(step, command.arguments, attempt)
@@ -66,7 +69,7 @@ async def record_failure(  # noqa: PLR0913 - the columns of one row
     failure: Failure,
 ) -> None:
     """Record a failed attempt that will be followed by another, and wait until that is due."""
-    gap = max(options.retry.gap(failures), asked_for(failure))
+    gap = gap_after(options, failures, failure)
     due = bridge.store_now() + gap
     row = OperationPut(
         operation=operation,
@@ -88,7 +91,20 @@ async def record_failure(  # noqa: PLR0913 - the columns of one row
         failure.message,
         f"{due:%Y-%m-%d %H:%M:%S} UTC",
     )
-    await bridge.rest_until(operation, due)
+    await bridge.rest(operation, Rest(due, gap))
+
+
+def gap_after(options: AttemptOptions, failures: int, failure: Failure) -> timedelta:
+    """Return how long to wait after the `failures`-th failed attempt: as long as the policy says, or the failure asks for."""
+    return max(options.retry.gap(failures), asked_for(failure))
+
+
+def rest_of(row: OperationPut, due: datetime, options: AttemptOptions) -> Rest:
+    """Return the rest that a former owner has recorded."""
+    try:
+        return Rest(due, gap_after(options, row.failures, parse_as(_failures, row.detail)))
+    except NotJsonError:
+        return Rest(due, options.retry.gap(row.failures))
 
 
 def log_failed(

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from outlast.journal.entry import ApprovalExpired, OperationId, TimerFired
+from outlast.journal.entry import ApprovalExpired, Moment, OperationId, TimerFired
+from outlast.journal.parse import NotJsonError, parse_as
 from outlast.replay.command import StartTimer
 from outlast.store.change import ApprovalExpire
 from outlast.worker.proposal import Proposal, Rank
 
 
 class _Note(msgspec.Struct):
-    timers: dict[str, datetime] = {}
+    timers: dict[str, Moment] = {}
+    retries: dict[str, Moment] = {}
+
+
+_notes = msgspec.json.Decoder(_Note)
 
 
 @dataclass(slots=True)
@@ -35,34 +40,64 @@ class _Timer:
             self.due = min(self.due, now + (self.asked.due - self.asked.armed_at))
 
 
+@dataclass(slots=True)
+class Rest:
+    """The wait between two attempts, and when it is over by the store's clock.
+
+    Args:
+        longest: No rest is longer: what lies farther ahead was set by a wall clock that was.
+    """
+
+    due: datetime
+    longest: timedelta
+
+    def judge(self, now: datetime) -> None:
+        """Bring the due time near again when the wall clock that had set it was far ahead."""
+        if self.due - now > self.longest:
+            self.due = now + self.longest
+
+    def left(self, now: datetime) -> float:
+        """Return for how many seconds the next attempt must still wait."""
+        self.judge(now)
+        return (self.due - now).total_seconds()
+
+
 class Waits:
     """The due times of one run."""
 
     def __init__(self) -> None:
-        self._noted: dict[str, datetime] = {}
+        self._noted = _Note()
         self._timers: dict[OperationId, _Timer] = {}
         self._requests: dict[OperationId, tuple[datetime, str]] = {}
-        self.retries: dict[OperationId, datetime] = {}
-        """When the next attempt of each operation is due that rests after a failure."""
+        self.retries: dict[OperationId, Rest] = {}
+        """The rest of each operation that waits for its next attempt after a failure."""
 
     def __bool__(self) -> bool:
         """Whether anything will come due."""
         return bool(self._timers or self._requests or self.retries)
 
     def recall(self, note: bytes) -> None:
-        """Take over what was noted about timers when the run was parked, so that a wait does not begin anew."""
+        """Take over what was noted when the run was parked, so that a wait does not begin anew."""
         try:
-            self._noted = msgspec.json.decode(note, type=_Note).timers
-        except msgspec.MsgspecError:
-            self._noted = {}
+            self._noted = parse_as(_notes, note)
+        except NotJsonError:
+            self._noted = _Note()
 
     def add_timer(self, asked: StartTimer, now: datetime) -> None:
         """Wait for a timer."""
         timer = _Timer(asked, asked.due)
         if asked.armed_at > now:
-            timer.due = min(asked.due, self._noted.get(asked.operation, asked.due))
+            timer.due = min(asked.due, self._noted.timers.get(asked.operation, asked.due))
         timer.judge(now)
         self._timers[asked.operation] = timer
+
+    def add_rest(self, operation: OperationId, rest: Rest, now: datetime) -> None:
+        """Wait for the next attempt of an operation."""
+        noted = self._noted.retries.pop(operation, None)
+        if noted is not None and rest.due - now > rest.longest:
+            rest.due = min(rest.due, noted)
+        rest.judge(now)
+        self.retries[operation] = rest
 
     def add_request(self, operation: OperationId, expires_at: datetime, approval_id: str) -> None:
         """Wait for a request to be decided, or to expire."""
@@ -76,8 +111,8 @@ class Waits:
     def take_due(self, now: datetime) -> list[Proposal]:
         """Return what is to be written about everything that is due, and wait for it no longer."""
         due: list[Proposal] = []
-        for timer in self._timers.values():
-            timer.judge(now)
+        for wait in (*self._timers.values(), *self.retries.values()):
+            wait.judge(now)
         for operation, timer in sorted(self._timers.items(), key=lambda item: item[1].due):
             if timer.due <= now:
                 del self._timers[operation]
@@ -99,12 +134,13 @@ class Waits:
 
     def wake_at(self) -> datetime | None:
         """Return when the run, parked now, has something to do by itself."""
-        return min([*self.retries.values(), *filter(None, [self.next_due()])], default=None)
+        rests = (rest.due for rest in self.retries.values())
+        return min([*rests, *filter(None, [self.next_due()])], default=None)
 
     def note(self) -> dict[str, Any]:
         """Return what the run waits for, for people."""
         return {
             "timers": {operation: timer.due for operation, timer in self._timers.items()},
             "approvals": {approval: due for due, approval in self._requests.values()},
-            "retries": dict(self.retries),
+            "retries": {operation: rest.due for operation, rest in self.retries.items()},
         }

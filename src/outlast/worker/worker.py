@@ -27,6 +27,7 @@ from outlast.store.change import (
     WorkerRow,
 )
 from outlast.store.protocol import Claim, ClaimedRun, Store
+from outlast.worker.always_replay import AlwaysReplay, is_always_replay_set
 from outlast.worker.deck import Deck
 from outlast.worker.executor import Executor
 from outlast.worker.lease import LEASE, Lease
@@ -66,6 +67,7 @@ class WorkerOptions:
         host: The machine's name, for people.
         pid: The process.
         library: Outlast's version.
+        always_replay: Replay each run after each turn, and compare; for tests. None: as `OUTLAST_ALWAYS_REPLAY` says.
     """
 
     lease: timedelta = LEASE
@@ -75,6 +77,7 @@ class WorkerOptions:
     host: str = ""
     pid: int = 0
     library: str = ""
+    always_replay: bool | None = None
 
 
 class Worker:
@@ -101,6 +104,8 @@ class Worker:
         self._random = random
         self._threads = threads
         self._options = options or WorkerOptions()
+        always = self._options.always_replay
+        self._always_replay = is_always_replay_set() if always is None else always
         self._closed = closed
         self._build = registry.build()
         self._workflows = frozenset(registry.workflows)
@@ -184,7 +189,7 @@ class Worker:
         if late:
             _, late = await asyncio.wait(late, timeout=_LAST_SECONDS)
         # The store is away: nothing can be given back, and the end of the lease will say so.
-        await _cancelled(*late)
+        await _cancelled(*(task for task in tasks if task in late))
         return not late
 
     async def kill(self) -> None:
@@ -260,6 +265,7 @@ class Worker:
             build=self._build,
             library=options.library,
             idle=options.idle,
+            check=AlwaysReplay if self._always_replay else None,
         )
         logger.info("worker %s: ready for %s", worker, ", ".join(row.workflows) or "nothing")
 
@@ -287,8 +293,11 @@ class Worker:
     async def _retire(self) -> None:
         """Forget the lives that are over; not while a thread acts, which may have begun in one of them."""
         while self._past and not self._executor.acting():
-            await self._store.retire(self._past[-1])
-            self._past.pop()
+            former = self._past[-1]
+            await self._store.retire(former)
+            # Two that stop the worker at once may have come here with the same life.
+            if former in self._past:
+                self._past.remove(former)
 
     async def _turn_for_ever(self) -> None:
         while True:
@@ -347,7 +356,10 @@ class Worker:
             self._unsure = True
             raise
         for head in heads:
-            if head.run not in self._pilots and head.workflow in self._workflows:
+            held = self._pilots.get(head.run)
+            # A pilot that does not know yet that its parking was written holds the run at the epoch before.
+            is_known = held is not None and held[0].epoch == head.epoch
+            if not is_known and head.workflow in self._workflows:
                 logger.info("run %s: ours without our knowing; taken up", head.run)
                 self._launch(ClaimedRun(head, timedelta(0)))
 

@@ -133,7 +133,7 @@ def test_a_decision_that_races_with_the_expiry(seed: int) -> None:
             await asyncio.sleep(0.05)
         (view,) = views
         until = (view.expires_at - sim.clock.now()).total_seconds()
-        await asyncio.sleep(until - 0.1 + sim._source("moment").uniform(0, 0.2))
+        await asyncio.sleep(until - 0.1 + sim.source("moment").uniform(0, 0.2))
         try:
             await sim.client.approvals.approve(
                 "r", view.approval_id, seen_sha256=view.subject_sha256

@@ -212,7 +212,7 @@ def test_a_signal_during_the_park_is_not_lost(seed: int) -> None:
     async def scenario(sim: Simulation) -> tuple[str, float]:
         await sim.start_worker()
         handle = await sim.client.start(wait_for_signal(), id="r")
-        await asyncio.sleep(0.9 + sim._source("moment").uniform(0, 0.5))
+        await asyncio.sleep(0.9 + sim.source("moment").uniform(0, 0.5))
         since = sim.clock.monotonic()
         await sim.client.handle("r").send(go, "hello")
         await sim.closed("r")
@@ -385,3 +385,30 @@ def test_a_clock_that_was_ahead_once_freezes_no_timer(seconds: float, kill: bool
 
     took = Simulation(CODE, longest=timedelta(hours=5)).run(scenario)
     assert seconds <= took <= seconds * (2 if kill and seconds < 10 else 1) + 20
+
+
+def test_a_run_that_comes_back_before_its_parking_was_answered_is_taken_up() -> None:
+    """Parked, due and claimed again while every answer is lost: what the worker owns by then is not what its pilot still holds."""
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker()
+        claimed: list[int] = []
+
+        def at_verb(moment: str, verb: str) -> None:
+            run = sim.invariants.runs.get(RunKey("default", "r"))
+            if run is None:
+                return
+            if (moment, verb) == ("after", "commit") and run.owner is None and not claimed:
+                worker.store.faults = Faults(lost_answer=1.0)
+            elif (moment, verb) == ("after", "claim") and run.epoch == 2:
+                claimed.append(run.epoch)
+            elif (moment, verb) == ("before", "owned") and claimed:
+                worker.store.faults = Faults()
+
+        worker.store.at_verb = at_verb
+        handle = await sim.client.start(wait_for_timer(5), id="r")
+        result = await handle.result()
+        assert claimed
+        return result
+
+    assert Simulation(CODE).run(scenario) == "after"

@@ -45,7 +45,7 @@ _GIVE_BACK = """
 UPDATE run SET
     owner = NULL, wake_at = NULL, calls = mail, lapses = min(lapses, 1000000) + ?, stopped_boot = ?, stopped = ?,
     status = CASE status WHEN 'paused' THEN 'paused' ELSE 'ready' END,
-    due = CASE status WHEN 'paused' THEN NULL ELSE ? END
+    due = CASE status WHEN 'paused' THEN NULL ELSE ? END, due_set_at = ?
 WHERE owner = ?
 """
 _MAIL = "SELECT tenant, run_id FROM run WHERE owner = ? AND mail = 1 ORDER BY tenant, run_id"
@@ -54,6 +54,11 @@ _DUE = f"""
 SELECT due, {HEAD}, stopped_boot, stopped FROM run
 WHERE workflow = ? AND due <= ? AND {_FITS} ORDER BY due, tenant, run_id
 """
+_SET_AHEAD = f"""
+SELECT due, {HEAD}, stopped_boot, stopped FROM run INDEXED BY run_due_set
+WHERE workflow = ?1 AND due_set_at > ?2 AND due > ?2 AND {_FITS.replace("?", "?3")} ORDER BY due, tenant, run_id
+"""
+"""Runs that were given back when the wall clock was ahead of now: their times mean nothing, and whoever takes them judges anew."""
 _NEXT_DUE = f"""
 SELECT due FROM run WHERE workflow = ? AND due > ? AND due < {END_OF_TIME} AND {_FITS} ORDER BY due LIMIT 1
 """
@@ -88,6 +93,12 @@ def register(writing: Writing, row: WorkerRow) -> None:
         writing.instant.nanos,
     )
     writing.database.run(f"REPLACE INTO worker ({WORKER}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+
+
+def registered(database: Database) -> set[WorkerId]:
+    """Return the ids of all workers; one that is damaged is changed, so that it is nobody's."""
+    rows = database.rows("SELECT CAST(worker AS BLOB) FROM worker")
+    return {WorkerId(worker.decode(errors="replace")) for (worker,) in rows}
 
 
 def renew(writing: Writing, worker: WorkerId) -> bool:
@@ -243,10 +254,11 @@ class Claiming:
             looks = [
                 open_looks.enter_context(
                     contextlib.closing(
-                        decoded(self._database, _DUE, (workflow, *values), _due_run, _LOST)
+                        decoded(self._database, sql, (workflow, *values), _due_run, _LOST)
                     )
                 )
                 for workflow in workflows
+                for sql in (_DUE, _SET_AHEAD)
             ]
             in_order = heapq.merge(*(filter(None, look) for look in looks), key=_place)
             if but:
@@ -309,4 +321,5 @@ def _place(run: _DueRun) -> tuple[int, RunKey]:
 def _give_back(
     writing: Writing, worker: WorkerId, due: int, stopped: Instant, *, lapses: int
 ) -> None:
-    writing.database.run(_GIVE_BACK, (lapses, stopped.boot, stopped.nanos, due, worker))
+    values = (lapses, stopped.boot, stopped.nanos, due, writing.micros, worker)
+    writing.database.run(_GIVE_BACK, values)

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import weakref
+from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import quote
 
@@ -62,23 +63,23 @@ class LockFolder:
         path = self._life(worker)
         if path in self._held:
             return False
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            # Shared, so that two that look at once do not take each other for the living worker.
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        finally:
-            os.close(descriptor)
-        return True
+        return _is_free(path)
 
     def bury(self, worker: WorkerId) -> None:
         """Remove what a dead worker left behind."""
         with contextlib.suppress(OSError):
             self._life(worker).unlink()
+
+    def sweep(self, registered: Collection[WorkerId]) -> None:
+        """Remove the files of processes that were killed before they had registered, or before they had cleaned up.
+
+        To be called while nobody can be between taking its lock and registering.
+        """
+        kept = {self._checkpoint, *self._held, *map(self._life, registered)}
+        with contextlib.suppress(OSError):
+            for path in set(self._folder.glob("*.lock")) - kept:
+                if _is_free(path):
+                    path.unlink(missing_ok=True)
 
     def hold_checkpointer(self) -> bool:
         """Return whether this process is the one that checkpoints, becoming it when nobody is."""
@@ -120,6 +121,22 @@ class LockFolder:
 
     def _life(self, worker: WorkerId) -> Path:
         return self._folder / f"{quote(worker, safe='')}.lock"
+
+
+def _is_free(path: Path) -> bool:
+    """Return whether the file is there and nobody holds its lock."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Shared, so that two that look at once do not take each other for the living worker.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _close_in_child() -> None:

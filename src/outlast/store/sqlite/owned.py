@@ -42,7 +42,7 @@ _SET_HEAD = (
     "UPDATE run SET status = ?, reason = ?, wake_at = ?, note = ? WHERE tenant = ? AND run_id = ?"
 )
 _GIVE_BACK = """
-UPDATE run SET owner = NULL, wake_at = ?, open = ?, due = ?, calls = ?, stopped_boot = ?, stopped = ?
+UPDATE run SET owner = NULL, wake_at = ?, open = ?, due = ?, calls = ?, stopped_boot = ?, stopped = ?, due_set_at = ?
 WHERE tenant = ? AND run_id = ?
 """
 _HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
@@ -118,7 +118,8 @@ def end_run(writing: Writing, key: tuple[str, str], generation: int) -> None:
         "UPDATE approval SET state = 'withdrawn' WHERE tenant = ? AND run_id = ? AND generation = ? AND state = 'pending'",
         (*key, generation),
     )
-    run(_GIVE_BACK, (None, 0, None, 0, writing.instant.boot, writing.instant.nanos, *key))
+    stopped = (writing.instant.boot, writing.instant.nanos)
+    run(_GIVE_BACK, (None, 0, None, 0, *stopped, writing.micros, *key))
 
 
 def find_approval(
@@ -217,7 +218,7 @@ def _write_head(
         calls = unread > seen
         due = micros_or_none(due_from(update, calls=calls, now=writing.now))
         stopped = (writing.instant.boot, writing.instant.nanos)
-        values = (wake_at, 1, due, int(calls), *stopped, *key)
+        values = (wake_at, 1, due, int(calls), *stopped, writing.micros, *key)
         writing.database.run(_GIVE_BACK, values)
 
 

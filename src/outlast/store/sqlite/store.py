@@ -140,15 +140,11 @@ class SQLiteStore:
 
         def hold_and_write() -> None:
             try:
-                self._locks.hold(row.worker)
-            except OSError as error:
-                raise StoreUnavailableError(
-                    f"no lock could be taken beside {self._path} ({error})",
-                    hint=f"this user must be allowed to write the folder {self._path}-workers",
-                ) from error
-            try:
+                # All within the transaction: so nobody sweeps a lock away that is taken and not yet registered.
                 with self._writer.immediate():
+                    self._hold(row.worker)
                     lease.register(self._now_writing(), row)
+                    self._locks.sweep(lease.registered(self._writer))
             except BaseException:
                 self._locks.forget(row.worker)
                 raise
@@ -300,6 +296,15 @@ class SQLiteStore:
             ) from error
         self._checkpointer = Checkpointer(self._writer, self._locks, f"{self._path}-wal")
         self._watch.follow(self._writer)
+
+    def _hold(self, worker: WorkerId) -> None:
+        try:
+            self._locks.hold(worker)
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"no lock could be taken beside {self._path} ({error})",
+                hint=f"this user must be allowed to write the folder {self._path}-workers",
+            ) from error
 
     def _open_reader(self) -> None:
         self._open_readers.append(open_reader(self._path, self._options))

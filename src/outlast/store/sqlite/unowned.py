@@ -31,8 +31,8 @@ from outlast.store.sqlite.scope import Writing
 _HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
 _ADD_RUN = """
 INSERT INTO run (tenant, run_id, generation, workflow, fingerprint, status, owner, epoch, next_seq, mail,
-    created_at, changed_at, due, stopped_boot, stopped)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    created_at, changed_at, due, due_set_at, stopped_boot, stopped)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD_ENTRY = f"INSERT INTO entry (tenant, run_id, generation, seq, turn, kind, operation, name, at, body) VALUES ({'?, ' * 9}?)"
 _STOPPED = "SELECT stopped_boot, stopped FROM run WHERE tenant = ? AND run_id = ?"
@@ -51,7 +51,7 @@ VALUES (?1, ?2, (SELECT ifnull(max(number), 0) + 1 FROM message WHERE tenant = ?
     ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 """
 _OFFER = """
-UPDATE run SET mail = 1, calls = 1,
+UPDATE run SET mail = 1, calls = 1, due_set_at = ?1,
     due = CASE WHEN owner IS NULL AND status <> 'paused' THEN min(ifnull(due, ?1), ?1) END
 WHERE tenant = ?2 AND run_id = ?3
 """
@@ -125,7 +125,7 @@ def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, stopped
         len(change.entries),
         mail,
     )
-    return (*key, change.generation, *names, at, at, due, *stopped)
+    return (*key, change.generation, *names, at, at, due, writing.micros, *stopped)
 
 
 def _put_message(writing: Writing, change: PutMessage) -> Verdict:

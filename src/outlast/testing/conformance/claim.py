@@ -77,6 +77,27 @@ class ClaimConformance:
         assert (claim.runs[0].head.wake_at, claim.next_due) == (None, None)
 
     @scenario
+    async def test_clock_that_was_ahead_hides_nothing(self, bench: Bench) -> None:
+        """What was started, parked or sent while the wall clock was ahead is taken when it is right again; parked anew, it waits."""
+        right = bench.clock.now()
+        bench.clock.set_wall(right + timedelta(days=365))
+        head = await bench.owned("parked")
+        waiting = await bench.start("sent", worker=WorkerId("w1"))
+        await bench.start("started")
+        await bench.apply(parking(head, wake_at=bench.clock.now() + SECOND))
+        await bench.apply(parking(await bench.head(waiting)))
+        await bench.apply(sending(waiting))
+        bench.clock.set_wall(right)
+        claim = await bench.claim(WorkerId("w1"))
+        taken = {one.head.run.run_id: one.head for one in claim.runs}
+        assert set(taken) == {"parked", "sent", "started"}
+        await bench.apply(parking(taken["parked"], wake_at=right + SECOND))
+        claim = await bench.claim(WorkerId("w1"))
+        assert (claim.runs, claim.next_due) == ((), right + SECOND)
+        bench.clock.advance(SECOND)
+        assert (await bench.claim_one(WorkerId("w1"))).run == head.run
+
+    @scenario
     async def test_waiting_without_alarm_is_not_taken(self, bench: Bench) -> None:
         """A run that waits for a message alone is left until one comes."""
         head = await bench.owned()

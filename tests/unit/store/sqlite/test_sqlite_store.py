@@ -20,6 +20,7 @@ from outlast.testing.conformance.bench import (
     LEASE,
     WORKFLOWS,
     following,
+    parking,
     row,
     sending,
     starting,
@@ -109,6 +110,30 @@ def test_changed_migration_is_refused(tmp_path):
     edit(path, "UPDATE migration SET checksum = 'other'")
     with pytest.raises(StoreCorruptError, match="another text of 0001"):
         opening(path)
+
+
+def test_file_of_the_first_schema_goes_on(tmp_path):
+    """A file that knows only the first migration gets the others, and its runs wait and are taken as before."""
+    path = tmp_path / "s.db"
+
+    async def fill(bench):
+        head = await bench.owned("parked")
+        await bench.start("ready")
+        await bench.apply(parking(head, wake_at=bench.clock.now() + timedelta(seconds=5)))
+        await bench.store.retire(WorkerId("w1"))
+
+    async def go_on(bench):
+        worker = await bench.worker("w2")
+        before = [one.head.run.run_id for one in (await bench.claim(worker)).runs]
+        bench.clock.advance(timedelta(seconds=5))
+        return before, (await bench.claim_one(worker)).run.run_id
+
+    with_bench(path, fill)
+    edit(
+        path,
+        "DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN due_set_at; DELETE FROM migration WHERE number > 1",
+    )
+    assert with_bench(path, go_on) == (["ready"], "parked")
 
 
 def test_foreign_database_is_refused_unchanged(tmp_path):
@@ -360,6 +385,25 @@ def test_unfinished_registration_holds_no_lock(tmp_path):
             await there.register(registration)
         await here.close()
         await there.close()
+
+    asyncio.run(main())
+
+
+def test_locks_of_workers_that_never_registered_are_swept(tmp_path):
+    """A process that is killed between taking its lock and registering leaves a file; the next registration removes it."""
+    path = tmp_path / "s.db"
+
+    async def main():
+        clock = ManualClock()
+        mine, dead, living = [await open_sqlite(path, clock=clock) for _ in range(3)]
+        dead._locks.hold(WorkerId("dead"))
+        await dead.abandon()
+        living._locks.hold(WorkerId("living"))
+        await Bench(mine, clock).worker("w1")
+        left = {one.name for one in (tmp_path / "s.db-workers").glob("*.lock")}
+        assert left == {"w1.lock", "living.lock"}
+        await living.abandon()
+        await mine.abandon()
 
     asyncio.run(main())
 
