@@ -1,8 +1,17 @@
-"""Hypothesis profiles: `quick` by default, `soak` by `--hypothesis-profile=soak`. Neither judges by time."""
+"""Hypothesis profiles: `quick` by default, `soak` by `--hypothesis-profile=soak`. Neither judges by time.
+
+Always-replay is on for every test, and for every process that a test starts: whatever a worker runs is replayed after each of its
+turns. A test whose code is not deterministic on purpose says so with the mark `without_always_replay(why)`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from outlast.testing import always_replay
 
 settings.register_profile(
     "quick", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -16,3 +25,20 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("quick")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the mark."""
+    config.addinivalue_line(
+        "markers", "without_always_replay(why): runs are not replayed after each turn"
+    )
+
+
+@pytest.fixture(autouse=True)
+def _always_replay(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Replay each run after each turn, and fail the test when that shows a difference."""
+    if request.node.get_closest_marker("without_always_replay") is not None:
+        yield
+        return
+    with always_replay():
+        yield

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from outlast.client import Birth, Client
 from outlast.errors import DefinitionError, StoreUnavailableError
@@ -136,8 +136,18 @@ def store_url(url: str | None = None) -> str:
 
 def sqlite_file(url: str) -> str:
     """Return the file that a `sqlite:` URL names, or an empty string for another kind of store."""
-    parts = urlsplit(url)
+    parts = _parts(url)
     return unquote(parts.path[1:]) if parts.scheme == "sqlite" and not parts.netloc else ""
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:  # its text may hold the password
+        raise StoreUnavailableError(
+            "the store's URL is no URL",
+            hint="use sqlite:///file.db (relative), sqlite:////var/lib/file.db (absolute) or memory://",
+        ) from None
 
 
 async def open_store(url: str | None = None, *, create: bool = True) -> Store:
@@ -152,10 +162,22 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
     """
     url = store_url(url)
     if file := sqlite_file(url):
+        if "\0" in file:
+            raise StoreUnavailableError(
+                f"{file[:200]!r} is no name of a file", hint="name another file"
+            )
         from outlast.store.sqlite.store import open_sqlite
 
-        return await open_sqlite(file, clock=SystemClock(), create=create)
-    if urlsplit(url).scheme == "memory":
+        try:
+            file.encode()
+            return await open_sqlite(file, clock=SystemClock(), create=create)
+        except (OSError, UnicodeEncodeError) as error:
+            raise StoreUnavailableError(
+                f"{file[:200]!r} cannot be opened: {getattr(error, 'strerror', None) or 'it is no name of a file'}",
+                hint="name another file",
+            ) from error
+    scheme = _parts(url).scheme
+    if scheme == "memory":
         from outlast.store.memory import MemoryStore
 
         if not create:
@@ -164,7 +186,7 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
                 hint="name a file: sqlite:///file.db",
             )
         return MemoryStore(SystemClock())
-    if urlsplit(url).scheme.partition("+")[0] in {"postgres", "postgresql"}:
+    if scheme.partition("+")[0] in {"postgres", "postgresql"}:
         raise StoreUnavailableError(
             "PostgreSQL is not there yet; this version of Outlast keeps its work in SQLite",
             hint="use sqlite:///file.db (relative) or sqlite:////var/lib/file.db (absolute)",

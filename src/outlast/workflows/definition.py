@@ -49,7 +49,8 @@ class Definition(Generic[P, R]):
     kind = "function"
 
     def __init__(self, function: Callable[..., Any], name: str = "") -> None:
-        if not inspect.isroutine(function):
+        # From Python 3.14 on, a `functools.partial` passes for a routine; it has no name to be found by.
+        if not (inspect.isroutine(function) and hasattr(function, "__name__")):
             raise DefinitionError(
                 f"@{self.kind} was put on {function!r}, which is no function",
                 hint="decorate a function, once",

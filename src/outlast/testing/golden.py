@@ -1,0 +1,214 @@
+"""Golden journals: what a run once wrote, with where it stood after each turn, kept in a file for the code of all days to come.
+
+    text = (await record(store, registry, RunKey("default", "fix-1"))).to_json()      # once; commit the file
+    Golden.from_json(text).check(Registry([plan, open_pull_request, fix]))            # in every test run, on every interpreter
+
+Law: whatever Outlast and the workflow's code become, a journal that was written must replay from every prefix to the same stand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from outlast.errors import DecodeError, NonDeterminismError, RunNotFoundError
+from outlast.journal.entry import Entry, EntryRow, from_row
+from outlast.replay.machine import Machine
+from outlast.replay.stand import (
+    Commands,
+    Difference,
+    Stand,
+    differences_of,
+    note_commands,
+    stand_of,
+)
+from outlast.store.change import RunKey
+from outlast.store.protocol import StoreReader
+from outlast.worker.delivery import in_callback
+from outlast.workflows.registry import Registry
+
+FORMAT = 1
+"""Of the file and of the rows in it."""
+
+VOLATILE = ("python", "library", "stack")
+"""Fields of entries that say who wrote them, and may differ when the same run is recorded again."""
+
+_VOLATILE = re.compile(rf'"({"|".join(VOLATILE)})":"(?:[^"\\]|\\.)*"')
+
+
+class GoldenRow(Struct, frozen=True):
+    """A row of the journal as the store keeps it; the body is its exact text."""
+
+    seq: int
+    turn: int
+    kind: str
+    operation: str
+    name: str
+    at: datetime
+    body: str
+
+
+class Golden(Struct, frozen=True):
+    """A recorded run.
+
+    Args:
+        stands: Where the run stood after each turn, its tasks without lines of code. What is empty is left out.
+    """
+
+    format: int
+    workflow: str
+    tenant: str
+    run_id: str
+    generation: int
+    rows: tuple[GoldenRow, ...]
+    stands: tuple[dict[str, Any], ...]
+
+    def to_json(self) -> str:
+        """Return the text to keep: one value a line, so that a difference shows."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Golden:
+        """Return what `to_json` wrote.
+
+        Raises:
+            DecodeError: It is no golden journal of a known format.
+        """
+        try:
+            golden = msgspec.json.decode(text, type=Golden)
+        except msgspec.MsgspecError as error:
+            raise DecodeError(
+                f"this is no golden journal: {error}", hint="record it anew"
+            ) from error
+        if golden.format != FORMAT:
+            raise DecodeError(f"a golden journal of format {golden.format} cannot be read")
+        return golden
+
+    def steady(self) -> Golden:
+        """Return it without what depends on who recorded it: `VOLATILE`."""
+        rows = tuple(
+            msgspec.structs.replace(row, body=_VOLATILE.sub(r'"\1":""', row.body))
+            for row in self.rows
+        )
+        return msgspec.structs.replace(self, rows=rows)
+
+    def check(self, registry: Registry) -> None:
+        """Replay every prefix on a machine of its own, and all turns on one from which commands are taken as a worker takes them.
+
+        To be called from a plain function: a machine is not driven from within a task.
+
+        Raises:
+            NonDeterminismError: The code of today does not stand where the run stood.
+            DecodeError: A recorded value does not fit the type that the code names.
+        """
+        self._check_live(registry)
+        for length in range(1, len(self.stands) + 1):
+            machine = self.machine(registry)
+            try:
+                for turn, at in self.turns()[:length]:
+                    machine.deliver(turn, at)
+                self._compare(length, stand_of(machine, note_commands({}, machine)))
+            finally:
+                machine.evict()
+            if machine.pinned or machine.take_commands():
+                raise self._error(length, "the code acts, or stays, when it is taken out of memory")
+
+    def _check_live(self, registry: Registry) -> None:
+        machine = self.machine(registry)
+        try:
+            for length, stand in enumerate(_stands(machine, self.turns()), 1):
+                self._compare(length, stand)
+                machine.take_commands()
+        finally:
+            machine.evict()
+
+    def _compare(self, length: int, stand: Stand) -> None:
+        found = differences_of(self.stands[length - 1], _kept(stand))
+        if found:
+            raise self._error(length, "the replay does not stand where the run stood", *found)
+
+    def _error(self, length: int, what: str, *found: Difference) -> NonDeterminismError:
+        turn = self.turns()[length - 1][0]
+        names = ", ".join(type(entry).__name__ for entry in turn)
+        sides = [
+            line
+            for one in found
+            for line in (f"  {one.what}", f"    run:    {one.one}", f"    replay: {one.other}")
+        ]
+        return NonDeterminismError(
+            "\n".join([f"after {length} turns (the last is {names}), {what}", *sides]),
+            run=self.run_id,
+            hint="journals like this one are in flight: change the code so that it replays them, not the file",
+        )
+
+    def machine(self, registry: Registry) -> Machine:
+        """Return a machine to which nothing was delivered yet."""
+        return Machine(
+            registry.workflows[self.workflow],
+            tenant=self.tenant,
+            run_id=self.run_id,
+            generation=self.generation,
+        )
+
+    def turns(self) -> list[tuple[list[Entry], datetime]]:
+        """Return the entries of each turn, and when they were committed."""
+        turns = [list(rows) for _, rows in groupby(self.rows, lambda row: row.turn)]
+        return [([from_row(_stored(row)) for row in turn], turn[0].at) for turn in turns]
+
+
+async def record(
+    store: StoreReader, registry: Registry, run: RunKey, *, generation: int | None = None
+) -> Golden:
+    """Return the golden journal of a run: its rows, and where the code of today stands after each turn.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+    """
+    head = await store.head(run)
+    if head is None:
+        raise RunNotFoundError(
+            "there is no such run", run=run.run_id, hint="check its id and tenant"
+        )
+    number = generation or head.generation
+    rows = [
+        GoldenRow(
+            one.row.seq, one.row.turn, one.row.kind, one.row.operation, one.row.name, one.at,
+            one.row.body.decode(),
+        )
+        for one in await store.journal(run, generation=number)
+    ]  # fmt: skip
+    golden = Golden(FORMAT, head.workflow, run.tenant, run.run_id, number, tuple(rows), ())
+    return await in_callback(lambda: _with_stands(golden, registry))
+
+
+def _with_stands(golden: Golden, registry: Registry) -> Golden:
+    machine = golden.machine(registry)
+    try:
+        stands = tuple(_kept(stand) for stand in _stands(machine, golden.turns()))
+    finally:
+        machine.evict()
+    return msgspec.structs.replace(golden, stands=stands)
+
+
+def _stands(machine: Machine, turns: list[tuple[list[Entry], datetime]]) -> Iterator[Stand]:
+    commands: Commands = {}
+    for turn, at in turns:
+        machine.deliver(turn, at)
+        yield stand_of(machine, note_commands(commands, machine))
+
+
+def _kept(stand: Stand) -> dict[str, Any]:
+    """Return what is kept of a stand: lines of code change, and most parts are empty most of the time."""
+    parts = {**asdict(stand), "tasks": list(stand.tasks)}
+    return {name: part for name, part in parts.items() if part}
+
+
+def _stored(row: GoldenRow) -> EntryRow:
+    return EntryRow(row.seq, row.turn, row.kind, row.operation, row.name, row.body.encode())

@@ -1,0 +1,235 @@
+"""What happens around each golden run: who sends, decides, dies and resolves. All chance is seeded, all time is simulated."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import workflows as flows
+
+from outlast.client import RunHandle
+from outlast.store.change import Message, MessageKind, PutMessage, RunKey
+from outlast.testing import Simulation
+from outlast.testing.golden import Golden, record
+from outlast.worker.worker import WorkerOptions
+from outlast.workflows.registry import Registry
+
+JOURNALS = Path(__file__).parent / "journals" / "v1"
+OPTIONS = WorkerOptions(library="simulated", idle=timedelta(seconds=2))
+
+
+@dataclass
+class Play:
+    """A run in a simulation, as a script sees it."""
+
+    sim: Simulation
+    handle: RunHandle[Any]
+
+    @property
+    def run(self) -> RunKey:
+        """The key of the run."""
+        return RunKey("default", self.handle.id)
+
+    async def decide(self, *, yes: bool = True, reason: str = "") -> None:
+        """Decide the next request."""
+        while not (views := await self.sim.client.approvals.list(run_id=self.handle.id)):
+            await asyncio.sleep(1)
+        view = views[0]
+        act = self.sim.client.approvals.approve if yes else self.sim.client.approvals.deny
+        await act(view.run_id, view.approval_id, seen_sha256=view.subject_sha256, reason=reason)
+
+    async def waits(self, status: str) -> None:
+        """Wait until the run is parked."""
+        await self.sim.until(self.handle.id, lambda head: head.status == status)
+
+    async def put(self, kind: MessageKind, name: str, body: bytes) -> None:
+        """Put a message into the inbox as it is."""
+        message = Message(f"raw/{name}", kind, name, "somebody", body)
+        await self.sim.client.commit(PutMessage(self.run, message))
+
+    async def replace_worker(self) -> None:
+        """Wait until the first worker is dead, and start another one."""
+        while not self.sim.workers[-1].process.dead:
+            await asyncio.sleep(0.5)
+        await self.sim.start_worker()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One golden run.
+
+    Args:
+        call: Makes the call of the workflow.
+        script: What happens meanwhile.
+        trouble: What the attempts of effects do, one after another.
+        generation: The one that is kept.
+        ends: The kind of the last entry.
+    """
+
+    call: Callable[[], Any]
+    script: Callable[[Play], Awaitable[None]] | None = None
+    trouble: tuple[str, ...] = ()
+    generation: int = 1
+    ends: str = "completed"
+
+
+async def talk(play: Play) -> None:
+    """Send to a run that is not there yet what waits, then several at once, then what does not fit or cannot be read."""
+    handle = play.handle
+    await handle.send(flows.word, "early", id="1")
+    await handle.send(flows.number, 3, id="2")
+    await handle.send(flows.word, "early too", id="3")
+    await asyncio.sleep(5)
+    await handle.send("number", "five", id="4")
+    await play.put(MessageKind.RESOLUTION, "nonsense", b'{"no": "resolution"}')
+    await play.put(MessageKind.DECISION, "1~r:7", _DECISION)
+    await play.waits("waiting")
+    for n in (1, 2, 7):
+        await handle.send(flows.number, n, id=f"n{n}")
+    await asyncio.sleep(30)
+    await handle.send(flows.word, "late", id="5")
+
+
+_DECISION = b'{"approval_id":"1~r:7","operation":"r:7","approved":true,"by":"ann","reason":"","subject_sha256":""}'
+
+
+async def cancel(play: Play) -> None:
+    """Cancel the run when it waits."""
+    await play.waits("waiting")
+    await play.handle.cancel("no longer needed")
+
+
+async def resolve_steps(play: Play) -> None:
+    """Answer in place of the steps."""
+    await play.waits("waiting")
+    await play.handle.resolve("r:1", applied=5, reason="read from the paper")
+    await asyncio.sleep(10)
+    await play.handle.resolve("r:2", failed="nobody knows", reason="asked around")
+
+
+async def say_yes(play: Play) -> None:
+    """Approve."""
+    await play.decide(reason="looks good")
+
+
+async def say_no(play: Play) -> None:
+    """Deny."""
+    await play.decide(yes=False, reason="not on a Friday")
+
+
+async def decide_too_late(play: Play) -> None:
+    """Let a decision and a message come when nobody waits for the decision any more."""
+    await asyncio.sleep(60)
+    await play.put(MessageKind.DECISION, "1~r:2", _DECISION.replace(b"r:7", b"r:2"))
+    await play.handle.send(flows.word, "never mind", id="1")
+
+
+async def happened(play: Play) -> None:
+    """Say twice, and differently, what became of an effect in doubt."""
+    await play.waits("blocked")
+    await play.handle.resolve("r:1", applied="seen", reason="on the account")
+    await play.handle.resolve("r:1", failed="not seen", reason="somebody else looked")
+
+
+async def did_not_happen(play: Play) -> None:
+    """Say that it did not, so that it is tried again."""
+    await play.waits("blocked")
+    await play.handle.resolve("r:1", not_applied=True, reason="not on the account")
+
+
+async def take_over(play: Play) -> None:
+    """Another worker goes on."""
+    await play.replace_worker()
+
+
+async def look_after(play: Play) -> None:
+    """Another worker goes on, and finds a doubt."""
+    await play.replace_worker()
+    await happened(play)
+
+
+async def visit(play: Play) -> None:
+    """Send a word whenever the run is parked; the first worker dies while it is."""
+    for n in range(2):
+        await play.waits("waiting")
+        await play.handle.send(flows.word, f"word {n}", id=str(n))
+        await asyncio.sleep(1)
+        play.sim.workers[-1].kill()
+        await play.replace_worker()
+
+
+async def begin_again(play: Play) -> None:
+    """Use the id again after each end."""
+    for fate in ("fail", "end"):
+        await play.sim.closed(play.handle.id)
+        await play.sim.client.start(flows.generations(fate), id=play.handle.id, if_closed="restart")
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "parallel": Scenario(flows.parallel),
+    "group_fails": Scenario(flows.group_fails, ends="failed"),
+    "waits": Scenario(flows.waits),
+    "primitives": Scenario(flows.primitives),
+    "cancellation": Scenario(flows.cancellation),
+    "cancelled": Scenario(flows.cancelled, cancel, ends="cancelled"),
+    "streams": Scenario(flows.streams),
+    "failures": Scenario(flows.failures),
+    "retries": Scenario(flows.retries),
+    "raises_own": Scenario(flows.raises_own, ends="failed"),
+    "resolved": Scenario(flows.resolved, resolve_steps),
+    "messages": Scenario(flows.messages, talk),
+    "approved": Scenario(flows.approved, say_yes),
+    "denied": Scenario(flows.denied, say_no),
+    "expires": Scenario(flows.expires, ends="cancelled"),
+    "too_late": Scenario(flows.too_late, say_yes),
+    "gives_up_asking": Scenario(flows.gives_up_asking, decide_too_late),
+    "effects": Scenario(flows.effects),
+    "effects_retried": Scenario(flows.effects, trouble=("lost", "lost", "no")),
+    "probed_fails": Scenario(lambda: flows.unknown("probed"), trouble=("no", "no")),
+    "idempotent_died": Scenario(lambda: flows.unknown("idempotent"), take_over, ("die",)),
+    "probed_died": Scenario(lambda: flows.unknown("probed"), take_over, ("die",)),
+    "probed_unknown": Scenario(lambda: flows.unknown("probed"), trouble=("lost", "unknown")),
+    "probed_in_doubt": Scenario(
+        lambda: flows.unknown("probed"), happened, ("lost", *["unknown"] * 9)
+    ),
+    "in_doubt_applied": Scenario(lambda: flows.unknown("once"), happened, ("lost",)),
+    "in_doubt_cleared": Scenario(lambda: flows.unknown("once"), did_not_happen, ("lost",)),
+    "in_doubt_died": Scenario(lambda: flows.unknown("once"), look_after, ("die",)),
+    "entropy": Scenario(flows.entropy),
+    "parks": Scenario(lambda: flows.parks(2), visit),
+    "generation_1": Scenario(lambda: flows.generations("end"), begin_again, generation=1),
+    "generation_2": Scenario(
+        lambda: flows.generations("end"), begin_again, generation=2, ends="failed"
+    ),
+    "generation_3": Scenario(lambda: flows.generations("end"), begin_again, generation=3),
+    "values": Scenario(lambda: flows.values(flows.Everything()), say_yes),
+}
+
+
+def play(name: str) -> Golden:
+    """Play a scenario, and return its golden journal."""
+    scenario = SCENARIOS[name]
+    flows.forget()
+    flows.trouble.extend(scenario.trouble)
+
+    async def play_it(sim: Simulation) -> Golden:
+        await sim.start_worker()
+        flows.deaths.append(sim.workers[0].kill)
+        handle = await sim.client.start(scenario.call(), id=f"golden-{name}")
+        if scenario.script is not None:
+            await scenario.script(Play(sim, handle))
+        head = await sim.closed(handle.id)
+        golden = await record(
+            sim.store, Registry(flows.CODE), head.run, generation=scenario.generation
+        )
+        assert golden.rows[-1].kind == scenario.ends, golden.rows[-1].body
+        return golden
+
+    seed = zlib.crc32(name.encode())
+    sim = Simulation(flows.CODE, seed=seed, options=OPTIONS, longest=timedelta(days=30))
+    return sim.run(play_it)
