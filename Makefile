@@ -3,6 +3,7 @@
 #   make demo                 the agent that survives being killed (ARGS="--yes" runs it unattended)
 #   make test                 all tests but the long searches
 #   make check                lint, format, types, layers, sizes (each a target of its own; -k shows all faults)
+#   make replay               the golden journals, on every Python that is found (PYTHONS="python3.12 /opt/…/python3.14")
 #   make soak                 the long searches
 #   make import-time          what `import outlast` costs
 #   make wheel                build the package into dist/
@@ -15,22 +16,48 @@ VENV ?= .venv
 ARGS ?=
 # Tests that run at the same time.
 JOBS ?= 2
+# Interpreters of make replay, each in an environment of its own.
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 # Passed on to pytest: make test TESTS=tests/unit/replay
 TESTS ?= tests
+
+# Kill points: a part chosen by the seed, or OUTLAST_CRASH=all; see tests/crash/kill_point.py.
+ifndef OUTLAST_CRASH_SEED
+OUTLAST_CRASH_SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+endif
+export OUTLAST_CRASH_SEED
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help demo test check lint format types layers sizes soak import-time wheel clean
+.PHONY: help demo test replay replay-here check lint format types layers sizes soak import-time wheel clean
 
 help:
-	@sed -n '3,11s/^# *//p' Makefile
+	@sed -n '3,12s/^# *//p' Makefile
 
 demo: $(VENV)/.installed-demo
 	@$(BIN)/outlast demo $(ARGS)
 
 test: $(VENV)/.installed-dev
+	@echo "OUTLAST_CRASH=$(OUTLAST_CRASH) OUTLAST_CRASH_SEED=$(OUTLAST_CRASH_SEED): which kill points are tried with real processes"
 	$(BIN)/python -m pytest -n $(JOBS) $(TESTS) $(ARGS)
+
+# A name on the PATH may be a stub that starts nothing, so each is tried. Says last which were found and which were not.
+replay:
+	@found=; missing=; failed=; \
+	for python in $(PYTHONS); do \
+	  version=$$($$python -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null) || version=; \
+	  if [ -z "$$version" ]; then missing="$$missing $$python"; continue; fi; \
+	  echo "==> Python $$version"; found="$$found $$version"; \
+	  $(MAKE) --no-print-directory replay-here PYTHON="$$python" VENV=".venv-replay-$$version" || failed="$$failed $$version"; \
+	done; \
+	echo "replayed on:$${found:- none}"; \
+	if [ -n "$$missing" ]; then echo "not found:$$missing (name others with PYTHONS=)"; fi; \
+	if [ -n "$$failed" ]; then echo "failed on:$$failed"; exit 1; fi; \
+	[ -n "$$found" ]
+
+replay-here: $(VENV)/.installed-test
+	@$(BIN)/python -m pytest --quiet tests/replay $(ARGS)
 
 check: lint format types layers sizes
 
@@ -49,8 +76,8 @@ layers: $(VENV)/.installed-dev
 sizes: $(VENV)/.installed-dev
 	$(BIN)/python tools/size.py
 
-# All laws at their soak size first, then whatever else is long, and every kill point (pytest says 5 when there is none).
-soak: export OUTLAST_CRASH = all
+# All laws at their soak size first, then whatever else is long, and every pair of kill points (pytest says 5 when there is none).
+soak: export OUTLAST_CRASH = soak
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=soak --timeout=7200 -m "" tests/property $(ARGS)
 	$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=soak --timeout=7200 -m "soak or crash" --ignore=tests/property tests $(ARGS) || test $$? -eq 5
@@ -64,7 +91,7 @@ wheel: $(VENV)/.installed-demo
 	@ls dist
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-replay-* dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Installed anew whenever pyproject.toml has changed. Dependency groups need pip 25.1.
@@ -73,6 +100,12 @@ $(VENV)/.installed-dev: pyproject.toml | $(VENV)/.created
 	@$(PIP) install "pip>=25.1"
 	@$(PIP) install --editable ".[demo]" --group dev
 	@touch $(VENV)/.installed-demo $@
+
+$(VENV)/.installed-test: pyproject.toml | $(VENV)/.created
+	@echo "Installing Outlast and what its tests need into $(VENV) ..."
+	@$(PIP) install "pip>=25.1"
+	@$(PIP) install --editable . --group test
+	@touch $@
 
 $(VENV)/.installed-demo: pyproject.toml | $(VENV)/.created
 	@echo "Installing Outlast into $(VENV) ..."

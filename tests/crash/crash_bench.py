@@ -25,6 +25,7 @@ import crash_flow
 
 import outlast
 from outlast.app import SystemClock
+from outlast.client import RunDetail
 from outlast.journal.entry import StampedRow
 from outlast.store.change import RunKey
 from outlast.store.protocol import LiveWorker, RunImage
@@ -35,6 +36,14 @@ T = TypeVar("T")
 SCRIPT = Path(__file__).parent / "worker_process.py"
 PATIENCE_SECONDS = 40.0
 OUTCOMES = {"step_completed", "step_failed", "effect_completed", "effect_failed", "effect_refused"}
+
+CAUSES = {
+    "effect_completed": "effect_intended",
+    "effect_failed": "effect_intended",
+    "effect_in_doubt": "effect_intended",
+    "approval_decided": "approval_requested",
+}
+"""The entry that comes before another one of the same operation."""
 
 
 def until(happened: Callable[[], T], what: str, seconds: float = PATIENCE_SECONDS) -> T:
@@ -126,6 +135,17 @@ class Bench:
         """Return the names of the store writes that a process made or was about to make."""
         return [one["name"] for one in self._written(pid) if "name" in one]
 
+    def events(self, pid: int) -> list[str]:
+        """Return the names of the store writes and of the calls of bodies, in the order in which they began."""
+        return [
+            one.get("name") or one["call"] for one in self._written(pid) if "verdicts" not in one
+        ]
+
+    def calls(self, pid: int, kind: str = "") -> list[dict[str, Any]]:
+        """Return the calls of bodies that a process made or was about to make: `call`, `operation` and `key`."""
+        calls = [one for one in self._written(pid) if "call" in one]
+        return [one for one in calls if one["call"].startswith(kind)]
+
     def verdicts(self, pid: int) -> list[str]:
         """Return what the store said to a process, change by change."""
         return [verdict for one in self._written(pid) for verdict in one.get("verdicts", ())]
@@ -160,6 +180,10 @@ class Bench:
         return self.ask(
             lambda client: asyncio.wait_for(client.handle(run_id).result(), PATIENCE_SECONDS)
         )
+
+    def detail(self, run_id: str) -> RunDetail:
+        """Return how a run and its open operations stand."""
+        return self.ask(lambda client: client.handle(run_id).detail())
 
     def image(self, run_id: str) -> RunImage | None:
         """Return all that is stored of a run."""
@@ -229,13 +253,21 @@ def go_on(process: subprocess.Popen[bytes]) -> None:
 
 
 def check_journal(rows: tuple[StampedRow, ...]) -> None:
-    """Each operation is intended and settled once; sequence numbers have no gaps."""
+    """Each operation is intended and settled once, in that order; numbers have no gaps, turns and times never go back."""
     assert [one.row.seq for one in rows] == list(range(len(rows)))
+    assert rows[0].row.kind == "started"
     turns = [one.row.turn for one in rows]
     assert turns == sorted(turns)
+    times = [one.at for one in rows]
+    assert times == sorted(times)
     for kinds in (OUTCOMES, {"effect_intended"}, {"approval_requested"}, {"approval_decided"}):
         operations = [one.row.operation for one in rows if one.row.kind in kinds]
         assert len(operations) == len(set(operations)), f"twice: {operations}"
+    first = {(one.row.kind, one.row.operation): one.row.seq for one in reversed(rows)}
+    for kind, cause in CAUSES.items():
+        for one in rows:
+            if one.row.kind == kind:
+                assert first[cause, one.row.operation] < one.row.seq, f"{kind} without {cause}"
     assert [one.row.kind for one in rows].count("completed") == 1
     assert not [one.row.kind for one in rows if one.row.kind == "alarm_raised"]
 

@@ -1,198 +1,159 @@
-"""The demo agent, killed with SIGKILL before and after each of its store writes, reaches what it would have reached.
+"""The demo agent, killed with SIGKILL before and after each of its writes and calls, reaches what it would have reached.
 
-Git, the forge double and the processes are real. `OUTLAST_CRASH=all` runs every point; otherwise a part is chosen by
-`OUTLAST_CRASH_SEED`, which each chosen test prints.
+Git, the forge double and the processes are real. See `kill_point` for how many points are tried.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import signal
 import subprocess
-import zlib
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from crash_bench import Bench, check_journal, settled, until
+from crash_bench import Bench, until
+from kill_point import ALL, SEED, SOAK, Life, Play, Point, chosen, recoveries
 
-from outlast.demo.stage import Play, Stage
+from outlast.demo.stage import Play as Piece
+from outlast.demo.stage import Stage
 from outlast.store.change import Status
-from outlast.store.protocol import RunImage
 
 RUN_ID = "fix"
 FIRST_LIFE = (
-    "register",
-    "start",
-    "step_completed:plan",
-    "step_completed:prepare_patch",
-    "approval_requested",
-    "decide",
-    "approval_decided",
-    "effect_intended:push_branch",
-    "effect_completed:push_branch",
+    *("register", "start"),
+    *("step:plan", "step_completed:plan"),
+    *("step:prepare_patch", "step_completed:prepare_patch"),
+    *("approval_requested", "decide", "approval_decided"),
+    *("effect_intended:push_branch", "effect:push_branch", "effect_completed:push_branch"),
     "effect_intended:open_pull_request",
-    "effect_completed:open_pull_request",
-    "step_completed:record_outcome",
-    "completed",
-    "retire",
+    *("effect:open_pull_request", "effect_completed:open_pull_request"),
+    *("step:record_outcome", "step_completed:record_outcome"),
+    *("completed", "retire"),
 )
-"""Every store write of an undisturbed run, in order."""
+"""Every write and call of an undisturbed run, in order."""
 
-CREATED = FIRST_LIFE.index("effect_completed:open_pull_request") + 1
-"""Before this write the pull request was created, and nobody has recorded it."""
+CREATED = Point("after", "effect:open_pull_request", 1)
+"""The pull request was created, and its own process has not learned of it."""
 
 SECOND_LIFE = (
-    "register",
-    "claim",
-    "effect_completed:open_pull_request",
-    "step_completed:record_outcome",
-    "completed",
-    "retire",
+    *("register", "start", "claim"),
+    *("probe:open_pull_request", "effect_completed:open_pull_request"),
+    *("step:record_outcome", "step_completed:record_outcome"),
+    *("completed", "retire"),
 )
-"""Every store write of the worker that comes after one that was killed there."""
-
-ALL = os.environ.get("OUTLAST_CRASH") == "all"
-SEED = int(os.environ.get("OUTLAST_CRASH_SEED") or 0) or zlib.crc32(
-    # All processes of one test run must choose the same points.
-    os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid())).encode()
-)
+"""Every write and call of the worker that comes after one that was killed there. Its start finds the run."""
 
 
-def _points(names: tuple[str, ...]) -> list[tuple[int, str]]:
-    # Before a claim is after the write that came before it.
-    return [
-        (number, side)
-        for number, name in enumerate(names, start=1)
-        for side in ("before", "after")
-        if (name, side) != ("claim", "before")
-    ]
-
-
-def _chosen(names: tuple[str, ...], count: int) -> list[object]:
-    points = _points(names)
-    if not ALL:
-        points = sorted(random.Random(SEED).sample(points, count))
-    return [pytest.param(n, side, id=f"{side}-{n:02}-{names[n - 1]}") for n, side in points]
+@contextlib.contextmanager
+def demo_in(directory: Path):
+    """Repository, forge, and workers for the agent; to be killed by nobody but us."""
+    with Stage.build(directory, Piece(kill=False)) as stage:
+        with Bench.opened(directory, stage.setting.environment()) as bench:
+            yield stage, Play(bench, "demo", RUN_ID)
 
 
 @pytest.fixture
-def stage(tmp_path: Path):
-    """Repository and forge."""
-    with Stage.build(tmp_path, Play(kill=False)) as stage:
-        yield stage
+def demo(tmp_path: Path):
+    """One of them."""
+    with demo_in(tmp_path) as found:
+        yield found
 
 
-@pytest.fixture
-def bench(tmp_path: Path, stage: Stage):
-    """Workers for the agent."""
-    print(f"OUTLAST_CRASH_SEED={SEED}")
-    with Bench.opened(tmp_path, stage.setting.environment()) as bench:
-        yield bench
-
-
-def kill_at(bench: Bench, number: int, side: str, names: tuple[str, ...]) -> RunImage | None:
-    """Play until killed there, and return what was left behind."""
-    process = bench.launch("--play", "--at", str(number), "--side", side)
-    assert bench.finish(process) == -signal.SIGKILL, bench.words()
-    assert bench.writes(process.pid) == list(names[:number])
-    return bench.left_behind(RUN_ID)
-
-
-def finish(bench: Bench) -> int:
-    """Play to the end with a new worker, and return its process id."""
-    process = bench.launch("--play")
-    assert bench.finish(process) == 0, bench.words()
-    return process.pid
-
-
-def check(bench: Bench, stage: Stage, lives: list[tuple[int, RunImage | None]]) -> None:
-    """One pull request, asked for once; nothing that was recorded happened again, or changed.
-
-    Args:
-        lives: Each process that came after a killed one, with what it found.
-    """
-    after = bench.image(RUN_ID)
-    assert after is not None
+def check(stage: Stage, play: Play) -> None:
+    """One pull request, asked for once; nothing that was recorded happened again, or changed."""
+    after = play.check()
     assert after.head.status is Status.COMPLETED
     assert after.head.owner is None
     assert after.operations == ()
-    check_journal(after.rows)
-    bench.check_intact()
     assert [one["state"] for one in stage.forge.pulls()] == ["open"]
     assert stage.forge.create_requests() == 1
     assert stage.setting.record.exists()
-    tally = [one for one in stage.setting.bodies() if one["event"] == "began"]
-    for pid, found in lives:
-        rows = found.rows if found else ()
-        assert after.rows[: len(rows)] == rows
-        again = {one["body"] for one in tally if one["pid"] == pid} & settled(rows)
-        assert not again, f"recorded, and run again: {again}"
-    ran = Counter(one["body"] for one in tally)
+    ran = Counter(one["body"] for one in stage.setting.bodies() if one["event"] == "began")
     assert set(ran) - {"find_pull_request"} == {
         "plan", "prepare_patch", "push_branch", "open_pull_request", "record_outcome"
     }  # fmt: skip
     # A kill costs at most the one body that was under way.
     assert sum(
         max(0, count - 1) for body, count in ran.items() if body != "find_pull_request"
-    ) <= len(lives)
+    ) < len(play.lives)
 
 
-def test_undisturbed_run_makes_these_writes(bench: Bench, stage: Stage) -> None:
+def test_undisturbed_run_makes_these_writes_and_calls(demo: tuple[Stage, Play]) -> None:
     """The points at which to kill are all there are."""
-    pid = finish(bench)
-    assert bench.writes(pid) == list(FIRST_LIFE)
-    check(bench, stage, [])
+    stage, play = demo
+    play.finish()
+    assert play.events() == list(FIRST_LIFE)
+    check(stage, play)
     assert stage.setting.bodies()[-1]["body"] == "record_outcome"
 
 
-@pytest.mark.parametrize(("number", "side"), _chosen(FIRST_LIFE, 8))
-def test_killed_once(bench: Bench, stage: Stage, number: int, side: str) -> None:
-    """Killed at any write, the agent opens one pull request all the same."""
-    left = kill_at(bench, number, side, FIRST_LIFE)
-    check(bench, stage, [(finish(bench), left)])
+@pytest.mark.parametrize("point", chosen(FIRST_LIFE, 8))
+def test_killed_once(demo: tuple[Stage, Play], point: Point) -> None:
+    """Killed at any write or call, the agent opens one pull request all the same."""
+    stage, play = demo
+    play.kill_at(point)
+    play.finish()
+    check(stage, play)
 
 
-@pytest.mark.parametrize(("number", "side"), _chosen(SECOND_LIFE, 2))
-def test_killed_again_while_recovering(bench: Bench, stage: Stage, number: int, side: str) -> None:
-    """A worker that recovers the pull request of a killed one may be killed at any write itself."""
-    first = kill_at(bench, CREATED, "before", FIRST_LIFE)
+@pytest.mark.parametrize("point", chosen(SECOND_LIFE, 2))
+def test_killed_again_while_recovering(demo: tuple[Stage, Play], point: Point) -> None:
+    """A worker that recovers the pull request of a killed one may be killed at any write or call itself."""
+    stage, play = demo
+    play.kill_at(CREATED)
     assert [one["state"] for one in stage.forge.pulls()] == ["open"]
-    process = bench.launch("--play", "--attach", "--at", str(number), "--side", side)
-    assert bench.finish(process) == -signal.SIGKILL, bench.words()
-    assert bench.writes(process.pid) == list(SECOND_LIFE[:number])
-    second = bench.left_behind(RUN_ID)
-    check(bench, stage, [(process.pid, first), (finish(bench), second)])
+    play.kill_at(point)
+    play.finish()
+    check(stage, play)
 
 
 @pytest.mark.parametrize("number", range(24 if ALL else 3))
-def test_killed_at_any_moment(bench: Bench, stage: Stage, number: int) -> None:
+def test_killed_at_any_moment(demo: tuple[Stage, Play], number: int) -> None:
     """Killed from outside at a moment that no write marks, inside a transaction or a request, it is no different."""
-    process = bench.launch("--play")
-    until(lambda: bench.writes(process.pid), "the worker begins")
+    stage, play = demo
+    process = play.bench.launch("--play")
+    until(lambda: play.bench.writes(process.pid), "the worker begins")
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=random.Random(f"{SEED} {number}").uniform(0.0, 0.5))
     process.kill()
-    assert bench.finish(process) in {0, -signal.SIGKILL}, bench.words()
-    left = bench.left_behind(RUN_ID)
+    assert play.bench.finish(process) in {0, -signal.SIGKILL}, play.bench.words()
+    left = play.bench.left_behind(RUN_ID)
     print(f"killed with {len(left.rows) if left else 0} entries in the journal")
-    check(bench, stage, [(finish(bench), left)])
+    play.lives.append(Life(process.pid, None, left))
+    play.finish()
+    check(stage, play)
 
 
-def test_the_probe_is_asked_only_when_it_must_be(bench: Bench, stage: Stage) -> None:
+def test_the_probe_is_asked_only_when_it_must_be(demo: tuple[Stage, Play]) -> None:
     """A kill after the create and before its record leads to a probe; the journal says so."""
-    left = kill_at(bench, CREATED, "before", FIRST_LIFE)
-    pid = finish(bench)
-    check(bench, stage, [(pid, left)])
-    after = bench.rows(RUN_ID)
+    stage, play = demo
+    play.kill_at(CREATED)
+    second = play.finish()
+    assert sorted(play.events()) == sorted(SECOND_LIFE)
+    check(stage, play)
     (opened,) = [
         one.row
-        for one in after
+        for one in play.bench.rows(RUN_ID)
         if (one.row.kind, one.row.name) == ("effect_completed", "open_pull_request")
     ]
     assert b'"source":"probe"' in bytes(opened.body)
     tally = [(one["body"], one["pid"]) for one in stage.setting.bodies() if one["event"] == "began"]
-    assert tally.count(("find_pull_request", pid)) == 1
-    assert ("open_pull_request", pid) not in tally
+    assert tally.count(("find_pull_request", second.pid)) == 1
+    assert ("open_pull_request", second.pid) not in tally
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not SOAK, reason="the full product is for OUTLAST_CRASH=soak")
+@pytest.mark.parametrize("point", chosen(FIRST_LIFE, 8))
+def test_killed_twice_at_every_pair_of_points(tmp_path: Path, point: Point) -> None:
+    """Killed at this point; and again at every point of the recovery from it."""
+    with demo_in(tmp_path / "counting") as (_, counting):
+        points = list(recoveries(counting, point))
+    for number, second in enumerate(points):
+        with demo_in(tmp_path / str(number)) as (stage, play):
+            play.kill_at(point)
+            play.kill_at(second)
+            play.finish()
+            check(stage, play)

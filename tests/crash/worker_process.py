@@ -1,9 +1,9 @@
-"""A worker in a process of its own, which can be told to kill or stop itself at a certain store write.
+"""A worker in a process of its own, which can be told to kill or stop itself at a certain store write or call.
 
-    python worker_process.py URL [--play] [--at WRITE --side before|after --strike KILL|STOP]
+    python worker_process.py URL [--play [WORKFLOW]] [--at POINT --side before|after --strike KILL|STOP]
 
-Without `--play` it works until SIGTERM. With it, it plays the whole demo agent: starts the run, says yes, waits for the end.
-The store is wrapped; the production code knows nothing of this.
+Without `--play` it works until SIGTERM. With it, it plays a whole run: starts it, sends and says yes, waits for the end; of the
+demo agent, or of a workflow of `kill_flow`. Store and definitions are wrapped; the production code knows nothing of this.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import crash_flow
+import kill_flow
 
 import outlast
 from outlast.app import App, open_store
@@ -33,6 +34,7 @@ from outlast.demo.setting import Setting
 from outlast.demo.stage import REPO
 from outlast.errors import StoreUnavailableError
 from outlast.store.change import Change, Decide, OperationPut, RunChange, StartRun
+from outlast.testing.crash import BodyCall, watched
 from outlast.worker.worker import WorkerOptions
 from outlast.workflows.registry import Registry
 
@@ -41,19 +43,85 @@ T = TypeVar("T")
 RUN_ID = "fix"
 
 
-class StrikingStore:
-    """A store that counts and names each write, and strikes its own process before or after one of them.
+class Striker:
+    """Counts and names each write and each call of a body, and strikes its own process before or after one of them.
 
     Args:
-        options: `at` is the number of a write; or a part of its name, with `#k` for the k-th write of that name. Each write is
-            named in the file `writes` before it is made, and followed by what the store said.
+        options: `at` is the number of a write; or a name in its label, or that of a call (`effect:pay`, `step:count`,
+            `probe:order`), with `#k` for the k-th of that name. Each is named in the file `writes` before it happens, and a
+            write is followed by what the store said.
     """
 
-    def __init__(self, store: Any, options: argparse.Namespace) -> None:
-        self._store = store
-        self._options = options
-        self._count = 0
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.count = 0
+        self._target, _, times = options.at.partition("#")
+        self._times = int(times or 1)
         self._named = 0
+        self.stop_this_process = crash_flow.stop_this_process
+
+    async def around(self, label: str, write: Callable[[], Awaitable[T]]) -> T:
+        """Make one write."""
+        self.count += 1
+        due = self._is_due(label)
+        self._note(name=label)
+        if due and self.options.side == "before":
+            await self._strike()
+        answer = await write()
+        if isinstance(answer, list):
+            self._note(verdicts=[type(one).__name__ for one in answer])
+        if due and self.options.side == "after":
+            await self._strike()
+        return answer
+
+    def began(self, call: BodyCall) -> int:
+        """Note a call; may be called in a thread. See `outlast.testing.crash.watch.Watcher`."""
+        label = f"{call.kind}:{call.name}"
+        due = self._is_due(label)
+        self._note(call=label, operation=call.operation, key=call.key)
+        if due and self.options.side == "before":
+            self._kill()
+        return int(due)
+
+    def waits(self, call: BodyCall, number: int) -> None:
+        """Nothing: what has happened by then is another thing each time."""
+
+    def ended(self, call: BodyCall, number: int) -> None:
+        """The body has returned or raised, and nobody knows."""
+        if number and self.options.side == "after":
+            self._kill()
+
+    def _is_due(self, label: str) -> bool:
+        if not self._target or self._target.isdigit():
+            return self._target == str(self.count)
+        before = self._named
+        self._named += sum(
+            one == self._target or one.startswith(f"{self._target}:") for one in label.split()
+        )
+        return before < self._times <= self._named
+
+    def _note(self, **what: Any) -> None:
+        line = {"pid": os.getpid(), "number": self.count, **what}
+        with Path(self.options.writes).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    async def _strike(self) -> None:
+        if self.options.strike == "KILL":
+            self._kill()
+        await self.stop_this_process()
+
+    def _kill(self) -> None:
+        assert self.options.strike == "KILL", "inside a body a process can only be killed"
+        _signal(signal.SIGKILL)
+
+
+class StrikingStore:
+    """A store whose writes are counted, named and struck at."""
+
+    def __init__(self, store: Any, striker: Striker) -> None:
+        self._store = store
+        self._striker = striker
+        self._around = striker.around
         self._life = ""
         self._deaf_life = ""
 
@@ -94,39 +162,9 @@ class StrikingStore:
 
     async def stop_this_process(self) -> None:
         """Stop on the thread that writes, which holds no lock of the database there."""
-        if self._options.deaf:
+        if self._striker.options.deaf:
             self._deaf_life = self._life
         await asyncio.wrap_future(self._store._writing.submit(lambda: _signal(signal.SIGSTOP)))
-
-    async def _around(self, label: str, write: Callable[[], Awaitable[T]]) -> T:
-        self._count += 1
-        due = self._is_due(label)
-        self._note(name=label)
-        if due and self._options.side == "before":
-            await self._strike()
-        answer = await write()
-        if isinstance(answer, list):
-            self._note(verdicts=[type(one).__name__ for one in answer])
-        if due and self._options.side == "after":
-            await self._strike()
-        return answer
-
-    def _is_due(self, label: str) -> bool:
-        name, _, times = self._options.at.partition("#")
-        if not name or name.isdigit():
-            return name == str(self._count)
-        self._named += name in label
-        return name in label and self._named == int(times or 1)
-
-    def _note(self, **what: Any) -> None:
-        line = {"pid": os.getpid(), "number": self._count, **what}
-        with Path(self._options.writes).open("a") as file:
-            file.write(json.dumps(line) + "\n")
-
-    async def _strike(self) -> None:
-        if self._options.strike == "KILL":
-            _signal(signal.SIGKILL)
-        await self.stop_this_process()
 
 
 def _signal(number: int) -> None:
@@ -174,9 +212,13 @@ class StrikingApp(App):
 
     async def __aenter__(self) -> StrikingApp:
         """Open, wrap, start."""
-        store = StrikingStore(await open_store(self.options.url), self.options)
-        crash_flow.stop_this_process = store.stop_this_process
-        await self._start_worker(store, Registry.of_everything(None))
+        striker = Striker(self.options)
+        store = StrikingStore(await open_store(self.options.url), striker)
+        crash_flow.stop_this_process = striker.stop_this_process = store.stop_this_process
+        everything = Registry.of_everything(None)
+        tables = (everything.workflows, everything.steps, everything.effects)
+        code = [one for table in tables for one in table.values()]
+        await self._start_worker(store, Registry(watched(code, striker)))
         return self
 
 
@@ -187,7 +229,7 @@ def shorten(timeout: float, settle: float) -> None:
         effect.rules = replace(effect.rules, settle=timedelta(seconds=settle))
 
 
-async def play(app: App, *, attach: bool) -> None:
+async def play_demo(app: App, *, attach: bool) -> None:
     """Start the demo agent's run, approve whatever it asks, and wait for its end.
 
     Args:
@@ -221,7 +263,13 @@ async def main(options: argparse.Namespace) -> None:
     """Do what the command line says."""
     shorten(options.timeout, options.settle)
     async with StrikingApp(options) as app:
-        await (play(app, attach=options.attach) if options.play else work())
+        match options.play:
+            case "":
+                await work()
+            case "demo":
+                await play_demo(app, attach=options.attach)
+            case name:
+                await kill_flow.drive(app, name)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -229,7 +277,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser()
     found.add_argument("url")
     found.add_argument("--writes", required=True)
-    found.add_argument("--play", action="store_true")
+    found.add_argument("--play", nargs="?", const="demo", default="")
     found.add_argument("--attach", action="store_true")
     found.add_argument("--at", default="")
     found.add_argument("--side", choices=["before", "after"], default="before")
@@ -239,7 +287,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--idle", type=float, default=30)
     found.add_argument("--poll", type=float, default=0.5)
     found.add_argument("--runs", type=int, default=1000)
-    found.add_argument("--timeout", type=float, default=1.0)
+    found.add_argument("--timeout", type=float, default=2.0)
     found.add_argument("--settle", type=float, default=0.3)
     return found
 

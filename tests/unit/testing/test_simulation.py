@@ -10,9 +10,8 @@ import pytest
 
 import outlast
 from outlast.journal.entry import Completed
-from outlast.store.change import RunKey, Status
+from outlast.store.change import RunKey
 from outlast.testing import Faults, Simulation, SimulationStuckError, replay_run
-from outlast.testing.crash import CrashPoint, Workload, crashed, every_crash, undisturbed
 from outlast.workflows.registry import Registry
 
 ran: list[str] = []
@@ -130,24 +129,3 @@ def test_a_run_is_replayed() -> None:
 @outlast.workflow(name="two")
 async def changed() -> str:
     return await work_in_thread("b") + await work("a")
-
-
-WORK = Workload(CODE, begin=lambda sim: sim.client.start(two(), id="run"))
-
-
-def test_crash_points_are_enumerated() -> None:
-    """`Taken`, two outcomes, the end: before and after each."""
-    assert undisturbed(WORK).commits == 4
-    points = list(every_crash(WORK))
-    assert [(one.commit, one.moment) for one, _ in points] == [
-        (commit, moment) for commit in range(1, 5) for moment in ("before", "after")
-    ]
-    assert all(trial.head.status is Status.COMPLETED for _, trial in points)
-
-
-def test_a_crash_before_an_outcome_is_written_repeats_the_step() -> None:
-    """After it was written, it does not."""
-    for moment, expected in (("before", ["a", "a", "b"]), ("after", ["a", "b"])):
-        ran.clear()
-        assert crashed(WORK, CrashPoint(moment, 2)).head.lapses == 0
-        assert ran == expected

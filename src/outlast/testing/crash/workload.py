@@ -1,0 +1,100 @@
+"""What is to be run, and what its outside does meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Generic, TypeVar, cast
+
+from outlast.client import Client
+from outlast.effects.intent import Applied, NotApplied
+from outlast.errors import DefinitionError
+from outlast.testing.loop import LONGEST
+from outlast.testing.receiver import Receiver
+from outlast.workflows.call import Call
+from outlast.workflows.definition import Definition, Workflow
+from outlast.workflows.registry import Registry
+
+R = TypeVar("R")
+
+
+def _do_nothing() -> None:
+    """The world is put back by the receiver's `forget` alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload(Generic[R]):
+    """A run, and what its outside does.
+
+    Args:
+        call: Gives the call of a workflow, anew for each process that starts it: `lambda: fix(finding)`.
+        receiver: What the bodies change. It forgets everything before each trial.
+        meanwhile: Sends and decides, as a client that nobody kills. Begins once the run exists; cancelled at its end.
+        resolve: What an operator finds out about an effect in doubt, by its key; `receiver.find` tells the truth. Without it,
+            a trial ends where an effect is in doubt.
+        definitions: What the worker registers. Everything decorated so far by default, as `outlast.open()` does.
+        doubles: Stand in for definitions of the same kind and name; see `double`.
+        reset: Called before each trial: puts back what the receiver does not know of.
+        started_outside: The run is started by another process, that nobody kills; by default each process starts it.
+        longest: How much simulated time a trial may take.
+        id: Of the run.
+    """
+
+    call: Callable[[], Call[R]]
+    receiver: Receiver = field(default_factory=Receiver)
+    meanwhile: Callable[[Client], Awaitable[Any]] | None = None
+    resolve: Callable[[str], Applied[Any] | NotApplied] | None = None
+    definitions: Collection[Definition[..., Any]] | None = None
+    doubles: Collection[Definition[..., Any]] = ()
+    reset: Callable[[], None] = _do_nothing
+    started_outside: bool = False
+    longest: timedelta = LONGEST
+    id: str = "run"
+
+    def workflow(self) -> Workflow[..., R]:
+        """Return the workflow that is called.
+
+        Raises:
+            DefinitionError: `call` gives something else, or the workflow is not among the definitions.
+        """
+        given: Any = self.call()
+        callee: Any = cast("Call[Any]", given).callee if isinstance(given, Call) else None
+        if isinstance(given, Call):
+            cast("Call[Any]", given).use()
+        if not isinstance(callee, Workflow):
+            raise DefinitionError(
+                f"a Workload's `call` gave {given!r}, which is no call of a workflow",
+                hint="hand in a function that calls what @workflow decorates: lambda: fix(finding)",
+            )
+        workflow = cast("Workflow[..., R]", callee)
+        if all(one is not workflow for one in self.registered()):
+            raise DefinitionError(
+                f"the Workload calls workflow {workflow.name}, and its definitions do not hold it",
+                step=workflow.name,
+                hint="leave `definitions` out, or name in it the workflow and all that it calls",
+            )
+        return workflow
+
+    def registered(self) -> list[Definition[..., Any]]:
+        """Return what the worker registers, doubles in the places of what they stand for."""
+        given = _everything() if self.definitions is None else self.definitions
+        table = {(one.kind, one.name): one for one in given}
+        for one in self.doubles:
+            if (one.kind, one.name) not in table:
+                raise DefinitionError(
+                    f"there is a double for {one.kind} {one.name}, and no {one.kind} of that name",
+                    step=one.name,
+                    hint="make it of the definition itself: testing.double(charge, fake_charge)",
+                )
+            table[one.kind, one.name] = one
+        return list(table.values())
+
+
+def _everything() -> list[Definition[..., Any]]:
+    registry = Registry.of_everything()
+    return [
+        *registry.workflows.values(),
+        *registry.steps.values(),
+        *registry.effects.values(),
+    ]
