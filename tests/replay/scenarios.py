@@ -225,7 +225,10 @@ def play(name: str) -> Golden:
             await scenario.script(Play(sim, handle))
         head = await sim.closed(handle.id)
         golden = await record(
-            sim.store, Registry(flows.CODE), head.run, generation=scenario.generation
+            sim.store,
+            head.run.run_id,
+            generation=scenario.generation,
+            registry=Registry(flows.CODE),
         )
         assert golden.rows[-1].kind == scenario.ends, golden.rows[-1].body
         return golden

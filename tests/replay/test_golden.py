@@ -149,7 +149,6 @@ SET_ORDER = """
 import sys
 from collections.abc import Iterable
 import outlast
-from outlast.store.change import RunKey
 from outlast.testing import Simulation, always_replay
 from outlast.testing.golden import Golden, record
 from outlast.workflows.registry import Registry
@@ -171,7 +170,7 @@ async def scenario(sim):
     await sim.start_worker()
     await sim.client.start(greet_all(), id="r")
     await sim.closed("r")
-    return await record(sim.store, Registry(CODE), RunKey("default", "r"))
+    return await record(sim.store, "r", registry=Registry(CODE))
 
 if sys.argv[1] == "record":
     with always_replay():

@@ -1,7 +1,7 @@
 """Golden journals: what a run once wrote, with where it stood after each turn, kept in a file for the code of all days to come.
 
-    text = (await record(store, registry, RunKey("default", "fix-1"))).to_json()      # once; commit the file
-    Golden.from_json(text).check(Registry([plan, open_pull_request, fix]))            # in every test run, on every interpreter
+    text = (await record(app.store, "fix-1")).to_json()      # once; commit the file
+    Golden.from_json(text).check()                           # in every test run, on every interpreter
 
 Law: whatever Outlast and the workflow's code become, a journal that was written must replay from every prefix to the same stand.
 """
@@ -99,15 +99,19 @@ class Golden(Struct, frozen=True):
         )
         return msgspec.structs.replace(self, rows=rows)
 
-    def check(self, registry: Registry) -> None:
+    def check(self, registry: Registry | None = None) -> None:
         """Replay every prefix on a machine of its own, and all turns on one from which commands are taken as a worker takes them.
 
         To be called from a plain function: a machine is not driven from within a task.
+
+        Args:
+            registry: The code of today; everything decorated so far by default.
 
         Raises:
             NonDeterminismError: The code of today does not stand where the run stood.
             DecodeError: A recorded value does not fit the type that the code names.
         """
+        registry = registry or Registry.of_everything()
         self._check_live(registry)
         for length in range(1, len(self.stands) + 1):
             machine = self.machine(registry)
@@ -164,18 +168,27 @@ class Golden(Struct, frozen=True):
 
 
 async def record(
-    store: StoreReader, registry: Registry, run: RunKey, *, generation: int | None = None
+    store: StoreReader,
+    run_id: str,
+    *,
+    tenant: str = "default",
+    generation: int | None = None,
+    registry: Registry | None = None,
 ) -> Golden:
     """Return the golden journal of a run: its rows, and where the code of today stands after each turn.
+
+    Args:
+        store: As in `app.store`, or a simulation's.
+        generation: The present one by default.
+        registry: The code of today; everything decorated so far by default.
 
     Raises:
         RunNotFoundError: There is no such run.
     """
+    run = RunKey(tenant, run_id)
     head = await store.head(run)
     if head is None:
-        raise RunNotFoundError(
-            "there is no such run", run=run.run_id, hint="check its id and tenant"
-        )
+        raise RunNotFoundError("there is no such run", run=run_id, hint="check its id and tenant")
     number = generation or head.generation
     rows = [
         GoldenRow(
@@ -185,7 +198,7 @@ async def record(
         for one in await store.journal(run, generation=number)
     ]  # fmt: skip
     golden = Golden(FORMAT, head.workflow, run.tenant, run.run_id, number, tuple(rows), ())
-    return await in_callback(lambda: _with_stands(golden, registry))
+    return await in_callback(lambda: _with_stands(golden, registry or Registry.of_everything()))
 
 
 def _with_stands(golden: Golden, registry: Registry) -> Golden:

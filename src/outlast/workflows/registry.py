@@ -70,13 +70,16 @@ class Registry:
             if not isinstance(one, Workflow) or id(one) in chosen or one.__module__ in modules
         )
 
+    def definitions(self) -> list[Definition[..., Any]]:
+        """Return all of them: workflows, steps, effects."""
+        return [*self.workflows.values(), *self.steps.values(), *self.effects.values()]
+
     def build(self) -> str:
         """Return a hash of the code that the app runs: the sources of the modules that declare it, and Outlast's version."""
         import importlib.metadata  # slow to import, and only a worker needs it
 
         digest = hashlib.sha256(importlib.metadata.version("outlast").encode())
-        definitions = [*self.workflows.values(), *self.steps.values(), *self.effects.values()]
-        for module in sorted({one.__module__ for one in definitions}):
+        for module in sorted({one.__module__ for one in self.definitions()}):
             digest.update(module.encode() + b"\0" + _source(module).encode())
         return digest.hexdigest()[:16]
 

@@ -78,7 +78,9 @@ class Workload(Generic[R]):
 
     def registered(self) -> list[Definition[..., Any]]:
         """Return what the worker registers, doubles in the places of what they stand for."""
-        given = _everything() if self.definitions is None else self.definitions
+        given = self.definitions
+        if given is None:
+            given = Registry.of_everything().definitions()
         table = {(one.kind, one.name): one for one in given}
         for one in self.doubles:
             if (one.kind, one.name) not in table:
@@ -89,12 +91,3 @@ class Workload(Generic[R]):
                 )
             table[one.kind, one.name] = one
         return list(table.values())
-
-
-def _everything() -> list[Definition[..., Any]]:
-    registry = Registry.of_everything()
-    return [
-        *registry.workflows.values(),
-        *registry.steps.values(),
-        *registry.effects.values(),
-    ]
