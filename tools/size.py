@@ -31,13 +31,6 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("complexity", "store/memory.py:MemoryStore._apply"): (
         "one flat match over the closed union of changes"
     ),
-    (
-        "complexity",
-        "testing/simulation/disturb.py:Disturber._harm",
-    ): "one flat match over the harms",
-    ("complexity", "testing/simulation/shape.py:fits"): (
-        "one flat match over the closed union of shapes"
-    ),
     ("complexity", "testing/simulation/shrink.py:_simpler"): (
         "one flat match over the closed union of shapes"
     ),

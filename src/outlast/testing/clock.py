@@ -23,6 +23,8 @@ class SimulatedClock:
     def __init__(self, wall: datetime = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)) -> None:
         self._nanos = BOOT_SECONDS * 1_000_000_000
         self._wall_at_boot = wall - timedelta(seconds=BOOT_SECONDS)
+        self.was_set = False
+        """Whether somebody has ever set the wall clock: then due times say little."""
 
     def now(self) -> datetime:
         """Return the wall time."""
@@ -45,10 +47,12 @@ class SimulatedClock:
 
     def jump(self, step: timedelta) -> None:
         """Move the wall clock alone, forth or back."""
+        self.was_set = True
         self._wall_at_boot += step
 
     def set_wall(self, time: datetime) -> None:
         """Set the wall clock alone, as an administrator does."""
+        self.was_set = True
         self._wall_at_boot += time - self.now()
 
 

@@ -52,7 +52,8 @@ class Lease:
         self._store = store
         self._worker = worker
         self._seconds = length.total_seconds()
-        self._interval = self._seconds / RENEWALS_PER_LEASE
+        self.interval = self._seconds / RENEWALS_PER_LEASE
+        """Seconds between two renewals."""
         self._clock = clock
         self._lapsed = lapsed
         self._acting = acting
@@ -67,7 +68,7 @@ class Lease:
 
     def begin(self, threads: Threads) -> None:
         """Start to renew."""
-        self._stop = threads.every(self._interval, self._tick, name="outlast-lease")
+        self._stop = threads.every(self.interval, self._tick, name="outlast-lease")
 
     def end(self) -> None:
         """Stop renewing."""
@@ -136,7 +137,7 @@ class Lease:
         """
         if self._is_last or self._still < 0:
             return
-        seconds = self._still * self._interval
+        seconds = self._still * self.interval
         if seconds < STALL_WARNING.total_seconds():
             self._still += 1
             return

@@ -411,7 +411,9 @@ class Pilot:
         if self._mail:
             self._mail = False
             known = {one.consumed for one in self._proposals}
-            latest = max((one.at for one in self._proposals if one.consumed and one.at), default=None)
+            latest = max(
+                (one.at for one in self._proposals if one.consumed and one.at), default=None
+            )
             for stamped in await self._read(lambda: self._deck.store.mail(self.run_key)):
                 self._mail_seen = max(self._mail_seen or 0, stamped.number)
                 if stamped.message.message_id in known:

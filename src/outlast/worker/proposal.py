@@ -133,7 +133,9 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
                 continue
             settled.add(proposal.entry.operation)
         now.append(proposal)
-    return Sifted(now, later, extra)
+    # The outcome removes the operation's row; one that was written beside it would stay for ever.
+    later += [one for one in now if one.rank is Rank.ROW and one.guard in settled]
+    return Sifted([one for one in now if one not in later], later, extra)
 
 
 def is_refused(proposal: Proposal, refused: Refused) -> bool:

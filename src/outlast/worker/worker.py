@@ -47,9 +47,6 @@ _STORE_RETRY_SECONDS = 0.5
 _OWNED_SECONDS = 1.0
 """Between two looks at what is ours: a run that cannot be moved must not be taken up again and again without a pause."""
 
-_TURN_SECONDS = 0.5
-"""Between two notes that the event loop is alive."""
-
 _CLAIM_BATCH = 100
 _LAST_SECONDS = 5.0
 """How long a stop waits for what it has cancelled or has yet to write, before it leaves the rest to the end of the lease."""
@@ -302,7 +299,7 @@ class Worker:
     async def _turn_for_ever(self) -> None:
         while True:
             self._deck.lease.loop_turned()
-            await asyncio.sleep(_TURN_SECONDS)
+            await asyncio.sleep(self._deck.lease.interval / 2)
 
     # Looking for work
 

@@ -12,6 +12,7 @@ import outlast
 from outlast.journal.entry import Completed
 from outlast.store.change import RunKey
 from outlast.testing import Faults, Simulation, SimulationStuckError, replay_run
+from outlast.worker.worker import WorkerOptions
 from outlast.workflows.registry import Registry
 
 ran: list[str] = []
@@ -81,7 +82,8 @@ def test_a_frozen_worker_holds_everybody_up_for_a_lease() -> None:
         await sim.closed("r")
         return sim.clock.monotonic() - since
 
-    assert 15 < Simulation(CODE).run(scenario) < 18
+    often = WorkerOptions(library="simulated")
+    assert 15 < Simulation(CODE, options=often).run(scenario) < 18
 
 
 def test_nothing_is_left_behind() -> None:

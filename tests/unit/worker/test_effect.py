@@ -182,6 +182,9 @@ def _clean() -> None:
 
 def simulation(**options: object) -> Simulation:
     """Return a simulation that the bodies can find."""
+    options.setdefault(
+        "options", WorkerOptions(library="simulated")
+    )  # which looks without a hint too
     sims.append(Simulation(CODE, **options))
     return sims[-1]
 

@@ -313,7 +313,8 @@ def test_a_claim_whose_answer_was_lost_orphans_no_run() -> None:
         await sim.closed("r")
         return sim.clock.monotonic() - since
 
-    assert Simulation(CODE).run(scenario) < 5
+    often = WorkerOptions(library="simulated")
+    assert Simulation(CODE, options=often).run(scenario) < 5
 
 
 def test_a_birth_whose_answer_was_lost_orphans_no_run() -> None:
@@ -328,7 +329,8 @@ def test_a_birth_whose_answer_was_lost_orphans_no_run() -> None:
         worker.store.faults = Faults()
         return await work, sim.clock.monotonic() - since
 
-    result, seconds = Simulation(CODE).run(scenario)
+    often = WorkerOptions(library="simulated")
+    result, seconds = Simulation(CODE, options=often).run(scenario)
     assert result == "r"
     assert seconds < 5
     assert bodies == {"ra": 1, "rb": 1, "rc": 1}

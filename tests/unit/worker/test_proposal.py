@@ -15,7 +15,15 @@ from outlast.journal.entry import (
     StepCompleted,
     TimerFired,
 )
-from outlast.store.change import ApprovalExpire, GrantSpend, HeadUpdate, Refused, Status
+from outlast.store.change import (
+    ApprovalExpire,
+    GrantSpend,
+    HeadUpdate,
+    OperationDrop,
+    OperationPut,
+    Refused,
+    Status,
+)
 from outlast.worker.proposal import Proposal, Rank, in_order, is_refused, rows_of, sift
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -90,6 +98,17 @@ def test_one_outcome_an_operation() -> None:
     other = Proposal(Rank.OUTCOME, effect("r:2"))
     sifted = sift([first, told, ours, other], always)
     assert (sifted.now, sifted.extra) == ([first, other], [told])
+
+
+def test_no_row_beside_an_outcome() -> None:
+    """A failure that was to be recorded for an operation which gets its outcome from outside would be left behind."""
+    row = OperationPut(OperationId("r:1"), "step", "s", 1)
+    failed = Proposal(Rank.ROW, guard=OperationId("r:1"), row=row)
+    told = Proposal(Rank.OUTCOME, step(), row=OperationDrop(OperationId("r:1")), consumed="m1")
+    other = Proposal(Rank.ROW, guard=OperationId("r:2"), row=row)
+    sifted = sift([failed, told, other], always)
+    assert (sifted.now, sifted.later) == ([told, other], [failed])
+    assert sift(sifted.later, lambda operation: operation != "r:1").now == []
 
 
 def test_one_cover_of_an_approval_a_change() -> None:

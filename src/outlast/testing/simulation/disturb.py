@@ -25,11 +25,14 @@ class Disturber:
         self._scenario = scenario
         self._armed: list[tuple[SimulatedWorker, Disturbance]] = []
         self._over = False
-        sim.invariants.begun = self._attempt_begins
+        self._until = 0.0
+        """When the last of what was begun ends, by the loop's time."""
+        sim.invariants.happened = self._happened
 
     async def replace(self) -> SimulatedWorker:
         """Start a worker; its way to the store becomes bad as soon as it lives."""
         worker = await self._sim.start_worker(faults=Faults())
+        worker.threads.crowded = self._scenario.crowded
         worker.store.faults = self._faults()
         worker.store.at_verb = partial(self._strike, worker)
         return worker
@@ -51,19 +54,21 @@ class Disturber:
         await asyncio.sleep(_LAST_SECONDS)
         self._over = True
         self._armed.clear()
+        # What was begun is carried through: a process that is thawed too soon has missed nothing.
+        await asyncio.sleep(max(0.0, self._until - asyncio.get_running_loop().time()))
 
     def _faults(self) -> Faults:
         return Faults() if self._over else self._scenario.faults
 
-    def _attempt_begins(self, process: str) -> None:
+    def _happened(self, process: str, what: str) -> None:
         for worker in self._sim.workers:
             if worker.process.name == process:
-                self._strike(worker, "before", "attempt")
+                self._strike(worker, "", what)
 
     def _strike(self, worker: SimulatedWorker, moment: str, verb: str) -> None:
         for armed in self._armed:
             victim, one = armed
-            if victim is worker and one.verb == verb and moment == one.moment:
+            if victim is worker and one.verb == verb and moment in ("", one.moment):
                 self._armed.remove(armed)
                 self._harm(victim, one)
                 return
@@ -88,10 +93,9 @@ class Disturber:
                 if not victim.process.stopped:
                     self._spawn(victim.stop(timedelta(seconds=one.seconds)))
                 self._spawn(self.replace())
-            case "forth":
-                self._sim.clock.jump(timedelta(seconds=one.seconds * 3))
-            case "back":
-                self._sim.clock.jump(-timedelta(seconds=one.seconds * 3))
+            case "forth" | "back":
+                sign = 1 if one.harm == "forth" else -1
+                self._sim.clock.jump(sign * timedelta(seconds=one.seconds * 3))
 
     def _cut(self, worker: SimulatedWorker, seconds: float) -> None:
         worker.store.faults = Faults(down=True)
@@ -112,4 +116,6 @@ class Disturber:
 
     def _after(self, seconds: float, act: Callable[[], object]) -> None:
         """Do something later, whatever happens to the processes meanwhile."""
-        asyncio.get_running_loop().call_later(seconds, act, context=contextvars.Context())
+        loop = asyncio.get_running_loop()
+        self._until = max(self._until, loop.time() + seconds)
+        loop.call_later(seconds, act, context=contextvars.Context())

@@ -11,34 +11,21 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from outlast.clock import Clock
 from outlast.errors import OutlastError
 from outlast.journal.entry import (
-    ApprovalDecided,
-    ApprovalExpired,
+    ApprovalRequested,
     Cancelled,
     Completed,
     EffectCompleted,
-    EffectFailed,
-    EffectInDoubt,
     EffectIntended,
-    EffectRefused,
-    Entry,
     Failed,
-    MessageReceived,
     StampedRow,
-    StepCompleted,
-    StepFailed,
-    TimerFired,
     from_row,
 )
 from outlast.store.change import (
     Applied,
-    ApprovalExpire,
-    ApprovalPut,
     Change,
     Decide,
-    GrantSpend,
     Message,
     PutMessage,
     RunChange,
@@ -50,16 +37,16 @@ from outlast.store.change import (
     WorkerRow,
 )
 from outlast.store.protocol import Claim
-from outlast.testing.simulation.model import Item, Life, Request, Run
-from outlast.workflows.attempt import Attempt
+from outlast.testing.clock import SimulatedClock
+from outlast.testing.simulation.bodies import Bodies
+from outlast.testing.simulation.model import Item, Life, Run
+from outlast.testing.simulation.written import Written
 
 logger = logging.getLogger("outlast.testing")
 
 _END = (Completed, Failed, Cancelled)
-_OUTCOMES = (
-    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused),
-    *(TimerFired, ApprovalDecided, ApprovalExpired),
-)
+_CLOSE_SECONDS = 1e-3
+_TOLD = {EffectIntended: "intent", EffectCompleted: "outcome", ApprovalRequested: "request"}
 
 
 class InvariantViolatedError(OutlastError):
@@ -85,13 +72,24 @@ class Invariants:
         violated: Called with each violation; it may not count on being able to raise through the code under test.
     """
 
-    def __init__(self, clock: Clock, violated: Callable[[InvariantViolatedError], None]) -> None:
+    def __init__(
+        self, clock: SimulatedClock, violated: Callable[[InvariantViolatedError], None]
+    ) -> None:
         self._clock = clock
         self._violated = violated
         self.runs: dict[RunKey, Run] = {}
         self.lives: dict[WorkerId, Life] = {}
-        self.begun: Callable[[str], object] = lambda _process: None
-        """Called with its process when an attempt begins."""
+        self.happened: Callable[[str, str], object] = lambda _process, _what: None
+        """Called with the process and a word when an `attempt` begins, and when something was written: an `intent`, an `outcome`
+        of an effect, a `request` to a person, and that a run was given back (`park`)."""
+        self.bodies = Bodies(
+            clock,
+            self.check,
+            self.runs,
+            self.lives,
+            lambda process: self.happened(process, "attempt"),
+        )
+        self.written = Written(self.check, self.bodies)
 
     def check(
         self, holds: object, invariant: int, what: str, *, run: RunKey | None = None, at: str = ""
@@ -109,7 +107,7 @@ class Invariants:
         now = self._clock.monotonic()
         known = self.lives.get(row.worker)
         if known is None or known.over(now):
-            self._let_go(row.worker)
+            self._let_go(row.worker, now if known is None else min(now, known.end))
         self.lives[row.worker] = Life(row.lease.total_seconds(), now, row.host)
 
     def renewed(self, worker: WorkerId) -> None:
@@ -122,13 +120,18 @@ class Invariants:
 
     def retired(self, worker: WorkerId) -> None:
         """A worker's life ends, and its runs are given back."""
-        self.lives.pop(worker, None)
-        self._let_go(worker)
+        life = self.lives.pop(worker, None)
+        held = [key for key, run in self.runs.items() if run.owner == worker]
+        for key in held:
+            rests = life is None or self.bodies.rests(life.process, key)
+            self.check(rests, 3, "given back while an effect of it acts", run=key)
+        now = self._clock.monotonic()
+        self._let_go(worker, now if life is None else min(now, life.end))
 
-    def _let_go(self, worker: WorkerId) -> None:
+    def _let_go(self, worker: WorkerId, stopped: float) -> None:
         for run in self.runs.values():
             if run.owner == worker:
-                run.owner = None
+                run.let_go(stopped)
 
     def claimed(self, worker: WorkerId, claim: Claim) -> None:
         """Runs were given to a worker."""
@@ -143,6 +146,24 @@ class Invariants:
                 f"taken from {run.owner}, whose lease still runs",
                 run=key,
             )
+            lapses = claimed.head.lapses - run.lapses
+            self.check(
+                lapses == 1 if life else lapses in (0, 1),
+                0,
+                f"{lapses} owners are said to have been lost since the last one",
+                run=key,
+            )
+            run.lapses = claimed.head.lapses
+            stopped = life.end if life else run.stopped
+            if stopped is not None:
+                run.taken_over(stopped)
+                ago = claimed.stopped_ago.total_seconds() if claimed.stopped_ago else 0.0
+                self.check(
+                    ago <= now - stopped + _CLOSE_SECONDS,
+                    3,
+                    f"its owner is said to have stopped {ago} s ago, and may have acted since",
+                    run=key,
+                )
             self.check(claimed.head.epoch == run.epoch + 1, 7, "an epoch was used twice", run=key)
             run.owner, run.epoch = worker, claimed.head.epoch
 
@@ -150,51 +171,6 @@ class Invariants:
         """Somebody has read a run, to take it up."""
         if key in self.runs:
             self.runs[key].fresh.clear()
-
-    # Attempts
-
-    def begins(self, attempt: Attempt, kind: str, process: str) -> None:
-        """The body of a step or effect begins, in a process."""
-        self.begun(process)
-        key, at = RunKey(attempt.tenant, attempt.run_id), attempt.operation
-        run = self.runs[key]
-        life = None if run.owner is None else self.lives.get(run.owner)
-        here = life is not None and life.process == process and life.runs(self._clock.monotonic())
-        if attempt.key in run.left_over:
-            return
-        run.attempted.add(at)
-        if kind == "step":
-            # A step of somebody who does not know yet that he has lost the run is harmless; what he makes of it is refused.
-            self.check(
-                not here or at not in run.outcomes,
-                1,
-                f"step {attempt.name} begins although its outcome is recorded",
-                run=key,
-                at=at,
-            )
-            return
-        intent = run.intents.get(at)
-        self.check(
-            intent is not None and intent.key == attempt.key,
-            1,
-            f"effect {attempt.name} begins without an intent that names its key",
-            run=key,
-            at=at,
-        )
-        self.check(
-            at not in run.outcomes,
-            1,
-            f"effect {attempt.name} begins although its outcome is recorded",
-            run=key,
-            at=at,
-        )
-        self.check(
-            here or run.terminated,
-            7,
-            f"effect {attempt.name} begins in {process}, which does not hold the run",
-            run=key,
-            at=at,
-        )
 
     # Changes
 
@@ -271,8 +247,8 @@ class Invariants:
     def _terminated(self, key: RunKey) -> None:
         run = self.runs[key]
         self.check(not run.closed, 1, "a run was ended twice", run=key)
-        run.closed = run.terminated = True
-        run.owner = None
+        run.end(self._clock.monotonic())
+        run.terminated = True
         run.epoch += 1
 
     def _seen(self, worker: WorkerId, key: RunKey) -> None:
@@ -302,9 +278,11 @@ class Invariants:
         self._seen(change.worker, key)
         run.version, run.digest = change.version + 1, change.digest
         self._append(run, change, verdict.at)
-        self._consume(run, change)
-        self._approvals(run, change, now)
+        self.written.take(run, change, now)
+        if change.entries:
+            run.lapses = 0
         self._head(run, change)
+        self._tell(change)
 
     def _sent_again(self, run: Run, change: RunChange, verdict: Verdict) -> None:
         """The last change came a second time: whoever holds the run now, a living worker must be told that it was written."""
@@ -332,171 +310,6 @@ class Invariants:
             last = run.rows[-1].row.turn if run.rows else -1
             self.check(row.turn >= last, 1, "a turn goes back", run=change.run)
             run.rows.append(StampedRow(row, at))
-            self._entry(run, change, from_row(row))
-
-    def _entry(self, run: Run, change: RunChange, entry: Entry) -> None:
-        at = getattr(entry, "operation", "")
-        if isinstance(entry, _OUTCOMES):
-            self.check(
-                at not in run.outcomes,
-                1,
-                f"a second outcome: {type(entry).__name__}",
-                run=change.run,
-                at=at,
-            )
-            run.outcomes.add(at)
-        match entry:
-            case EffectIntended():
-                self._intended(run, change, entry)
-            case EffectCompleted() | EffectFailed() | EffectInDoubt():
-                self.check(
-                    at in run.intents, 1, "an effect without an intent", run=change.run, at=at
-                )
-            case EffectRefused():
-                self.check(
-                    at not in run.intents, 6, "refused after its intent", run=change.run, at=at
-                )
-            case MessageReceived():
-                self._received(run, change, entry)
-            case ApprovalDecided():
-                request = run.approvals.get(entry.approval_id)
-                said = "approved" if entry.approved else "denied"
-                self.check(
-                    request is not None and request.state == said,
-                    6,
-                    f"{entry.approval_id} is said to be {said}, and is not",
-                    run=change.run,
-                    at=at,
-                )
-            case ApprovalExpired():
-                self.check(
-                    ApprovalExpire(entry.approval_id) in change.approvals,
-                    6,
-                    f"{entry.approval_id} is said to have expired, and was not closed",
-                    run=change.run,
-                    at=at,
-                )
-            case _:
-                pass
-        if isinstance(entry, EffectInDoubt):
-            self._doubted(run, change, at)
-
-    def _doubted(self, run: Run, change: RunChange, at: str) -> None:
-        self.check(
-            at in run.attempted or at not in run.fresh,
-            1,
-            "in doubt, and no attempt of it was ever made",
-            run=change.run,
-            at=at,
-        )
-
-    def _intended(self, run: Run, change: RunChange, intent: EffectIntended) -> None:
-        at = intent.operation
-        self.check(
-            at not in run.intents and at not in run.outcomes,
-            1,
-            f"effect {intent.name} was intended twice",
-            run=change.run,
-            at=at,
-        )
-        run.intents[at] = intent
-        run.fresh.add(at)
-        covered = any(
-            cover.effect == intent.name
-            for request in run.approvals.values()
-            for cover in request.put.covers
-        )
-        self.check(
-            intent.grant is not None or not covered,
-            6,
-            f"effect {intent.name} was intended uncovered, and an approval speaks of it",
-            run=change.run,
-            at=at,
-        )
-        spends = [one for one in change.spends if one.operation == at]
-        named = [] if intent.grant is None else [(intent.grant.approval_id, intent.grant.cover)]
-        self.check(
-            [(one.approval_id, one.cover) for one in spends] == named,
-            6,
-            "the approval that the intent names is not the one that is spent",
-            run=change.run,
-            at=at,
-        )
-
-    def _received(self, run: Run, change: RunChange, entry: MessageReceived) -> None:
-        item = run.inbox.get((run.generation, entry.message_id))
-        if item is None or entry.message_id not in change.consumed:
-            self.check(
-                False, 5, f"message {entry.message_id} was received and never sent", run=change.run
-            )
-            return
-        self.check(
-            item.number > run.last_signal,
-            5,
-            f"message {entry.message_id} came out of its order",
-            run=change.run,
-        )
-        run.last_signal = item.number
-
-    def _consume(self, run: Run, change: RunChange) -> None:
-        for message_id in change.consumed:
-            item = run.inbox.get((run.generation, message_id))
-            self.check(
-                item is not None and not item.consumed,
-                5,
-                f"message {message_id} was delivered twice, or never accepted",
-                run=change.run,
-            )
-            if item is not None:
-                item.consumed = True
-
-    def _approvals(self, run: Run, change: RunChange, now: datetime) -> None:
-        for act in change.approvals:
-            if isinstance(act, ApprovalPut):
-                known = act.approval_id in run.approvals
-                self.check(not known, 6, f"{act.approval_id} was asked twice", run=change.run)
-                run.approvals[act.approval_id] = Request(act)
-                continue
-            request = run.approvals[act.approval_id]
-            if request.state != "pending":
-                continue
-            if isinstance(act, ApprovalExpire):
-                self.check(
-                    now >= request.put.expires_at,
-                    6,
-                    f"{act.approval_id} expired before its time",
-                    run=change.run,
-                )
-            request.state = "expired" if isinstance(act, ApprovalExpire) else "withdrawn"
-        for spend in change.spends:
-            self._spent(run, change, spend, now)
-
-    def _spent(self, run: Run, change: RunChange, spend: GrantSpend, now: datetime) -> None:
-        request = run.approvals.get(spend.approval_id)
-        held = (
-            request is not None
-            and request.state == "approved"
-            and now < request.put.use_by
-            and 0 <= spend.cover < len(request.put.covers)
-            and request.put.covers[spend.cover].match_sha256 == spend.match_sha256
-        )
-        self.check(
-            held,
-            6,
-            f"{spend.approval_id} was used, and does not hold",
-            run=change.run,
-            at=spend.operation,
-        )
-        if request is None:
-            return
-        former = request.spent.setdefault(spend.cover, spend.operation)
-        self.check(
-            former == spend.operation,
-            6,
-            f"{spend.approval_id} was spent twice: to {former} too",
-            run=change.run,
-            at=spend.operation,
-        )
 
     def _head(self, run: Run, change: RunChange) -> None:
         ends = bool(run.rows) and isinstance(from_row(run.rows[-1].row), _END)
@@ -505,9 +318,23 @@ class Invariants:
             ends == closes, 1, "the head and the journal differ about the end", run=change.run
         )
         if closes:
-            run.closed, run.owner = True, None
+            run.end(self._clock.monotonic())
             self.check(
                 not run.unread(), 5, f"ended with unread messages {run.unread()}", run=change.run
             )
         elif change.head is not None and change.head.release:
-            run.owner = None
+            run.let_go(self._clock.monotonic())
+        if run.owner is None:
+            life = self.lives.get(change.worker)
+            rests = life is None or self.bodies.rests(life.process, change.run)
+            self.check(rests, 3, "given back while an effect of it acts", run=change.run)
+
+    def _tell(self, change: RunChange) -> None:
+        life = self.lives.get(change.worker)
+        process = life.process if life else ""
+        kinds = {type(from_row(row)) for row in change.entries}
+        for kind, word in _TOLD.items():
+            if kind in kinds:
+                self.happened(process, word)
+        if change.head is not None and change.head.release:
+            self.happened(process, "park")

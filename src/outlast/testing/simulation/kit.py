@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -24,10 +24,14 @@ from outlast.testing.simulation.shape import (
     Hear,
     Limit,
     Nap,
+    Often,
     Several,
     Shape,
+    Stray,
+    Tidy,
     Twin,
     Work,
+    often,
 )
 from outlast.testing.simulation.world import SETTLE, TIMEOUT, Declared, DeclinedError, World
 from outlast.workflows.definition import (
@@ -72,18 +76,29 @@ async def carry_out(shape: Shape, path: str) -> Any:
             return await _hear(shape)
         case Act():
             return await _act(shape, path)
-        case Twin(act):
-            return await asyncio.gather(_act(act, path), _act(act, path))
+        case Twin() | Often() | Stray():
+            return await _again(shape, path)
         case Ask():
             return await _ask(shape, path)
         case Several():
             return await _several(shape, path)
+        case Tidy(part):
+            try:
+                return await carry_out(part, f"{path}.0")
+            finally:
+                await WORK(0, 0, 0.0)
         case Limit(seconds, part):
+            since = outlast.now()
             try:
                 async with asyncio.timeout(seconds):
                     return ["in time", await carry_out(part, f"{path}.0")]
             except TimeoutError:
-                return "cut"
+                return ["cut", _since(since)]
+
+
+def _since(moment: datetime) -> float:
+    """Return the seconds since then, by the run's own time."""
+    return (outlast.now() - moment).total_seconds()
 
 
 async def _simple(shape: Work | Broken | Nap | Draw) -> Any:
@@ -96,8 +111,9 @@ async def _simple(shape: Work | Broken | Nap | Draw) -> Any:
             except ValueError:
                 return "broken"
         case Nap(seconds):
+            since = outlast.now()
             await outlast.sleep(seconds)
-            return "slept"
+            return ["slept", _since(since)]
         case Draw():
             return [outlast.random().random(), outlast.now().isoformat(), str(outlast.uuid4())]
 
@@ -117,10 +133,11 @@ async def _hear(shape: Hear) -> Any:
     signal = MESSAGES[shape.signal]
     if shape.seconds is None:
         return [await outlast.receive(signal) for _ in range(shape.count)]
+    since = outlast.now()
     try:
         return [await outlast.receive(signal, timeout=timedelta(seconds=shape.seconds))]
     except TimeoutError:
-        return "nothing"
+        return ["nothing", _since(since)]
 
 
 async def _act(
@@ -130,6 +147,22 @@ async def _act(
         return await (effects or EFFECTS)[shape.declared, shape.thread](purpose, extra)
     except DeclinedError:
         return "declined"
+
+
+async def _again(shape: Twin | Often | Stray, path: str) -> Any:
+    if isinstance(shape, Stray):
+        # The loop of a workflow holds its tasks.
+        asyncio.create_task(_act(shape.act, path))  # noqa: RUF006
+        return "left"
+    if isinstance(shape, Often):
+        return [await _act(shape.act, often(path), 0, REPEATING) for _ in range(2)]
+    if not shape.in_row:
+        return list(await asyncio.gather(_act(shape.act, path), _act(shape.act, path)))
+    first = await _act(shape.act, path)
+    try:
+        return [first, await _act(shape.act, path)]
+    except outlast.RepeatedEffectError as error:
+        return [first, type(error).__name__]
 
 
 async def _ask(shape: Ask, path: str) -> Any:
@@ -144,21 +177,28 @@ async def _ask(shape: Ask, path: str) -> Any:
             use_within=timedelta(seconds=shape.seconds + 2 * shape.pause),
         )
     except outlast.ApprovalDeniedError:
-        return "denied"
+        return ["denied", await _defy(shape.act, path)]
     except outlast.ApprovalExpiredError:
-        return "expired"
+        return ["expired", await _defy(shape.act, path)]
     if shape.pause:
         await outlast.sleep(shape.pause)
+    refused = await _defy(shape.act, f"{path}/else")
     try:
         done = await _act(shape.act, path, 0, GUARDED)
     except outlast.ApprovalExpiredError:
-        return "too late"
+        return ["too late", refused]
     if not shape.again:
-        return ["granted", done]
+        return ["granted", refused, done]
+    return ["granted", refused, done, await _defy(shape.act, path, 1)]
+
+
+async def _defy(shape: Act, path: str, extra: int = 0) -> str:
+    """Do what no grant covers, and return the name of the error that says so."""
     try:
-        return ["twice", done, await _act(shape.act, path, 1, GUARDED)]
+        await _act(shape, path, extra, GUARDED)
     except outlast.ApprovalError as error:
-        return ["granted", done, type(error).__name__]
+        return type(error).__name__
+    return "done"
 
 
 async def work(n: int, fails: int, seconds: float) -> int:
@@ -233,6 +273,7 @@ def _effect(function: Any, declared: Declared, prefix: str) -> Effect[..., Any]:
         probe=find if declared == "probed" else None,
         settle=SETTLE,
         not_applied=(DeclinedError,),
+        repeats=prefix == "repeating",
     )
     retry = ONCE if declared == "never" else QUICK
     options = AttemptOptions(retry, TIMEOUT, (DeclinedError,))
@@ -253,6 +294,7 @@ def _effects(prefix: str) -> dict[tuple[str, bool], Effect[..., Any]]:
 EFFECTS = _effects("simulated")
 GUARDED = _effects("guarded")
 """Those that only happen covered by an approval; one that speaks of an effect speaks of it in the whole run."""
+REPEATING = _effects("repeating")
 WORK = _step(work, QUICK)
 WORK_IN_THREAD = _step(work_in_thread, QUICK)
 BROKEN = _step(broken, TWICE, ValueError)
@@ -261,5 +303,6 @@ KIT: tuple[Definition[..., Any], ...] = (
     *(SHAPED, WORK, WORK_IN_THREAD, BROKEN),
     *EFFECTS.values(),
     *GUARDED.values(),
+    *REPEATING.values(),
 )
 """What every worker registers."""

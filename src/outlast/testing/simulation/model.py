@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
+
+import msgspec
 
 from outlast.journal.entry import EffectIntended, StampedRow
-from outlast.store.change import ApprovalPut, WorkerId
+from outlast.store.change import ApprovalPut, RunKey, WorkerId
 
-_EDGE = 1e-6
+EDGE = 1e-6
+
+
+class Check(Protocol):
+    """Reports a violation unless something holds."""
+
+    def __call__(
+        self, holds: object, invariant: int, what: str, *, run: RunKey | None = None, at: str = ""
+    ) -> None:
+        """See `Invariants.check`."""
+        ...
 
 
 @dataclass(slots=True)
@@ -39,11 +53,16 @@ class Life:
 
     def over(self, now: float) -> bool:
         """Whether its lease has run out."""
-        return now - self.seen >= self.lease_seconds - _EDGE
+        return now - self.seen >= self.lease_seconds - EDGE
+
+    @property
+    def end(self) -> float:
+        """When its lease runs out."""
+        return self.seen + self.lease_seconds
 
     def runs(self, now: float) -> bool:
         """Whether its lease runs on. At the edge both are true: floats may not judge stores that count whole numbers."""
-        return now - self.seen <= self.lease_seconds + _EDGE
+        return now - self.seen <= self.lease_seconds + EDGE
 
 
 @dataclass(slots=True)
@@ -61,7 +80,20 @@ class Run:
     rows: list[StampedRow] = field(default_factory=list[StampedRow])
     intents: dict[str, EffectIntended] = field(default_factory=dict[str, EffectIntended])
     outcomes: set[str] = field(default_factory=set[str])
+    done: set[str] = field(default_factory=set[str])
+    """Operations of effects that were completed."""
     attempted: set[str] = field(default_factory=set[str])
+    doubts: set[str] = field(default_factory=set[str])
+    failures: dict[str, int] = field(default_factory=dict[str, int])
+    """Of each operation that has a row, how many attempts are recorded as failed."""
+    resting: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    """Of each operation that rests until its next attempt: when that is due. None has begun since."""
+    risky: dict[str, float] = field(default_factory=dict[str, float])
+    """Of each effect with an attempt of which nobody may know the end: when that could last have begun."""
+    stopped: float | None = None
+    """When its last owner could last have begun an attempt, once it has none."""
+    lapses: int = 0
+    """Owners lost since the run last moved, as it was told to the last one."""
     fresh: set[str] = field(default_factory=set[str])
     """Effects intended since the run was last read: whoever intended them knows that no attempt was made."""
     approvals: dict[str, Request] = field(default_factory=dict[str, Request])
@@ -78,9 +110,43 @@ class Run:
         self.generation += 1
         self.version, self.digest, self.at = 0, b"", None
         self.closed = self.terminated = False
-        self.rows, self.intents, self.outcomes = [], {}, set()
-        self.attempted, self.fresh = set(), set()
+        self.rows, self.intents, self.outcomes, self.done = [], {}, set(), set()
+        self.attempted, self.fresh, self.doubts, self.failures = set(), set(), set(), {}
+        self.lapses = 0
+        self.resting, self.risky = {}, {}
         self.approvals, self.last_signal = {}, 0
+
+    def end(self, now: float) -> None:
+        """The run is over."""
+        self.closed, self.failures, self.resting, self.risky = True, {}, {}, {}
+        self.let_go(now)
+        for request in self.approvals.values():
+            if request.state == "pending":
+                request.state = "withdrawn"
+
+    def let_go(self, now: float) -> None:
+        """Its owner, if it has one, has it no longer."""
+        if self.owner is not None:
+            self.owner, self.stopped = None, now
+
+    def taken_over(self, stopped: float) -> None:
+        """A former owner could have acted until then, and nobody knows what it has begun."""
+        for at in self.intents.keys() - self.outcomes - self.doubts - self.resting.keys():
+            self.risky[at] = stopped
+
+    def key_of(self, run: RunKey, intent: EffectIntended) -> str:
+        """Return the key that an effect must have: from the run, the effect, its arguments, and how often it succeeded."""
+        arguments = msgspec.json.decode(intent.effective)
+        equal = {
+            other.operation
+            for other in self.intents.values()
+            if other.name == intent.name and msgspec.json.decode(other.effective) == arguments
+        }
+        number = 1 + len(equal & self.done)
+        use = run.run_id if self.generation == 1 else f"{run.run_id}~{self.generation}"
+        name = intent.name if number == 1 else f"{intent.name}#{number}"
+        payload = hashlib.sha256(msgspec.json.encode(arguments, order="sorted")).hexdigest()
+        return hashlib.sha256(f"{use}:{name}:{payload}".encode()).hexdigest()[:32]
 
     def unread(self) -> list[str]:
         """Return the accepted messages of this generation that were not consumed."""

@@ -30,7 +30,8 @@ from outlast.journal.entry import (
 )
 from outlast.store.change import RunKey
 from outlast.testing.simulation.kit import MESSAGES, SHAPED
-from outlast.testing.simulation.scenario import Plan, Scenario
+from outlast.testing.simulation.scenario import Plan, Scenario, Sending
+from outlast.testing.simulation.shape import Work, nodes
 from outlast.testing.simulation.system import Simulation
 from outlast.testing.simulation.world import World, answer
 
@@ -38,6 +39,7 @@ T = TypeVar("T")
 
 _AGAIN_SECONDS = 0.5
 _LOOK_SECONDS = 0.5
+_MEDDLINGS = 20
 _INSIDE_SECONDS = 20.0
 """How long to wait for a client in a worker's process, which may die meanwhile."""
 
@@ -84,6 +86,11 @@ class People:
         await asyncio.sleep(plan.start)
         starts = [self._start(run_id, plan, inside=plan.inside) for _ in range(plan.starters)]
         await asyncio.gather(*starts)
+        if plan.stranger:
+            self._spawn(self._intrude(run_id, plan))
+        if plan.meddler:
+            self._spawn(self._meddle(run_id))
+            self._spawn(self._help(run_id, plan))
         sending = self._spawn(self._send(run_id, plan))
         for seconds, end in ((plan.cancel, "cancel"), (plan.terminate, "terminate")):
             if seconds is not None:
@@ -98,6 +105,48 @@ class People:
             await sending
             if await self._start(run_id, plan, again=True):
                 self._spawn(self._send(run_id, plan))
+
+    async def _intrude(self, run_id: str, plan: Plan) -> None:
+        """Start other work under an id that is taken."""
+        call = msgspec.json.encode(plan.shape).decode(), f"{run_id}/other"
+        with contextlib.suppress(RunConflictError):
+            await self._persist(lambda: self._sim.client.start(SHAPED(*call), id=run_id))
+            self._sim.invariants.check(False, 5, f"{run_id} was taken for other work")
+
+    async def _meddle(self, run_id: str) -> None:
+        """Say that effects failed which are never in doubt, and what steps return that are tried again."""
+        said: set[str] = set()
+        for _ in range(_MEDDLINGS):
+            await asyncio.sleep(_LOOK_SECONDS)
+            for stamped in await self._sim.store.journal(RunKey("default", run_id)):
+                entry = from_row(stamped.row)
+                if not isinstance(entry, EffectIntended) or "idempotent" not in entry.name:
+                    continue
+                if entry.operation not in said:
+                    said.add(entry.operation)
+                    with contextlib.suppress(RunConflictError):
+                        await self._persist(
+                            lambda at=entry.operation: self._handle(run_id).resolve(
+                                at, failed="meddled with"
+                            )
+                        )
+
+    async def _help(self, run_id: str, plan: Plan) -> None:
+        """Say what a step returns that has failed, where there is but one."""
+        values = {node.n * 2 for _, node in nodes(plan.shape) if isinstance(node, Work)}
+        said: set[str] = set()
+        for _ in range(_MEDDLINGS if len(values) == 1 else 0):
+            await asyncio.sleep(_LOOK_SECONDS)
+            image = await self._sim.store.load(RunKey("default", run_id))
+            for row in image.operations if image else ():
+                if "simulated_work" in row.name and row.operation not in said:
+                    said.add(row.operation)
+                    with contextlib.suppress(RunConflictError):
+                        await self._persist(
+                            lambda at=row.operation: self._handle(run_id).resolve(
+                                at, applied=max(values)
+                            )
+                        )
 
     async def _start(
         self, run_id: str, plan: Plan, *, inside: bool = False, again: bool = False
@@ -132,15 +181,21 @@ class People:
         return bool(done) and task.exception() is None
 
     async def _send(self, run_id: str, plan: Plan) -> None:
+        # What hangs in a frozen process must not reach the next generation of the run.
+        inside = plan.inside and plan.restart is None
         for number, sending in enumerate(plan.sendings):
             await asyncio.sleep(sending.pause)
             for _ in range(sending.times):
+
+                async def send(
+                    client: Client, sending: Sending = sending, number: int = number
+                ) -> None:
+                    signal = MESSAGES[sending.signal]
+                    await client.handle(run_id).send(signal, sending.value, id=f"{number}")
+
                 try:
-                    await self._persist(
-                        lambda sending=sending, number=number: self._handle(run_id).send(
-                            MESSAGES[sending.signal], sending.value, id=f"{number}"
-                        )
-                    )
+                    if not (inside and await self._inside(send)):
+                        await self._persist(lambda send=send: send(self._sim.client))
                 except RunConflictError:
                     return
                 self._check_accepted(run_id, f"signal/{number}")
@@ -170,11 +225,15 @@ class People:
         approvals = self._sim.client.approvals
         act = approvals.approve if plan.deciding.answer == "approve" else approvals.deny
         await asyncio.sleep(plan.deciding.after)
-        hashes = ["0" * 64] if plan.deciding.wrong_first else []
-        hashes += [sha256] * plan.deciding.times
-        for one in hashes:
+        acts = [(act, "0" * 64)] if plan.deciding.wrong_first else []
+        acts += [(act, sha256)] * plan.deciding.times
+        if plan.deciding.contrary:
+            acts.append((approvals.deny if act == approvals.approve else approvals.approve, sha256))
+        for decide, one in acts:
             try:
-                await self._persist(lambda one=one: act(run_id, approval_id, seen_sha256=one))
+                await self._persist(
+                    lambda one=one, decide=decide: decide(run_id, approval_id, seen_sha256=one)
+                )
             except (DecisionRefusedError, RunConflictError, RunNotFoundError):
                 continue
             request = self._sim.invariants.runs[RunKey("default", run_id)].approvals.get(
@@ -198,14 +257,14 @@ class People:
     async def _settle(self, run: RunKey, seen: set[tuple[str, int, int]]) -> None:
         """Look up what happened, and say so, once for each doubt."""
         doubts: dict[str, int] = {}
-        purposes: dict[str, str] = {}
+        intents: dict[str, EffectIntended] = {}
         head = await self._sim.store.head(run)
         if head is None or head.status.closed:
             return
         for stamped in await self._sim.store.journal(run):
             match from_row(stamped.row):
                 case EffectIntended() as intent:
-                    purposes[intent.operation] = purpose_of(intent)
+                    intents[intent.operation] = intent
                 case EffectInDoubt(operation):
                     doubts[operation] = stamped.row.seq
                 case EffectCompleted(operation) | EffectFailed(operation):
@@ -218,10 +277,10 @@ class People:
             if (run.run_id, head.generation, seq) in seen:
                 continue
             seen.add((run.run_id, head.generation, seq))
-            purpose = purposes[operation]
+            purpose = purpose_of(intents[operation])
             said: dict[str, Any] = (
                 {"applied": answer(purpose)}
-                if purpose in self._world.changes
+                if self._world.was_done(purpose, intents[operation].key)
                 else {"not_applied": True}
             )
             with contextlib.suppress(RunConflictError):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from outlast.errors import OutlastError
 from outlast.journal.entry import (
     ApprovalRequested,
+    CancelRequested,
     Completed,
     EffectCompleted,
     EffectFailed,
@@ -24,20 +26,22 @@ from outlast.journal.entry import (
     Started,
     from_row,
 )
+from outlast.replay.machine import Machine
 from outlast.store.change import RunKey, Status
 from outlast.testing.fault import Faults
 from outlast.testing.loop import SimulationStuckError
-from outlast.testing.replay import replay_run
 from outlast.testing.simulation.disturb import Disturber
 from outlast.testing.simulation.invariant import InvariantViolatedError
-from outlast.testing.simulation.kit import KIT, stage
+from outlast.testing.simulation.kit import KIT, SHAPED, stage
 from outlast.testing.simulation.people import People, purpose_of
 from outlast.testing.simulation.scenario import Plan, Scenario
-from outlast.testing.simulation.shape import Act, Ask, Expect, Twin, fits, nodes
+from outlast.testing.simulation.shape import Act, Ask, Expect, Often, Stray, Twin, fits, nodes
 from outlast.testing.simulation.system import Simulation
+from outlast.testing.simulation.watch import process_name
 from outlast.testing.simulation.world import World
+from outlast.testing.simulation.written import OUTCOMES
+from outlast.worker.delivery import Delivery
 from outlast.worker.worker import WorkerOptions
-from outlast.workflows.registry import Registry
 
 _LONGEST = timedelta(hours=1)
 _QUIET_SECONDS = 15.0
@@ -71,11 +75,13 @@ def play(scenario: Scenario) -> Played:
         thread_delay=scenario.thread_delay,
         longest=_LONGEST,
     )
+    sim.invariants.written.knows_keys = True
     stage.world = World(
         scenario.fates,
         sim.source("world"),
         lambda invariant, what: sim.invariants.check(False, invariant, what),
     )
+    stage.world.keep_thread = lambda seconds: _keep_thread(sim, seconds)
     with _without_collector(), _bugs_seen(sim):
         try:
             sim.run(lambda sim: _through(sim, scenario, stage.world))
@@ -85,6 +91,14 @@ def play(scenario: Scenario) -> Played:
             stuck = InvariantViolatedError(2, f"it does not come to an end: {error.message}")
             return Played(stuck, sim.trace)
     return Played(None, sim.trace)
+
+
+def _keep_thread(sim: Simulation, seconds: float) -> None:
+    """Let the thread that runs now return later; what it does it has done."""
+    name = process_name()
+    (worker,) = (one for one in sim.workers if one.process.name == name)
+    worker.threads.busy(seconds)
+    sim.invariants.bodies.keep_thread(name, seconds)
 
 
 async def _through(sim: Simulation, scenario: Scenario, world: World) -> None:
@@ -125,16 +139,20 @@ class _Audit:
         self._world = world
         self._run = run
         self._plan = plan
+        self._journal: list[tuple[Entry, datetime]] = []
         self._entries: list[Entry] = []
 
     async def check(self) -> None:
         head = await self._sim.store.head(self._run)
         assert head is not None
         rows = await self._sim.store.journal(self._run)
-        self._entries = [from_row(one.row) for one in rows]
+        self._journal = [(from_row(one.row), one.at) for one in rows]
+        self._entries = [entry for entry, _ in self._journal]
         await self._check_replay()
         self._check_effects()
         self._check_grants()
+        await self._check_approvals()
+        self._check_cancel()
         allowed = {Status.COMPLETED}
         if self._plan.cancel is not None:
             allowed.add(Status.CANCELLED)
@@ -149,13 +167,27 @@ class _Audit:
         self._sim.invariants.check(holds, invariant, what, run=self._run)
 
     async def _check_replay(self) -> None:
+        """The code, given the journal alone, comes to what is recorded: also to the same value."""
+        machine = Machine(
+            SHAPED,
+            tenant=self._run.tenant,
+            run_id=self._run.run_id,
+            generation=self._sim.invariants.runs[self._run].generation,
+        )
+        delivery = Delivery(machine, self._sim.clock)
+        rows = await self._sim.store.journal(self._run)
         try:
-            end = await replay_run(self._sim.store, Registry(KIT), self._sim.clock, self._run)
+            await delivery.deliver([(from_row(one.row), one) for one in rows])
         except OutlastError as error:
             self._holds(False, 2, f"the journal does not replay: {error}")
             return
-        if end is not None:
-            self._holds(end == self._entries[-1], 2, "the replay ends otherwise")
+        finally:
+            await delivery.evict()
+        last, outcome = self._entries[-1], machine.outcome
+        if isinstance(last, Completed):
+            value = bytes(outcome.value) if isinstance(outcome, Completed) else outcome
+            right = bytes(last.value)
+            self._holds(value == right, 2, f"the replay ends otherwise: {value}, not {right}")
 
     def _check_result(self, end: Completed) -> None:
         value = msgspec.json.decode(msgspec.json.decode(end.value, type=str))
@@ -165,47 +197,81 @@ class _Audit:
         heard: dict[int, list[int]] = {}
         for one in self._plan.sendings:
             heard.setdefault(one.signal, []).append(one.value)
-        expect = Expect(heard, self._plan.deciding.answer, self._scenario.fates.declined > 0)
+        expect = Expect(
+            heard,
+            self._plan.deciding.answer,
+            self._scenario.fates.declined > 0,
+            any(one.harm in ("forth", "back") for one in self._scenario.disturbances),
+        )
         right = fits(self._plan.shape, value, f"{arguments['purpose']}/0", expect)
         self._holds(right, 2, f"the result is wrong: {value}")
 
     def _check_effects(self) -> None:
         """What is recorded as done was done once; what is recorded as not done was not done."""
         purposes: dict[str, str] = {}
+        recorded: Counter[str] = Counter()
+        failed: set[str] = set()
+        unsettled: dict[str, str] = {}
         for entry in self._entries:
             match entry:
                 case EffectIntended():
-                    purposes[entry.operation] = purpose_of(entry)
+                    purposes[entry.operation] = unsettled[entry.operation] = purpose_of(entry)
                 case EffectCompleted(operation):
-                    times = len(self._world.changes.get(purposes[operation], ()))
-                    self._holds(
-                        times == 1, 3, f"{purposes[operation]} is recorded, done {times} times"
-                    )
+                    recorded[unsettled.pop(operation)] += 1
                 case EffectFailed(operation):
-                    done = purposes[operation] in self._world.changes
-                    self._holds(not done, 3, f"{purposes[operation]} failed, and was done")
+                    failed.add(unsettled.pop(operation))
                 case EffectRefused(operation):
                     self._holds(operation not in purposes, 6, "refused after its intent")
                 case _:
                     pass
+        for purpose in recorded.keys() | failed:
+            times = len(self._world.changes.get(purpose, ()))
+            perhaps = list(unsettled.values()).count(purpose)
+            self._holds(
+                recorded[purpose] <= times <= recorded[purpose] + perhaps,
+                3,
+                f"{purpose} is recorded {recorded[purpose]} times, and was done {times} times",
+            )
 
     def _check_grants(self) -> None:
         """An effect that needs a grant has the one that was asked for it."""
         subjects: dict[str, Any] = {}
         asked = {path for path, node in nodes(self._plan.shape) if isinstance(node, Ask)}
-        free = {path for path, node in nodes(self._plan.shape) if isinstance(node, Act | Twin)}
+        simple = Act | Twin | Often | Stray
+        free = {path for path, node in nodes(self._plan.shape) if isinstance(node, simple)}
         for entry in self._entries:
             if isinstance(entry, ApprovalRequested):
                 subjects[entry.approval_id] = msgspec.json.decode(entry.subject)["subject"]["path"]
             if not isinstance(entry, EffectIntended):
                 continue
             purpose = purpose_of(entry)
-            path = purpose.rpartition("/")[2].partition("+")[0]
+            path = purpose.rpartition("/")[2].partition("+")[0].rstrip("*")
             if path in asked:
                 granted = entry.grant is not None and subjects[entry.grant.approval_id]
                 self._holds(granted == purpose.partition("+")[0], 6, f"{purpose} was not granted")
             else:
                 self._holds(path in free, 6, f"{purpose} was never called")
+
+    async def _check_approvals(self) -> None:
+        """What was decided stands there as it was decided."""
+        image = await self._sim.store.load(self._run)
+        assert image is not None
+        stored = {one.put.approval_id: one.state for one in image.approvals}
+        known = self._sim.invariants.runs[self._run].approvals
+        right = {name: one.state for name, one in known.items()}
+        self._holds(stored == right, 6, f"approvals stand as {stored}, and are {right}")
+
+    def _check_cancel(self) -> None:
+        """A run that goes on after it was cancelled ends as cancelled."""
+        asked = [at for one, at in self._journal if isinstance(one, CancelRequested)]
+        if any(isinstance(node, Stray) for _, node in nodes(self._plan.shape)):
+            # Its outcome is waited for when the body has ended, and can be cancelled no more.
+            return
+        if asked and isinstance(self._entries[-1], Completed):
+            # What was written at once may have come to its end just before.
+            later = [type(one) for one, at in self._journal if at > asked[0]]
+            later = [kind for kind in later if kind in OUTCOMES]
+            self._holds(not later, 5, f"went on after it was cancelled, as if it was not: {later}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import random
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from outlast.testing.fault import Faults
 from outlast.testing.simulation.shape import (
@@ -20,8 +21,11 @@ from outlast.testing.simulation.shape import (
     Hear,
     Limit,
     Nap,
+    Often,
     Several,
     Shape,
+    Stray,
+    Tidy,
     Twin,
     Work,
 )
@@ -51,12 +55,14 @@ class Deciding(msgspec.Struct, frozen=True, omit_defaults=True):
         after: Seconds after it was seen.
         wrong_first: Decide on another hash before, which must be refused.
         times: How often it is decided.
+        contrary: Somebody else says the opposite afterwards, which must be refused.
     """
 
     answer: Answer = "approve"
     after: float = 0.0
     wrong_first: bool = False
     times: int = 1
+    contrary: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,13 +70,17 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Args:
         starters: How many start it at the same moment.
-        inside: Start through a worker's own client.
+        inside: Start, and send, through a worker's own client.
+        stranger: Somebody starts other work under the same id, which must be refused.
+        meddler: Somebody says what became of effects that are not in doubt, which must change nothing.
     """
 
     shape: Shape
     start: float = 0.0
     starters: int = 1
     inside: bool = False
+    stranger: bool = False
+    meddler: bool = False
     sendings: tuple[Sending, ...] = ()
     deciding: Deciding = Deciding()
     cancel: float | None = None
@@ -88,8 +98,9 @@ class Disturbance(msgspec.Struct, frozen=True, omit_defaults=True):
         at: Seconds after the beginning; or, with `verb`, from when on.
         victim: Which worker, by its number.
         seconds: How long it lasts, or how far the clock jumps.
-        verb: Wait until the victim next asks the store for this, or begins an `attempt`.
-        moment: `before` or `after` the verb.
+        verb: Wait until the victim next asks the store for this; or begins an `attempt`, or has just written an `intent`, an
+            `outcome` of an effect, a `request` to a person, or that it gives a run back (`park`).
+        moment: `before` or `after` what is asked of the store.
     """
 
     harm: Harm
@@ -108,6 +119,7 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
         idle: How long a run that waits stays in memory, in seconds.
         runs: How many runs a worker holds at once.
         thread_delay: Of synchronous bodies, in seconds.
+        crowded: How long such a body waits for a free thread, in seconds.
     """
 
     seed: int
@@ -120,6 +132,7 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
     idle: float = 1.0
     runs: int = 100
     thread_delay: float = 0.0
+    crowded: float = 0.0
 
     def to_json(self) -> str:
         """Return it as text."""
@@ -135,23 +148,30 @@ def draw(seed: int) -> Scenario:
     """Return the scenario of a seed."""
     chance = random.Random(f"scenario/{seed}")  # noqa: S311 - a seed must repeat
     plans = tuple(_plan(chance) for _ in range(chance.choice([1, 1, 2, 3])))
+    workers = chance.choice([1, 2, 2, 3])
+    if chance.random() < 0.1:
+        # At one moment and place, so that a worker writes for several runs at once.
+        plans = tuple(_plan(chance, 1) for _ in range(6))
+        plans = tuple(replace(one, start=0.0, inside=True) for one in plans)
+        workers = 1
     return Scenario(
         seed=seed,
         plans=plans,
         disturbances=_disturbances(chance),
         faults=_faults(chance),
         fates=_fates(chance),
-        workers=chance.choice([1, 2, 2, 3]),
+        workers=workers,
         lease=chance.choice([1.5, 4.0, 10.0]),
         idle=chance.choice([0.2, 1.0, 5.0]),
         runs=chance.choice([1, 2, 100, 100]),
         thread_delay=chance.choice([0.0, 0.1, 1.0]),
+        crowded=chance.choice([0.0, 0.0, 0.0, 3.0]),
     )
 
 
-def _plan(chance: random.Random) -> Plan:
+def _plan(chance: random.Random, depth: int = 3) -> Plan:
     free = list(range(SIGNALS))
-    shape = _several(chance, free, 3)
+    shape = _several(chance, free, depth)
     used = [number for number in range(SIGNALS) if number not in free]
     sendings = [
         Sending(signal, 100 * signal + count, _seconds(chance, 3), chance.choice([1, 1, 2]))
@@ -171,10 +191,13 @@ def _plan(chance: random.Random) -> Plan:
             _seconds(chance, 30),
             chance.random() < 0.2,
             chance.choice([1, 1, 2]),
+            chance.random() < 0.2,
         ),
+        stranger=chance.random() < 0.1,
+        meddler=chance.random() < 0.1,
         cancel=_seconds(chance, 20) if ending < 0.15 else None,
-        terminate=_seconds(chance, 20) if 0.15 <= ending < 0.25 else None,
-        restart=20 + _seconds(chance, 10) if 0.2 <= ending < 0.3 else None,
+        terminate=_seconds(chance, 20) if 0.15 <= ending < 0.3 else None,
+        restart=20 + _seconds(chance, 10) if 0.2 <= ending < 0.4 else None,
     )
 
 
@@ -196,12 +219,14 @@ def _shape(chance: random.Random, free: list[int], depth: int) -> Shape:
             return _several(chance, free, depth)
         if kind < 0.3:
             return Limit(round(chance.uniform(0.1, 10), 2), _shape(chance, free, depth - 1))
+        if kind < 0.35:
+            return Tidy(_shape(chance, free, depth - 1))
     return _leaf(chance, free)
 
 
 def _leaf(chance: random.Random, free: list[int]) -> Shape:
     match chance.choice(
-        ["work", "work", "broken", "nap", "draw", "hear", "act", "act", "ask", "twin"]
+        ["work", "work", "broken", "nap", "draw", "hear", "act", "act", "ask", "twin", "stray"]
     ):
         case "work":
             return Work(
@@ -219,6 +244,14 @@ def _leaf(chance: random.Random, free: list[int]) -> Shape:
             if chance.random() < 0.4:
                 return Hear(signal, 1, _seconds(chance, 10))
             return Hear(signal, chance.choice([1, 2, 4]))
+        case "act" | "ask" | "twin" | "stray" as kind:
+            return _effect(chance, kind)
+        case _:
+            return Draw()
+
+
+def _effect(chance: random.Random, kind: str) -> Shape:
+    match kind:
         case "act":
             return _act(chance)
         case "ask":
@@ -230,15 +263,17 @@ def _leaf(chance: random.Random, free: list[int]) -> Shape:
                 seconds=chance.choice([5.0, 60.0]),
                 pause=chance.choice([0.0, 0.0, 2.0]),
             )
-        case "twin":
-            return Twin(_act(chance))
+        case "stray":
+            return Stray(_act(chance))
         case _:
-            return Draw()
+            if chance.random() < 0.4:
+                return Often(_act(chance))
+            return Twin(_act(chance), chance.random() < 0.3)
 
 
 def _act(chance: random.Random) -> Act:
     declared: list[Declared] = ["idempotent", "probed", "never"]
-    return Act(chance.choice(declared), chance.random() < 0.25)
+    return Act(chance.choice(declared), chance.random() < 0.35)
 
 
 def _disturbances(chance: random.Random) -> tuple[Disturbance, ...]:
@@ -246,11 +281,14 @@ def _disturbances(chance: random.Random) -> tuple[Disturbance, ...]:
         *("kill", "kill", "freeze", "freeze", "stall", "cut"),
         *("stop", "outage", "forth", "back"),
     ]
-    verbs = ["", "", "", "commit", "commit", "claim", "load", "mail", "renew", "attempt"]
+    verbs = [
+        *("", "", "", "", "commit", "claim", "load", "mail", "renew", "attempt", "attempt"),
+        *("intent", "intent", "intent", "outcome", "request", "park"),
+    ]
     found = [
         Disturbance(
             chance.choice(harms),
-            round(chance.uniform(0, 25), 2),
+            round(chance.uniform(0, chance.choice([2, 8, 25])), 2),
             chance.randrange(3),
             round(chance.choice([chance.uniform(0, 2), chance.uniform(0, 30)]), 2),
             chance.choice(verbs),
@@ -280,9 +318,9 @@ def _fates(chance: random.Random) -> Fates:
         return Fates()
     return Fates(
         declined=chance.choice([0.0, 0.1]),
-        lost=chance.choice([0.0, 0.15]),
-        dropped=chance.choice([0.0, 0.15]),
+        lost=chance.choice([0.0, 0.15, 0.2]),
+        dropped=chance.choice([0.0, 0.15, 0.2]),
         slow=chance.choice([0.0, 0.3]),
-        late=chance.choice([0.0, 0.15]),
-        unsure=chance.choice([0.0, 0.2]),
+        late=chance.choice([0.0, 0.15, 0.2]),
+        unsure=chance.choice([0.0, 0.2, 0.5]),
     )

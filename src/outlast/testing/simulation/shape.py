@@ -13,6 +13,7 @@ import msgspec
 
 from outlast.testing.simulation.world import Declared, answer
 
+_MICROSECOND = 1e-6
 SIGNALS = 6
 """How many names of messages there are. A shape uses each of them at one place."""
 
@@ -62,9 +63,32 @@ class Act(Node, frozen=True, tag=True):
 
 
 class Twin(Node, frozen=True, tag=True):
-    """Two equal calls of an effect at once, which are one effect."""
+    """Two equal calls of an effect, which are one effect.
+
+    Args:
+        in_row: The second one after the first instead of beside it: refused when that succeeded.
+    """
 
     act: Act
+    in_row: bool = False
+
+
+class Often(Node, frozen=True, tag=True):
+    """Two equal calls in a row of an effect that repeats, which are two effects."""
+
+    act: Act
+
+
+class Stray(Node, frozen=True, tag=True):
+    """An effect that nobody waits for."""
+
+    act: Act
+
+
+class Tidy(Node, frozen=True, tag=True):
+    """A part, and a step afterwards, whatever became of it."""
+
+    part: Shape
 
 
 class Ask(Node, frozen=True, tag=True):
@@ -98,7 +122,9 @@ class Limit(Node, frozen=True, tag=True):
     part: Shape
 
 
-Shape: TypeAlias = Work | Broken | Nap | Draw | Hear | Act | Twin | Ask | Several | Limit
+Shape: TypeAlias = (
+    Work | Broken | Nap | Draw | Hear | Act | Twin | Often | Stray | Tidy | Ask | Several | Limit
+)
 
 _decoder = msgspec.json.Decoder(Shape)
 
@@ -110,42 +136,83 @@ def fits(shape: Shape, value: Any, path: str, expect: Expect) -> bool:
         path: What the effects of this part are for.
     """
     match shape:
-        case Work(n):
-            return value == n * 2
-        case Broken():
-            return value == "broken"
-        case Nap():
-            return value == "slept"
-        case Draw():
-            return isinstance(value, list) and len(cast("list[Any]", value)) == 3
-        case Hear(signal, count, seconds):
-            heard = expect.heard[signal][:count]
-            return value == heard or (seconds is not None and value == "nothing")
-        case Act():
-            return value == answer(path) or (expect.may_decline and value == "declined")
-        case Twin(act):
-            return value[0] == value[1] and fits(act, value[0], path, expect)
-        case Ask():
-            return _fits_ask(shape, value, path, expect)
         case Several(_, parts):
             return len(value) == len(parts) and all(
                 fits(part, one, f"{path}.{at}", expect)
                 for at, (part, one) in enumerate(zip(parts, value, strict=True))
             )
-        case Limit(_, part):
-            return value == "cut" or (
+        case Limit(seconds, part):
+            return _lasted(value, "cut", seconds, expect) or (
                 value[0] == "in time" and fits(part, value[1], f"{path}.0", expect)
+            )
+        case Tidy(part):
+            return fits(part, value, f"{path}.0", expect)
+        case Act() | Twin() | Often() | Stray() | Ask():
+            return _fits_effect(shape, value, path, expect)
+        case _:
+            return _fits_simple(shape, value, expect)
+
+
+def _fits_simple(shape: Work | Broken | Nap | Draw | Hear, value: Any, expect: Expect) -> bool:
+    match shape:
+        case Work(n):
+            return value == n * 2
+        case Broken():
+            return value == "broken"
+        case Nap(seconds):
+            return _lasted(value, "slept", seconds, expect)
+        case Draw():
+            return isinstance(value, list) and len(cast("list[Any]", value)) == 3
+        case Hear(signal, count, seconds):
+            heard = expect.heard[signal][:count]
+            return value == heard or (
+                seconds is not None and _lasted(value, "nothing", seconds, expect)
             )
 
 
+def _fits_effect(
+    shape: Act | Twin | Often | Stray | Ask, value: Any, path: str, expect: Expect
+) -> bool:
+    match shape:
+        case Act():
+            return value == answer(path) or (expect.may_decline and value == "declined")
+        case Twin(act, in_row):
+            return _fits_twin(value, in_row) and fits(act, value[0], path, expect)
+        case Stray():
+            return value == "left"
+        case Often(act):
+            return len(value) == 2 and all(fits(act, one, often(path), expect) for one in value)
+        case Ask():
+            return _fits_ask(shape, value, path, expect)
+
+
+def often(purpose: str) -> str:
+    """Return the purpose of what is done twice."""
+    return f"{purpose}*"
+
+
+def _lasted(value: Any, word: str, seconds: float, expect: Expect) -> bool:
+    """Whether a wait ended so, and not before its time, as far as clocks that nobody sets can tell."""
+    return value[0] == word and (expect.jumps or value[1] >= seconds - _MICROSECOND)
+
+
+def _fits_twin(value: Any, in_row: bool) -> bool:
+    if in_row and value[0] != "declined":
+        return value[1] == "RepeatedEffectError"
+    return in_row or value[0] == value[1]
+
+
 def _fits_ask(shape: Ask, value: Any, path: str, expect: Expect) -> bool:
-    if expect.answer != "approve":
-        return value == "expired" or (expect.answer == "deny" and value == "denied")
-    if value in ("expired", "too late"):
-        return True
-    if value[0] != "granted" or not fits(shape.act, value[1], path, expect):
+    word, refused, *done = value
+    if refused != "ApprovalMismatchError":
         return False
-    return len(value) == 3 if shape.again else len(value) == 2
+    if expect.answer != "approve":
+        return word == "expired" or (expect.answer == "deny" and word == "denied")
+    if word in ("expired", "too late"):
+        return True
+    if word != "granted" or not fits(shape.act, done[0], path, expect):
+        return False
+    return done[1:] == (["ApprovalSpentError"] if shape.again else [])
 
 
 class Expect(msgspec.Struct, frozen=True):
@@ -155,11 +222,13 @@ class Expect(msgspec.Struct, frozen=True):
         heard: The values that were sent, by signal, in order.
         answer: What people say: `approve`, `deny`, or nothing at all.
         may_decline: Whether receivers may say no.
+        jumps: Whether somebody sets the store's clock.
     """
 
     heard: dict[int, list[int]]
     answer: str
     may_decline: bool
+    jumps: bool = False
 
 
 def nodes(shape: Shape, path: str = "0") -> Iterator[tuple[str, Shape]]:
@@ -168,5 +237,5 @@ def nodes(shape: Shape, path: str = "0") -> Iterator[tuple[str, Shape]]:
     if isinstance(shape, Several):
         for number, part in enumerate(shape.parts):
             yield from nodes(part, f"{path}.{number}")
-    elif isinstance(shape, Limit):
+    elif isinstance(shape, Limit | Tidy):
         yield from nodes(shape.part, f"{path}.0")

@@ -11,7 +11,18 @@ from msgspec.structs import replace
 
 from outlast.testing.fault import Faults
 from outlast.testing.simulation.scenario import Disturbance, Plan, Scenario
-from outlast.testing.simulation.shape import Ask, Hear, Limit, Several, Shape, Twin, Work
+from outlast.testing.simulation.shape import (
+    Ask,
+    Hear,
+    Limit,
+    Often,
+    Several,
+    Shape,
+    Stray,
+    Tidy,
+    Twin,
+    Work,
+)
 from outlast.testing.simulation.world import Fates
 
 MOST_TRIES = 400
@@ -46,7 +57,7 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         yield replace(scenario, disturbances=disturbances)
     if scenario.workers > 1:
         yield replace(scenario, workers=scenario.workers - 1)
-    yield from _calmer(scenario, replace(scenario, thread_delay=0.0))
+    yield from _calmer(scenario, replace(scenario, thread_delay=0.0, crowded=0.0))
     yield from _with_simpler(scenario, "faults", _calmer(scenario.faults, Faults()))
     yield from _with_simpler(scenario, "fates", _calmer(scenario.fates, Fates()))
     for at, plan in enumerate(scenario.plans):
@@ -80,14 +91,13 @@ def _simpler(shape: Shape) -> Iterator[Shape]:
             for at, part in enumerate(parts):
                 for simpler in _simpler(part):
                     yield Several(how, _with(parts, at, simpler))
-        case Limit(seconds, part):
+        case Limit(_, part) | Tidy(part):
             yield part
             for simpler in _simpler(part):
-                yield Limit(seconds, simpler)
-        case Ask(act) | Twin(act):
+                yield replace(shape, part=simpler)
+        case Ask(act) | Twin(act) | Often(act) | Stray(act):
             yield act
-            if isinstance(shape, Ask):
-                yield from _calmer(shape, Ask(act))
+            yield from _calmer(shape, type(shape)(act))
         case Work(n):
             yield from _calmer(shape, Work(n))
         case Hear(signal):

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from outlast.client import Birth, Client
+from outlast.errors import DefinitionError
 from outlast.journal.entry import Taken
 from outlast.store.change import RunHead, RunKey
 from outlast.testing.clock import SimulatedClock, SkewedClock
@@ -22,11 +23,13 @@ from outlast.testing.loop import LONGEST, Process, SimulatedLoop, current_proces
 from outlast.testing.simulation.invariant import Invariants
 from outlast.testing.simulation.watch import WatchedStore, watched
 from outlast.testing.thread import SeededRandom, SimulatedThreads
-from outlast.worker.worker import Worker, WorkerOptions
+from outlast.worker.worker import POLL, Worker, WorkerOptions
 from outlast.workflows.definition import Definition
 from outlast.workflows.registry import Registry
 
 T = TypeVar("T")
+
+_SELDOM = timedelta(seconds=10)
 
 
 class SimulatedWorker:
@@ -82,7 +85,7 @@ class Simulation:
     """A store, its clock, and the workers that share it.
 
     Args:
-        definitions: The workflows, steps and effects of every worker.
+        definitions: The workflows, steps and effects of every worker; everything decorated so far by default.
         seed: Everything that could be one way or another follows from it.
         faults: Of each worker's way to the store.
         options: Of each worker.
@@ -92,7 +95,7 @@ class Simulation:
 
     def __init__(
         self,
-        definitions: Iterable[Definition[..., Any]],
+        definitions: Iterable[Definition[..., Any]] | None = None,
         *,
         seed: int = 0,
         faults: Faults | None = None,
@@ -105,13 +108,18 @@ class Simulation:
         self.loop = SimulatedLoop(self.clock, longest=longest, source=self.source("scheduler"))
         self.invariants = Invariants(self.clock, self.loop.fail)
         """What must hold; a violation ends the simulation with an `InvariantViolatedError`."""
+        self.invariants.written.knows_keys = False
         self.store = WatchedStore(self.clock, self.invariants)
         self.trace: list[str] = []
         """What was asked of the store, by whom and when."""
         self.workers: list[SimulatedWorker] = []
-        self._definitions = list(definitions)
+        self._definitions = (
+            Registry.of_everything().definitions() if definitions is None else list(definitions)
+        )
         self._faults = faults or Faults()
-        self._options = options or WorkerOptions(library="simulated")
+        # Where no hint is lost a look without one finds nothing, and days of them would only cost time.
+        poll = POLL if self._faults.lost_hint else _SELDOM
+        self._options = options or WorkerOptions(library="simulated", poll=poll)
         self._thread_delay = thread_delay
         self.outside = FaultyStore(self.store, self.source("outside"), note=self.note)
         """The way to the store of everybody outside; good, until its `faults` are set."""
@@ -142,6 +150,11 @@ class Simulation:
             faults: Of its way to the store, where these differ.
         """
         name = name or f"w{len(self.workers) + 1}"
+        if any(one.process.name == name for one in self.workers):
+            raise DefinitionError(
+                f"there is a worker {name!r} already, dead or alive",
+                hint="a process that starts anew is another one: leave the name out, or give another",
+            )
         process = Process(name)
         store = FaultyStore(
             self.store, self.source(f"{name}/store"), faults=faults or self._faults, note=self.note
@@ -183,7 +196,8 @@ class Simulation:
 
     def spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
         """Do something from outside, beside the scenario."""
-        return asyncio.get_running_loop().create_task(_awaited(work))
+        coro = work if asyncio.iscoroutine(work) else _awaited(work)
+        return asyncio.get_running_loop().create_task(coro)
 
     def note(self, text: str) -> None:
         """Add to the trace."""

@@ -8,10 +8,10 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from outlast.clock import Clock
 from outlast.store.change import Change, RunKey, Verdict, WorkerId, WorkerRow
 from outlast.store.memory import MemoryStore, place_of
 from outlast.store.protocol import Claim, RunImage
+from outlast.testing.clock import SimulatedClock
 from outlast.testing.loop import current_process, halt_if_stopped
 from outlast.testing.simulation.invariant import Invariants
 from outlast.workflows.attempt import current_attempt
@@ -27,7 +27,7 @@ class WatchedStore(MemoryStore):
         invariants: Told.
     """
 
-    def __init__(self, clock: Clock, invariants: Invariants) -> None:
+    def __init__(self, clock: SimulatedClock, invariants: Invariants) -> None:
         super().__init__(clock)
         self._invariants = invariants
 
@@ -79,32 +79,33 @@ def watched(definition: D, invariants: Invariants) -> D:
     """Return a step or effect that tells when its body begins; anything else as it is."""
     if not isinstance(definition, Step | Effect):
         return definition
+    if isinstance(definition, Effect) and not definition.rules.idempotent:
+        timeout = definition.options.start_to_close_timeout
+        if timeout is not None:
+            limit = timeout + definition.rules.settle
+            invariants.bodies.quiet[definition.name] = limit.total_seconds()
+        invariants.bodies.proofs[definition.name] = definition.rules.not_applied
     seen = copy.copy(definition)
     seen.function = _telling(definition.function, definition.kind, invariants)
     return seen
 
 
 def _telling(function: Callable[..., Any], kind: str, invariants: Invariants) -> Callable[..., Any]:
-    def tell() -> None:
-        attempt = current_attempt.get()
-        assert attempt is not None
-        invariants.begins(attempt, kind, process_name())
-
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def begin_async(*args: Any, **kwargs: Any) -> Any:
-            tell()
-            process = current_process.get()
-            if process is not None and process.dead:
-                await halt_if_stopped()
-            return await function(*args, **kwargs)
+            with invariants.bodies.running(current_attempt.get(), kind, process_name()):
+                process = current_process.get()
+                if process is not None and process.dead:
+                    await halt_if_stopped()
+                return await function(*args, **kwargs)
 
         return begin_async
 
     @functools.wraps(function)
     def begin(*args: Any, **kwargs: Any) -> Any:
-        tell()
-        return function(*args, **kwargs)
+        with invariants.bodies.running(current_attempt.get(), kind, process_name()):
+            return function(*args, **kwargs)
 
     return begin

@@ -67,7 +67,9 @@ class World:
     ) -> None:
         self.fates = fates
         self.changes: dict[str, list[str]] = {}
-        """For each purpose, the keys under which it was carried out."""
+        """For each purpose, the keys under which it was carried out. One that ends in a star is to be carried out twice."""
+        self.keep_thread: Callable[[float], None] = lambda _seconds: None
+        """Keeps the thread that calls it for so many seconds."""
         self._source = source
         self._violated = violated
 
@@ -88,8 +90,19 @@ class World:
         return answer(purpose)
 
     def request_blocking(self, declared: Declared, purpose: str) -> str:
-        """Have something done, as a client in a thread does: at one moment."""
-        self._at_once(self._fate(), declared, purpose, idempotency_key())
+        """Have something done, as a client in a thread does; what is slow keeps the thread."""
+        key = idempotency_key()
+        match self._fate():
+            case "slow" | "late" as fate:
+                longest = TIMEOUT.total_seconds() * 0.9
+                if fate == "late":
+                    # No later than assumption A has it; but the thread may be kept for longer than anybody waits.
+                    longest = _LIMIT_SECONDS * self.fates.patience
+                seconds = self._source.uniform(0, longest)
+                self._on_the_wire(seconds, declared, purpose, key)
+                self.keep_thread(seconds + self._source.uniform(0, longest))
+            case fate:
+                self._at_once(fate, declared, purpose, key)
         return answer(purpose)
 
     def find(self, purpose: str) -> Applied[str] | NotApplied | Unknown:
@@ -98,7 +111,14 @@ class World:
             if self._source.random() < 0.5:
                 raise ConnectionError("the receiver cannot be asked")
             return Unknown("the receiver is busy")
-        return Applied(answer(purpose)) if purpose in self.changes else NotApplied()
+        return (
+            Applied(answer(purpose)) if self.was_done(purpose, idempotency_key()) else NotApplied()
+        )
+
+    def was_done(self, purpose: str, key: str) -> bool:
+        """Whether it was; of what repeats, whether it was under this key."""
+        keys = self.changes.get(purpose, [])
+        return key in keys if purpose.endswith("*") else bool(keys)
 
     def _fate(self) -> str:
         chance = self._source.random()
@@ -126,7 +146,8 @@ class World:
         if declared == "idempotent" and key in keys:
             return
         keys.append(key)
-        if len(keys) > 1:
+        repeats = purpose.endswith("*")
+        if len(keys) > (2 if repeats else 1) or (repeats and len(set(keys)) < len(keys)):
             invariant = 4 if declared == "never" else 3
             self._violated(invariant, f"{purpose} was carried out {len(keys)} times, as {keys}")
 

@@ -1,0 +1,161 @@
+"""What must hold when the body of a step or effect begins, and as long as it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from outlast.store.change import RunKey, WorkerId
+from outlast.testing.clock import SimulatedClock
+from outlast.testing.simulation.model import EDGE, Check, Life, Run
+from outlast.workflows.attempt import Attempt
+
+_CLOSE = timedelta(milliseconds=1)
+
+
+class Bodies:
+    """The bodies that run, in all processes.
+
+    Args:
+        check: Reports what does not hold.
+        runs: What is known of them.
+        lives: What is known of the workers.
+        begun: Called with its process when a body begins.
+    """
+
+    def __init__(
+        self,
+        clock: SimulatedClock,
+        check: Check,
+        runs: dict[RunKey, Run],
+        lives: dict[WorkerId, Life],
+        begun: Callable[[str], object],
+    ) -> None:
+        self._clock = clock
+        self._check = check
+        self._runs = runs
+        self._lives = lives
+        self._begun = begun
+        self._acting: dict[tuple[str, RunKey, str], float] = {}
+        """Effects whose body runs, by process: until when, by the clock."""
+        self._kept: dict[str, float] = {}
+        self.quiet: dict[str, float] = {}
+        """Of each effect that is not idempotent: seconds after which no attempt acts any more."""
+        self.proofs: dict[str, tuple[type[BaseException], ...]] = {}
+        """Of each effect: what its body raises when it has done nothing."""
+
+    @contextmanager
+    def running(self, attempt: Attempt, kind: str, process: str) -> Generator[None]:
+        """The body of a step or effect runs, in a process."""
+        self._begins(attempt, kind, process)
+        key = (process, RunKey(attempt.tenant, attempt.run_id), attempt.operation)
+        if kind == "effect":
+            self._check(
+                not self._acts(key), 3, "two attempts at once", run=key[1], at=attempt.operation
+            )
+            self._acting[key] = float("inf")
+        try:
+            yield
+            self._ended_well(key)
+        except self.proofs.get(attempt.name, ()):
+            self._ended_well(key)
+            raise
+        finally:
+            self._acting.pop(key, None)
+            kept = self._kept.pop(process, 0.0)
+            if kept:
+                self._acting[key] = self._clock.monotonic() + kept
+
+    def _ended_well(self, key: tuple[str, RunKey, str]) -> None:
+        """The end is known, to whoever waits for it."""
+        run = self._runs[key[1]]
+        life = None if run.owner is None else self._lives.get(run.owner)
+        if life is not None and life.process == key[0]:
+            run.risky.pop(key[2], None)
+
+    def check_rested(self, run: Run, key: RunKey, at: str) -> None:
+        """The next attempt of an operation begins, which was to wait until it is due."""
+        due = run.resting.pop(at, None)
+        if due is not None and not self._clock.was_set:
+            rested = self._clock.now() >= due - _CLOSE
+            self._check(rested, 1, "an attempt begins before it is due", run=key, at=at)
+
+    def check_quiet(self, key: RunKey, at: str, name: str) -> None:
+        """An attempt of an effect begins, or it is said what became of the one before, which cannot act any more."""
+        began = self._runs[key].risky.get(at)
+        if began is not None and name in self.quiet:
+            self._check(
+                self._clock.monotonic() >= began + self.quiet[name] - EDGE,
+                3,
+                f"somebody acts on {name} while an attempt of it may still act",
+                run=key,
+                at=at,
+            )
+
+    def keep_thread(self, process: str, seconds: float) -> None:
+        """The body that runs now keeps its thread for so long after it has done everything."""
+        self._kept[process] = seconds
+
+    def _acts(self, key: tuple[str, RunKey, str]) -> bool:
+        return self._acting.get(key, 0.0) > self._clock.monotonic() + EDGE
+
+    def rests(self, process: str, run: RunKey) -> bool:
+        """Whether no effect of a run acts in a process."""
+        return not any(
+            self._acts(key) for key in self._acting if key[0] == process and key[1] == run
+        )
+
+    def _begins(self, attempt: Attempt, kind: str, process: str) -> None:
+        self._begun(process)
+        key, at = RunKey(attempt.tenant, attempt.run_id), attempt.operation
+        run = self._runs[key]
+        life = None if run.owner is None else self._lives.get(run.owner)
+        here = life is not None and life.process == process and life.runs(self._clock.monotonic())
+        if attempt.key in run.left_over:
+            return
+        run.attempted.add(at)
+        self._check(
+            not here or attempt.number == run.failures.get(at, 0) + 1,
+            1,
+            f"attempt {attempt.number} of {attempt.name}, of which {run.failures.get(at, 0)} are recorded",
+            run=key,
+            at=at,
+        )
+        if here:
+            self.check_rested(run, key, at)
+        if kind == "step":
+            # A step of somebody who does not know yet that he has lost the run is harmless; what he makes of it is refused.
+            self._check(
+                not here or at not in run.outcomes,
+                1,
+                f"step {attempt.name} begins although its outcome is recorded",
+                run=key,
+                at=at,
+            )
+            return
+        intent = run.intents.get(at)
+        self._check(
+            intent is not None and intent.key == attempt.key,
+            1,
+            f"effect {attempt.name} begins without an intent that names its key",
+            run=key,
+            at=at,
+        )
+        self._check(
+            at not in run.outcomes and (at not in run.doubts or not here),
+            1,
+            f"effect {attempt.name} begins although its outcome is recorded, or in doubt",
+            run=key,
+            at=at,
+        )
+        if here:
+            self.check_quiet(key, at, attempt.name)
+            run.risky[at] = self._clock.monotonic()
+        self._check(
+            here or run.terminated,
+            7,
+            f"effect {attempt.name} begins in {process}, which does not hold the run",
+            run=key,
+            at=at,
+        )
