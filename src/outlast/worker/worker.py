@@ -314,11 +314,11 @@ class Worker:
             except StoreUnavailableError as error:
                 logger.warning("the store cannot be read, trying again: %s", error)
                 self._unsure = True
-                seconds = _STORE_RETRY_SECONDS
+                seconds = self._rest()
             except Exception:
                 # A worker that no longer looks would keep its lease and its runs, and move none of them.
                 logger.exception("worker %s: looking for work broke inside Outlast", self.id)
-                seconds = _STORE_RETRY_SECONDS
+                seconds = self._rest()
             if seconds <= 0:
                 continue
             try:
@@ -327,6 +327,11 @@ class Worker:
             except TimeoutError:
                 continue
             await asyncio.sleep(PAUSE.total_seconds())
+
+    def _rest(self) -> float:
+        """Return how long to leave the store alone. What was hinted at until now is looked at then."""
+        self._hint.clear()
+        return _STORE_RETRY_SECONDS
 
     async def _look(self) -> float:
         """Claim once; return how long to wait until the next look."""

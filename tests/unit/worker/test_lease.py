@@ -336,6 +336,20 @@ def test_a_birth_whose_answer_was_lost_orphans_no_run() -> None:
     assert bodies == {"ra": 1, "rb": 1, "rc": 1}
 
 
+def test_a_store_that_is_away_past_the_lease_is_not_asked_in_a_storm() -> None:
+    """A worker that cannot begin its next life leaves the store alone between two tries, whatever was hinted at before."""
+
+    async def scenario(sim: Simulation) -> int:
+        worker = await sim.start_worker()
+        worker.store.faults = Faults(down=True)
+        await asyncio.sleep(20)
+        before = len(sim.trace)
+        await asyncio.sleep(10)
+        return sum("register" in line for line in sim.trace[before:])
+
+    assert 1 <= Simulation(CODE).run(scenario) <= 25
+
+
 def test_ten_lapses_without_progress_are_poison() -> None:
     """The run is blocked, others are not hurt, and a message gives it as many tries again (cases 20 and 23)."""
 

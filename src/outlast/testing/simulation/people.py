@@ -177,6 +177,8 @@ class People:
             return False
         worker = alive[-1]
         task = self._sim.spawn(worker.within(start(worker.client)))
+        # What comes of it after that time is nobody's business any more.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         done, _ = await asyncio.wait({task}, timeout=_INSIDE_SECONDS)
         return bool(done) and task.exception() is None
 
