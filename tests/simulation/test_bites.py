@@ -123,8 +123,8 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         (Break(Pilot, "check_lease", "if self._lost or not self._deck.lease.valid:", "if False:"),),
     ),
     "a lease that counts from the sending": (
-        400,
-        {7},
+        150,
+        {1, 7},
         (
             Break(
                 Lease, "sending", "sent + self._seconds", "self._clock.monotonic() + self._seconds"
