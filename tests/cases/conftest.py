@@ -12,6 +12,8 @@ _HERE = Path(__file__).parent
 for _folder in (_HERE, _HERE.parent / "crash"):
     sys.path.insert(0, str(_folder))
 
+pytest.register_assert_rewrite("crash_bench")
+
 
 @pytest.fixture
 def bench(tmp_path: Path):

@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 import chaos_flow
 from chaos_load import KINDS, Accepted, kind_of
+from crash_bench import check_journal, check_rows
 
 from outlast.clock import Clock
 from outlast.journal.entry import (
@@ -19,7 +20,6 @@ from outlast.journal.entry import (
     EffectIntended,
     Entry,
     MessageReceived,
-    StampedRow,
     from_row,
 )
 from outlast.replay.machine import Machine
@@ -27,17 +27,8 @@ from outlast.store.change import RunKey, Status
 from outlast.store.protocol import RunImage, Store
 from outlast.testing import replay_run
 from outlast.worker.delivery import Delivery
+from outlast.workflows.definition import Definition
 from outlast.workflows.registry import Registry
-
-OUTCOMES = {"step_completed", "step_failed", "effect_completed", "effect_failed", "effect_refused"}
-ONCE = (
-    OUTCOMES,
-    {"effect_intended"},
-    {"approval_requested"},
-    {"approval_decided", "approval_expired"},
-    {"timer_fired"},
-)
-ENDS = {"completed", "failed", "cancelled"}
 
 
 def check_file(path: Path) -> None:
@@ -60,29 +51,6 @@ def check_file(path: Path) -> None:
         connection.close()
     locks = {one.name for one in Path(f"{path}-workers").iterdir()}
     assert locks <= {"checkpoint.lock"}, locks
-
-
-def check_journal(rows: Sequence[StampedRow]) -> None:
-    """It is sound, and has one end."""
-    check_rows(rows)
-    kinds = [one.row.kind for one in rows]
-    assert [kind for kind in kinds if kind in ENDS] == kinds[-1:], kinds
-
-
-def check_rows(rows: Sequence[StampedRow]) -> None:
-    """No gaps, nothing goes back, and everything that may happen once happened once."""
-    assert [one.row.seq for one in rows] == list(range(len(rows)))
-    turns = [one.row.turn for one in rows]
-    assert turns == sorted(turns)
-    times = [one.at for one in rows]
-    assert times == sorted(times)
-    for kinds in ONCE:
-        operations = [one.row.operation for one in rows if one.row.kind in kinds]
-        assert len(operations) == len(set(operations)), f"twice: {kinds} {operations}"
-    kinds = [one.row.kind for one in rows]
-    assert kinds[:2] == ["started", "taken"][: len(kinds)], kinds
-    assert kinds.count("taken") <= 1
-    assert "alarm_raised" not in kinds, kinds
 
 
 def check_accepted(label: str, entries: Sequence[Entry], accepted: Accepted) -> None:
@@ -130,7 +98,7 @@ def check_end(label: str, image: RunImage, last: Entry, accepted: Accepted) -> N
     assert workflow.result.decode(bytes(last.value)) == result, last
 
 
-CODE = Registry.of_everything([chaos_flow])
+CODE = Registry(one for one in vars(chaos_flow).values() if isinstance(one, Definition))
 
 
 async def check_replay(store: Store, clock: Clock, image: RunImage, entries: list[Entry]) -> None:
@@ -170,7 +138,7 @@ async def check_run(store: Store, clock: Clock, label: str, accepted: Accepted) 
         if label in accepted.terminations:
             check_terminated(label, image, entries, accepted.terminations[label])
             return
-        check_journal(image.rows)
+        check_journal(image.rows, "cancelled" if kind_of(label) == "endless" else "completed")
         check_end(label, image, entries[-1], accepted)
         check_accepted(label, entries, accepted)
         check_effects(label, entries)

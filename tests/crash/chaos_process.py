@@ -18,7 +18,6 @@ import os
 import signal
 import struct
 import threading
-import time
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -124,9 +123,12 @@ def note(file: str, **line: Any) -> None:
 
 
 def stop_myself() -> None:
-    """Stop the whole process until SIGCONT."""
+    """Stop the whole process, and return when SIGCONT has come: not in the moment until the stop has reached this thread.
+
+    SIGCONT wakes a process that blocks it too, and then waits to be taken; a stop discards one that came before it.
+    """
     os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(0.005)  # the stop may reach this thread a moment after the call has returned
+    signal.sigwait({signal.SIGCONT})
 
 
 def stop_within_a_transaction(store: Any) -> None:
@@ -185,4 +187,6 @@ if __name__ == "__main__":
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
     )
+    # Before any other thread is made: each of them inherits it, so that none takes the signal that `stop_myself` waits for.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
     asyncio.run(main(parser().parse_args()))

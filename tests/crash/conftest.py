@@ -10,6 +10,11 @@ import pytest
 # The scripts of this folder import each other by name, as they do when they run as processes.
 sys.path.insert(0, str(Path(__file__).parent))
 
+# Their assertions say as much as those of the tests.
+pytest.register_assert_rewrite(
+    "chaos_bench", "chaos_check", "chaos_file", "chaos_scene", "crash_bench", "kill_point"
+)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark everything here."""

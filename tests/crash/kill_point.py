@@ -11,7 +11,7 @@ import random
 import signal
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +20,18 @@ from crash_bench import OUTCOMES, Bench, check_journal
 
 from outlast.store.protocol import RunImage
 
-AMOUNT = os.environ.get("OUTLAST_CRASH", "")
+
+def amount_in(environment: Mapping[str, str]) -> str:
+    """Return how much is to be tried: an empty string, `all` or `soak`; anything else is refused."""
+    amount = environment.get("OUTLAST_CRASH", "")
+    if amount not in {"", "all", "soak"}:
+        raise ValueError(
+            f"OUTLAST_CRASH={amount} says nothing: leave it empty to try a part, or set it to all or to soak"
+        )
+    return amount
+
+
+AMOUNT = amount_in(os.environ)
 SOAK = AMOUNT == "soak"
 ALL = AMOUNT in {"all", "soak"}
 SEED = int(os.environ.get("OUTLAST_CRASH_SEED") or 0) or zlib.crc32(

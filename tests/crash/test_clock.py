@@ -13,10 +13,10 @@ from typing import Any
 import chaos_flow
 import pytest
 from chaos_bench import Fleet, soon
-from chaos_check import check_journal
 from chaos_file import another, client_on
 from chaos_load import Load
 from chaos_scene import SEED, play
+from crash_bench import check_journal
 
 import outlast
 from outlast.client import Client
@@ -124,20 +124,24 @@ def test_a_timer_that_was_armed_while_the_clock_was_ahead_fires(
     tmp_path: Path, ahead: timedelta, idle: str
 ) -> None:
     """When the clock is right again it waits as long as asked, parked or not; no shorter."""
-    began: list[float] = []
+
+    def fired(image: RunImage) -> bool:
+        return "timer_fired" in {one.row.kind for one in image.rows}
 
     async def act(fleet: Fleet, client: Client) -> None:
         await fleet.start(1)
         fleet.clock.set_off(ahead)
+        began = time.monotonic()
         await client.start(chaos_flow.chaos_nap(2.0), id="x")
-        await until_image(client, lambda image: len(image.rows) == 2)
+        await until_image(client, lambda image: len(image.rows) >= 2)
         if idle == "0.1":
             await until_image(client, lambda image: image.head.owner is None)
         fleet.clock.set_off(RIGHT)
-        began.append(time.monotonic())
+        await until_image(client, fired)
+        # The journal's times stand still until the clock has come so far, and say nothing. A slow machine only makes this longer.
+        assert time.monotonic() - began >= 2.0
 
     played(tmp_path, act, "--idle", idle)
-    assert time.monotonic() - began[0] > 1.0
 
 
 @pytest.mark.parametrize("ahead", each(HOUR, YEAR))

@@ -16,10 +16,11 @@ from pathlib import Path
 import chaos_flow
 import pytest
 from chaos_bench import Fleet, soon
-from chaos_check import check_file, check_journal, check_replay
+from chaos_check import check_file, check_replay
 from chaos_file import another, client_on, every_lease_is_over, rows_in, snapshot
 from chaos_load import Load
 from chaos_scene import ERRORS, play
+from crash_bench import check_journal
 
 import outlast
 from outlast.client import Client

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from crash_bench import Bench, until
-from kill_point import ALL, SEED, SOAK, Life, Play, Point, chosen, recoveries
+from kill_point import ALL, SEED, SOAK, Life, Play, Point, amount_in, chosen, recoveries
 
 from outlast.demo.stage import Play as Piece
 from outlast.demo.stage import Stage
@@ -142,6 +142,15 @@ def test_the_probe_is_asked_only_when_it_must_be(demo: tuple[Stage, Play]) -> No
     tally = [(one["body"], one["pid"]) for one in stage.setting.bodies() if one["event"] == "began"]
     assert tally.count(("find_pull_request", second.pid)) == 1
     assert ("open_pull_request", second.pid) not in tally
+
+
+@pytest.mark.parametrize("amount", ["ALL", "full", "0", " all"])
+def test_an_amount_that_is_not_known_is_refused(amount: str) -> None:
+    """Who asked for all, and misspelt it, does not get a part."""
+    with pytest.raises(ValueError, match=f"OUTLAST_CRASH={amount} says nothing"):
+        amount_in({"OUTLAST_CRASH": amount})
+    known = [{}, *({"OUTLAST_CRASH": one} for one in ("", "all", "soak"))]
+    assert [amount_in(one) for one in known] == ["", "", "all", "soak"]
 
 
 @pytest.mark.soak

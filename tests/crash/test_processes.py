@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -13,9 +12,11 @@ from crash_bench import Bench, check_journal, until
 
 from outlast.store.change import Status
 
-LEASE_SECONDS = 15
-AT_ONCE = 5.0
-"""Well before the 10 s that a lease of 15 s has left at least when its holder dies."""
+NO_END = ("--lease", "600")
+"""A lease that outlasts every patience here: only what does not wait for its end comes in time."""
+
+NO_LOOK = ("--poll", "600")
+"""Nor does anybody look without being told."""
 
 
 def hold_in(bench: Bench, process) -> None:
@@ -33,13 +34,11 @@ def let_go(bench: Bench, *labels: str) -> None:
 
 def test_dead_worker_is_noticed_at_once(bench: Bench) -> None:
     """A second worker takes the run of a killed one long before its lease is over."""
-    first = bench.worker("--lease", str(LEASE_SECONDS))
+    first = bench.worker(*NO_END)
     hold_in(bench, first)
-    second = bench.worker("--lease", str(LEASE_SECONDS))
-    killed = time.monotonic()
+    second = bench.worker(*NO_END)
     first.kill()
-    until(lambda: len(bench.received("hold")) == 2, "the second worker takes the run", AT_ONCE)
-    assert time.monotonic() - killed < AT_ONCE
+    until(lambda: len(bench.received("hold")) == 2, "the second worker takes the run")
     let_go(bench, "x")
     assert bench.result("x") == second.pid
     image = bench.image("x")
@@ -51,34 +50,32 @@ def test_dead_worker_is_noticed_at_once(bench: Bench) -> None:
 
 def test_worker_that_comes_after_a_death_takes_over_at_once(bench: Bench) -> None:
     """A worker that starts when the other is dead does not wait for its lease either."""
-    first = bench.worker("--lease", str(LEASE_SECONDS))
+    first = bench.worker(*NO_END)
     hold_in(bench, first)
     first.kill()
     bench.finish(first)
     second = bench.worker()
-    until(lambda: len(bench.received("hold")) == 2, "the second worker takes the run", AT_ONCE)
+    until(lambda: len(bench.received("hold")) == 2, "the second worker takes the run")
     let_go(bench, "x")
     assert bench.result("x") == second.pid
 
 
-def test_sigterm_gives_waiting_runs_back_at_once(bench: Bench) -> None:
+def test_sigterm_gives_waiting_runs_back(bench: Bench) -> None:
     """A worker that is asked to end leaves its waiting runs to others, and its row is gone."""
-    first = bench.worker()
+    first = bench.worker(*NO_END)
     bench.start(crash_flow.talk("x"), "x")
     until(
         lambda: (image := bench.image("x")) and image.head.owner, "the first worker takes the run"
     )
-    asked = time.monotonic()
     first.send_signal(signal.SIGTERM)
     assert bench.finish(first) == 0
-    assert time.monotonic() - asked < AT_ONCE
     image = bench.image("x")
     assert image is not None
     assert image.head.owner is None
     assert image.head.status in {Status.READY, Status.WAITING}
     assert bench.workers() == []
     second = bench.worker()
-    talk(bench, AT_ONCE)
+    talk(bench)
     assert [one["pid"] for one in bench.received("pay")] == [second.pid]
     end = bench.image("x")
     assert end is not None
@@ -139,8 +136,8 @@ def test_two_workers_share_fifty_runs(bench: Bench) -> None:
     bench.check_intact()
 
 
-def talk(bench: Bench, seconds: float) -> None:
-    """Send to the run `x` and approve what it asks; each must show effect in time, though nobody polls for it."""
+def talk(bench: Bench) -> None:
+    """Send to the run `x` and approve what it asks; each must show effect."""
 
     async def send(client) -> None:
         await client.handle("x").send(crash_flow.Go, "hello")
@@ -149,7 +146,7 @@ def talk(bench: Bench, seconds: float) -> None:
         return await client.approvals.list(run_id="x")
 
     bench.ask(send)
-    (view,) = until(lambda: bench.ask(pending), "the message arrives", seconds)
+    (view,) = until(lambda: bench.ask(pending), "the message arrives")
 
     async def approve(client) -> None:
         await client.approvals.approve("x", view.approval_id, seen_sha256=view.subject_sha256)
@@ -158,25 +155,24 @@ def talk(bench: Bench, seconds: float) -> None:
     until(
         lambda: (image := bench.image("x")) and image.head.status.closed,
         "the decision arrives",
-        seconds,
     )
     assert bench.result("x") == "hello tester"
 
 
-@pytest.mark.parametrize("idle", ["30", "0.05"], ids=["in memory", "parked"])
+@pytest.mark.parametrize("idle", ["600", "0.05"], ids=["in memory", "parked"])
 def test_client_process_wakes_the_worker(bench: Bench, idle: str) -> None:
-    """Start, message and decision of another process reach a worker that would not look for a minute by itself."""
-    bench.worker("--poll", "60", "--idle", idle)
+    """Start, message and decision of another process reach a worker that would not look by itself."""
+    bench.worker(*NO_END, *NO_LOOK, "--idle", idle)
     bench.start(crash_flow.talk("x"), "x")
 
     def at_rest() -> bool:
         image = bench.image("x")
         assert image is not None
-        if idle == "30":
+        if idle == "600":
             return len(image.rows) > 1
         return image.head.status is Status.WAITING
 
-    until(at_rest, "the run is taken up", 10)
-    talk(bench, 10)
+    until(at_rest, "the run is taken up")
+    talk(bench)
     assert len(bench.received("pay")) == 1
     check_journal(bench.rows("x"))

@@ -229,17 +229,12 @@ def shorten(timeout: float, settle: float) -> None:
         effect.rules = replace(effect.rules, settle=timedelta(seconds=settle))
 
 
-async def play_demo(app: App, *, attach: bool) -> None:
-    """Start the demo agent's run, approve whatever it asks, and wait for its end.
-
-    Args:
-        attach: The run exists; start nothing.
-    """
+async def play_demo(app: App) -> None:
+    """Start the demo agent's run, approve whatever it asks, and wait for its end."""
     record = (files("outlast.demo") / "data" / "GHSA-wwqv-p2pp-99h5.json").read_bytes()
     remote = Setting.from_environment().directory / "remote.git"
     finding = Finding(record=read_record(record), repo=REPO, remote=str(remote))
-    call = agent.fix(finding, timedelta(hours=1))
-    handle = app.handle(RUN_ID, agent.fix) if attach else await app.start(call, id=RUN_ID)
+    handle = await app.start(agent.fix(finding, timedelta(hours=1)), id=RUN_ID)
     ending = asyncio.ensure_future(handle.result())
     while not ending.done():
         for view in await app.approvals.list(run_id=RUN_ID):
@@ -267,7 +262,7 @@ async def main(options: argparse.Namespace) -> None:
             case "":
                 await work()
             case "demo":
-                await play_demo(app, attach=options.attach)
+                await play_demo(app)
             case name:
                 await kill_flow.drive(app, name)
 
@@ -278,7 +273,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("url")
     found.add_argument("--writes", required=True)
     found.add_argument("--play", nargs="?", const="demo", default="")
-    found.add_argument("--attach", action="store_true")
     found.add_argument("--at", default="")
     found.add_argument("--side", choices=["before", "after"], default="before")
     found.add_argument("--strike", choices=["KILL", "STOP"], default="KILL")

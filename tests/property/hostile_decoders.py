@@ -59,6 +59,7 @@ from outlast.store.change import (
 )
 from outlast.store.sqlite.damage import naming
 from outlast.store.sqlite.row import approval_of, head_of, operation_of, unfit_of, worker_of
+from outlast.testing.golden import Golden, GoldenRow
 from outlast.worker.inbox import proposal_of
 from outlast.worker.step import rest_of
 from outlast.worker.wait import Waits
@@ -152,7 +153,8 @@ def raise_again(data: bytes) -> Any:
 
 TREES = codec_for(Tree, where="a tree")
 WITH_DAYS = codec_for(dict[Any, Any] | list[Tree] | None, where="anything")
-SEND = Signal("hostile bytes", Tree)
+DECLARED = Signal("hostile bytes", Tree)
+"""Held here as long as the module lives: a name that no `Signal` has takes every value, and its decoders would prove nothing."""
 TREE = b'{"leaves":[{"when":{"$type":"datetime","value":"2026-01-01T00:00:00+00:00"},"count":1},{"when":"x"}],"children":[{"leaves":[]}],"named":{"a":{"$type":"Leaf","value":{"when":"y"}}}}'
 
 
@@ -166,7 +168,7 @@ class NoMachine:
 
 def take_in(kind: MessageKind) -> Callable[[bytes], Any]:
     def call(data: bytes) -> Any:
-        message = Message("m1", kind, "hostile bytes", "you", data)
+        message = Message("m1", kind, DECLARED.name, "you", data)
         machine: Any = NoMachine()
         proposal = proposal_of(StampedMessage(message, NOW, 1), machine, 1)
         assert proposal.consumed == "m1"
@@ -283,6 +285,10 @@ def shown_result(data: bytes) -> Any:
     return plain({"value": Raw(data)})
 
 
+def golden(data: bytes) -> Any:
+    return Golden.from_json(data).turns()
+
+
 WAIT = b'{"type":"demo.RateLimited","message":"x","details":{"retry_after":5.5}}'
 RECORD = b'{"id":"GHSA-1","affected":[{"package":{"ecosystem":"PyPI","name":"x"},"ranges":[{"type":"ECOSYSTEM","events":[{"introduced":"0"},{"fixed":"1.2"}]}],"versions":["1.0"]}]}'
 ANSWER = (
@@ -291,6 +297,11 @@ ANSWER = (
 PULLS = b'[{"number":1,"html_url":"http://x/1","title":"x","state":"open","head":{"ref":"a","sha":"b","repo":{"full_name":"o/n"}},"base":{"ref":"main"}}]'
 TOML = b'[project]\ndependencies = ["x==1.0", "y>=2"]\n'
 RESOLUTION = msgspec.json.encode(Resolution("r:1", 1, "applied", Raw(b"5"), FAILURE))
+GOLDEN = Golden(
+    1, "flow", "default", "r", 1,
+    (GoldenRow(0, 0, "started", "", "", NOW, BODIES["started"].decode()), GoldenRow(1, 1, "taken", "", "", NOW, BODIES["taken"].decode())),
+    ({}, {"unread": ["m1"]}),
+)  # fmt: skip
 DECISION = msgspec.json.encode(Decision("a~1", "r:1", True, "me", "fine", "a" * 64))
 USAGE = __import__("typer").BadParameter
 _parse = ("journal.parse:parse_as",)
@@ -305,7 +316,7 @@ DECODERS: dict[str, Decoder] = {
     "failure": Decoder(raise_again, [BODIES["failed"]], ("journal.entry:from_row",)),
     "codec": Decoder(TREES.decode, [TREE], ("journal.codec:TypeCodec.decode",)),
     "codec of anything": Decoder(WITH_DAYS.decode, [b'{"a":[1,{}]}', b"[" + TREE + b"]", b"null"], ("journal.codec:TypeCodec.decode",)),
-    "signal": Decoder(lambda data: misfit("hostile bytes", data), [TREE], ("journal.codec:TypeCodec.decode",), ()),
+    "signal": Decoder(lambda data: misfit(DECLARED.name, data), [TREE], ("journal.codec:TypeCodec.decode",), ()),
     "untyped value": Decoder(lambda data: read(data, "the result"), [TREE], ("client.handle:RunHandle._decode", "demo.stage:_url", "journal.parse:read", "journal.parse:read_as")),
     "note": Decoder(recall, [NOTE, NAIVE_NOTE], ("worker.wait:Waits.recall",), ()),
     "waits": Decoder(waiting, [NOTE], ("client.view:_waits_in",), ()),
@@ -332,6 +343,7 @@ DECODERS: dict[str, Decoder] = {
     "answer of GitHub": Decoder(problem_of, [b'{"message":"no","errors":[{"code":"x"},"y"]}'], ("demo.github_error:_problem",), ()),
     "pull requests": Decoder(pulls_of, [PULLS], ("demo.github:GitHub._read",)),
     "order of a fault": Decoder(ordered, [b'{"fault":"hold","on":"create","times":2}'], ("demo.forge_double:Handler._control", "demo.forge_state:Fault.of", "demo.forge_double:main", "demo.forge_double:_logged", "demo.forge_answer:Forge._create"), (ValueError,)),
+    "golden journal": Decoder(golden, [GOLDEN.to_json().encode()], ("testing.golden:Golden.from_json",)),
     "TOML": Decoder(manifest("pyproject.toml"), [TOML], ("demo.manifest:_toml",)),
     "requirements": Decoder(manifest("requirements.txt"), [b"x==1.0 ; python_version > '3'\ny>=2\n"], ()),
     "canonical form of what was read": Decoder(lambda data: canonical(read(data, "it")), [TREE], ("journal.parse:parse",)),

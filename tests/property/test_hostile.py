@@ -115,7 +115,8 @@ _DECODING = {
 _NAMES = {"parse", "parse_as", "read", "read_as"}
 """Functions of `outlast.journal.parse`, which are imported by name; files and syntax trees have methods of the same names."""
 
-_NOT_THESE = ("testing", "demo.data")
+_NOT_THESE = ("testing.crash", "testing.simulation", "demo.data")
+"""Trials and simulations read what they wrote themselves."""
 
 
 class _Sites(ast.NodeVisitor):

@@ -14,10 +14,11 @@ import workflows as flows
 from scenarios import JOURNALS, SCENARIOS, play
 
 import outlast
-from outlast.errors import DecodeError, NonDeterminismError
+from outlast.errors import DecodeError, DefinitionError, NonDeterminismError, RunNotFoundError
 from outlast.journal.entry import KINDS
 from outlast.journal.failure import _BUILTINS
-from outlast.testing.golden import VOLATILE, Golden
+from outlast.testing import Simulation
+from outlast.testing.golden import VOLATILE, Golden, record
 from outlast.workflows.definition import Workflow
 from outlast.workflows.registry import Registry
 
@@ -127,6 +128,59 @@ def test_a_file_of_another_format_is_refused() -> None:
     for wrong in (text.replace('"format": 1', '"format": 2'), text[:-9], "[]"):
         with pytest.raises(DecodeError):
             Golden.from_json(wrong)
+
+
+def test_a_deep_file_is_refused() -> None:
+    """However deep the values in it are nested, the error is ours."""
+    text = (JOURNALS / "denied.json").read_text(encoding="utf-8")
+    deep = text.replace(
+        '"stands": [', '"stands": [{"unread": ' + "[" * 5_000 + "]" * 5_000 + "},", 1
+    )
+    assert deep != text
+    with pytest.raises(DecodeError, match="deeper"):
+        Golden.from_json(deep)
+
+
+def test_a_journal_that_is_not_whole_is_refused() -> None:
+    """Without rows, or without a stand for each turn, nothing or too little would be compared: neither read nor checked."""
+    golden = read_named("denied")
+    for rows, stands in (
+        ((), ()),
+        (golden.rows, ()),
+        (golden.rows, golden.stands[:-1]),
+        (golden.rows, (*golden.stands, {})),
+        ((), golden.stands),
+    ):
+        partial = msgspec.structs.replace(golden, rows=rows, stands=stands)
+        with pytest.raises(DecodeError, match="stands"):
+            Golden.from_json(partial.to_json())
+        with pytest.raises(DecodeError, match="stands"):
+            partial.check(Registry(flows.CODE))
+
+
+def test_a_workflow_that_the_code_does_not_have_is_named() -> None:
+    """The error says which workflows there are."""
+    with pytest.raises(DefinitionError, match="no workflow 'denied'; it has .*'approved'"):
+        read_named("denied").check(Registry(_without("denied")))
+    with pytest.raises(DefinitionError, match="no workflow at all"):
+        read_named("denied").check(Registry([]))
+
+
+def test_a_generation_that_never_was_is_not_recorded() -> None:
+    """There is nothing to record of it."""
+
+    @outlast.workflow
+    async def ends() -> None:
+        """Do nothing."""
+
+    async def scenario(sim: Simulation) -> None:
+        await sim.start_worker()
+        await sim.client.start(ends(), id="r")
+        await sim.closed("r")
+        await record(sim.store, "r", registry=Registry([ends]), generation=2)
+
+    with pytest.raises(RunNotFoundError, match="generation 2"):
+        Simulation([ends]).run(scenario)
 
 
 def test_only_named_fields_are_volatile() -> None:

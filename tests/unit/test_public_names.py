@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import outlast
+import outlast.testing
 from outlast.journal.entry import PAYLOAD, PLAIN
 
 PUBLIC = [
@@ -70,36 +71,84 @@ PUBLIC = [
 ]
 """A name is added here on purpose, typed and documented; one that goes breaks its users."""
 
+TESTING = [
+    "BodyCall",
+    "CrashPoint",
+    "CrashPointError",
+    "Faults",
+    "FaultyStore",
+    "Golden",
+    "InvariantViolatedError",
+    "Life",
+    "Process",
+    "Receiver",
+    "RunBlockedError",
+    "SeededRandom",
+    "SimulatedClock",
+    "SimulatedLoop",
+    "SimulatedThreads",
+    "SimulatedWorker",
+    "Simulation",
+    "SimulationStuckError",
+    "Trial",
+    "WorkerOptions",
+    "Workload",
+    "always_replay",
+    "approve_everything",
+    "attempt",
+    "crashed",
+    "double",
+    "every_crash",
+    "record",
+    "replay_run",
+    "undisturbed",
+]
+"""Of `outlast.testing`; the same holds for them."""
 
-def test_public_names_are_exactly_these() -> None:
+EACH = pytest.mark.parametrize(
+    ("package", "names"),
+    [(outlast, PUBLIC), (outlast.testing, TESTING)],
+    ids=["outlast", "testing"],
+)
+
+
+@EACH
+def test_public_names_are_exactly_these(package: ModuleType, names: list[str]) -> None:
     """Nothing becomes public, or stops being so, by accident."""
-    assert sorted(outlast.__all__) == PUBLIC
-    assert sorted(PUBLIC) == PUBLIC
+    assert sorted(package.__all__) == names
+    assert sorted(names) == names
 
 
-def test_every_public_name_exists_and_is_documented() -> None:
+@EACH
+def test_every_public_name_exists_and_is_documented(package: ModuleType, names: list[str]) -> None:
     """Each name of `__all__` is there, and what can carry a docstring has one of its own."""
-    for name in PUBLIC:
-        value = getattr(outlast, name)
+    for name in names:
+        value = getattr(package, name)
         if inspect.isclass(value) or inspect.isroutine(value):
             text = value.__dict__.get("__doc__") if inspect.isclass(value) else value.__doc__
-            assert text and not text.startswith(f"{name}("), f"outlast.{name} has no docstring"
+            assert text and not text.startswith(f"{name}("), (
+                f"{package.__name__}.{name} has no docstring"
+            )
 
 
-def test_nothing_else_is_public() -> None:
-    """The root holds no other name that looks public, but for its own packages."""
+@EACH
+def test_nothing_else_is_public(package: ModuleType, names: list[str]) -> None:
+    """The package holds no other name that looks public, but for its own modules."""
     others = {
         name
-        for name, value in vars(outlast).items()
-        if not name.startswith("_") and name not in PUBLIC and not isinstance(value, ModuleType)
+        for name, value in vars(package).items()
+        if not name.startswith("_") and name not in names and not isinstance(value, ModuleType)
     }
     assert not others
 
 
-def test_every_error_is_public_or_internal_on_purpose() -> None:
+@EACH
+def test_every_error_is_public_or_internal_on_purpose(
+    package: ModuleType, names: list[str]
+) -> None:
     """An exported error ends in `Error` (a warning in `Warning`), and derives from the one root."""
-    for name in PUBLIC:
-        value = getattr(outlast, name)
+    for name in names:
+        value = getattr(package, name)
         if inspect.isclass(value) and issubclass(value, Warning):
             assert name.endswith("Warning")
         elif inspect.isclass(value) and issubclass(value, BaseException):

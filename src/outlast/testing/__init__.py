@@ -1,5 +1,7 @@
 """What users need to test their own workflows, and what every store must pass."""
 
+from outlast.errors import RunBlockedError
+from outlast.testing.attempt import attempt
 from outlast.testing.clock import SimulatedClock
 from outlast.testing.crash import (
     BodyCall,
@@ -19,8 +21,9 @@ from outlast.testing.golden import Golden, record
 from outlast.testing.loop import Process, SimulatedLoop, SimulationStuckError
 from outlast.testing.receiver import Receiver
 from outlast.testing.replay import always_replay, replay_run
-from outlast.testing.simulation import SimulatedWorker, Simulation
+from outlast.testing.simulation import InvariantViolatedError, SimulatedWorker, Simulation
 from outlast.testing.thread import SeededRandom, SimulatedThreads
+from outlast.worker.worker import WorkerOptions
 
 __all__ = [
     "BodyCall",
@@ -29,9 +32,11 @@ __all__ = [
     "Faults",
     "FaultyStore",
     "Golden",
+    "InvariantViolatedError",
     "Life",
     "Process",
     "Receiver",
+    "RunBlockedError",
     "SeededRandom",
     "SimulatedClock",
     "SimulatedLoop",
@@ -40,9 +45,11 @@ __all__ = [
     "Simulation",
     "SimulationStuckError",
     "Trial",
+    "WorkerOptions",
     "Workload",
     "always_replay",
     "approve_everything",
+    "attempt",
     "crashed",
     "double",
     "every_crash",

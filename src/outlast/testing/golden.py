@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from outlast.errors import DecodeError, NonDeterminismError, RunNotFoundError
 from outlast.journal.entry import Entry, EntryRow, from_row
+from outlast.journal.parse import NotJsonError, parse_as
 from outlast.replay.machine import Machine
 from outlast.replay.stand import (
     Commands,
@@ -39,6 +40,8 @@ FORMAT = 1
 
 VOLATILE = ("python", "library", "stack")
 """Fields of entries that say who wrote them, and may differ when the same run is recorded again."""
+
+_ANEW = "record it anew"
 
 _VOLATILE = re.compile(rf'"({"|".join(VOLATILE)})":"(?:[^"\\]|\\.)*"')
 
@@ -79,16 +82,15 @@ class Golden(Struct, frozen=True):
         """Return what `to_json` wrote.
 
         Raises:
-            DecodeError: It is no golden journal of a known format.
+            DecodeError: It is no golden journal of a known format, or not a whole one.
         """
         try:
-            golden = msgspec.json.decode(text, type=Golden)
-        except msgspec.MsgspecError as error:
-            raise DecodeError(
-                f"this is no golden journal: {error}", hint="record it anew"
-            ) from error
+            golden = parse_as(_decoder, text)
+        except NotJsonError as error:
+            raise DecodeError(f"this is no golden journal: {error}", hint=_ANEW) from None
         if golden.format != FORMAT:
             raise DecodeError(f"a golden journal of format {golden.format} cannot be read")
+        golden._refuse_partial()
         return golden
 
     def steady(self) -> Golden:
@@ -109,8 +111,10 @@ class Golden(Struct, frozen=True):
 
         Raises:
             NonDeterminismError: The code of today does not stand where the run stood.
-            DecodeError: A recorded value does not fit the type that the code names.
+            DecodeError: A recorded value does not fit the type that the code names; or this is not a whole golden journal.
+            DefinitionError: The code of today has no workflow of that name.
         """
+        self._refuse_partial()
         registry = registry or Registry.of_everything()
         self._check_live(registry)
         for length in range(1, len(self.stands) + 1):
@@ -123,6 +127,16 @@ class Golden(Struct, frozen=True):
                 machine.evict()
             if machine.pinned or machine.take_commands():
                 raise self._error(length, "the code acts, or stays, when it is taken out of memory")
+
+    def _refuse_partial(self) -> None:
+        """Raise DecodeError unless there are rows, and a stand for each turn: what is left out would not be checked."""
+        turns = sum(1 for _ in groupby(self.rows, lambda row: row.turn))
+        if not turns or turns != len(self.stands):
+            raise DecodeError(
+                f"this golden journal has {len(self.rows)} rows of {turns} turns, and {len(self.stands)} stands; "
+                "there is one stand a turn, and no run without a turn",
+                hint=_ANEW,
+            )
 
     def _check_live(self, registry: Registry) -> None:
         machine = self.machine(registry)
@@ -155,7 +169,7 @@ class Golden(Struct, frozen=True):
     def machine(self, registry: Registry) -> Machine:
         """Return a machine to which nothing was delivered yet."""
         return Machine(
-            registry.workflows[self.workflow],
+            registry.workflow(self.workflow),
             tenant=self.tenant,
             run_id=self.run_id,
             generation=self.generation,
@@ -165,6 +179,9 @@ class Golden(Struct, frozen=True):
         """Return the entries of each turn, and when they were committed."""
         turns = [list(rows) for _, rows in groupby(self.rows, lambda row: row.turn)]
         return [([from_row(_stored(row)) for row in turn], turn[0].at) for turn in turns]
+
+
+_decoder = msgspec.json.Decoder(Golden)
 
 
 async def record(
@@ -183,7 +200,8 @@ async def record(
         registry: The code of today; everything decorated so far by default.
 
     Raises:
-        RunNotFoundError: There is no such run.
+        RunNotFoundError: There is no such run, or no such generation of it.
+        DefinitionError: The code of today has no workflow of that name.
     """
     run = RunKey(tenant, run_id)
     head = await store.head(run)
@@ -197,6 +215,12 @@ async def record(
         )
         for one in await store.journal(run, generation=number)
     ]  # fmt: skip
+    if not rows:
+        raise RunNotFoundError(
+            f"there is no generation {number} of the run",
+            run=run_id,
+            hint="leave it out for the present one",
+        )
     golden = Golden(FORMAT, head.workflow, run.tenant, run.run_id, number, tuple(rows), ())
     return await in_callback(lambda: _with_stands(golden, registry or Registry.of_everything()))
 

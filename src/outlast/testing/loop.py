@@ -37,6 +37,12 @@ class SimulationStuckError(OutlastError):
     code = "simulation_stuck"
 
 
+class NotSimulatedError(OutlastError):
+    """Code in a simulation asked the event loop for what lies outside of it."""
+
+    code = "not_simulated"
+
+
 class Process:
     """A simulated process: what runs in its context stops when it is frozen or dead.
 
@@ -365,3 +371,26 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Nothing: cancelled timers are dropped when their time comes."""
+
+
+_OUTSIDE = (
+    *("create_connection", "create_server", "create_unix_connection", "create_unix_server"),
+    *("create_datagram_endpoint", "getaddrinfo", "getnameinfo", "start_tls", "sendfile"),
+    *("subprocess_exec", "subprocess_shell", "connect_read_pipe", "connect_write_pipe"),
+    *("sock_connect", "sock_accept", "sock_recv", "sock_sendall", "add_reader", "add_writer"),
+    *("run_in_executor", "add_signal_handler"),
+)
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    def refuse(self: SimulatedLoop, *args: object, **options: object) -> Any:
+        raise NotSimulatedError(
+            f"there is no loop.{name}() in a simulation: no network, no subprocess, no thread of asyncio's own",
+            hint="give the step or effect a double that stands in for the remote system; a plain `def` body has a simulated thread",
+        )
+
+    return refuse
+
+
+for _name in _OUTSIDE:
+    setattr(SimulatedLoop, _name, _refusing(_name))

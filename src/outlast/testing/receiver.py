@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import weakref
 from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 from outlast.effects.intent import Applied, NotApplied
+
+_living: weakref.WeakSet[Receiver] = weakref.WeakSet()
+
+
+def living_receivers() -> list[Receiver]:
+    """Return every receiver that somebody still holds."""
+    return list(_living)
 
 
 class Receiver:
@@ -40,6 +48,7 @@ class Receiver:
         self._results: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._on_the_way: list[asyncio.Task[Any]] = []
+        _living.add(self)
 
     def forget(self) -> None:
         """Begin anew."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import os
@@ -37,6 +38,7 @@ async def replay_run(
         NonDeterminismError: The code does not ask for what the journal answers.
         DecodeError: A recorded value does not fit the type that the code names.
         RunNotFoundError: There is no such run.
+        DefinitionError: The code has no workflow of its name.
     """
     head = await store.head(run)
     if head is None:
@@ -44,7 +46,7 @@ async def replay_run(
             "there is no such run", run=run.run_id, hint="check its id and tenant"
         )
     machine = Machine(
-        registry.workflows[head.workflow],
+        registry.workflow(head.workflow),
         tenant=run.tenant,
         run_id=run.run_id,
         generation=head.generation,
@@ -66,6 +68,9 @@ class always_replay:  # noqa: N801 - used like a function
         @always_replay()
         async def test_fix() -> None: ...
 
+    The task that has entered it is cancelled by a difference, since the run is blocked then and its result would be waited for in
+    vain; the difference is what comes out.
+
     It holds for workers made meanwhile: those of this process, and those of processes that inherit its environment, where a
     difference is not raised here but blocks the run (as it does in this process).
 
@@ -81,6 +86,8 @@ class always_replay:  # noqa: N801 - used like a function
         self.differences: list[NonDeterminismError] = []
         """What was found in this process so far; empty it where a difference is expected."""
         self._before: str | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
 
     def __enter__(self) -> always_replay:
         """Switch it on."""
@@ -88,6 +95,11 @@ class always_replay:  # noqa: N801 - used like a function
         self._before = os.environ.get(ALWAYS_REPLAY_VARIABLE)
         os.environ[ALWAYS_REPLAY_VARIABLE] = "1"
         listeners.append(self._heard)
+        self._cancelled = False
+        try:
+            self._task = asyncio.current_task()
+        except RuntimeError:  # no loop runs here
+            self._task = None
         return self
 
     def __exit__(
@@ -102,7 +114,12 @@ class always_replay:  # noqa: N801 - used like a function
             del os.environ[ALWAYS_REPLAY_VARIABLE]
         else:
             os.environ[ALWAYS_REPLAY_VARIABLE] = self._before
-        if self.differences and (error is None or isinstance(error, Exception)):
+        ours = False
+        if self._cancelled and self._task is not None:
+            self._task.uncancel()
+            ours = isinstance(error, asyncio.CancelledError)
+        self._task = None
+        if self.differences and (error is None or ours or isinstance(error, Exception)):
             raise self.differences[0]
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -125,3 +142,6 @@ class always_replay:  # noqa: N801 - used like a function
 
     def _heard(self, difference: NonDeterminismError) -> None:
         self.differences.append(difference)
+        if self._task is not None and not self._cancelled:
+            self._cancelled = True
+            self._task.get_loop().call_soon_threadsafe(self._task.cancel)

@@ -81,7 +81,8 @@ class SimulatedThreads:
         stopped = False
 
         def again() -> None:
-            if stopped:
+            process = current_process.get()
+            if stopped or (process is not None and process.dead):
                 return
             tick()
             loop.call_later(seconds, again, context=context)

@@ -38,7 +38,8 @@ def attempt() -> Attempt:
     if found is None:
         raise DefinitionError(
             "outlast.attempt() was called outside a step or effect",
-            hint="call it in the body of a @step or @effect, in the task or thread that runs it",
+            hint="call it in the body of a @step or @effect, in the task or thread that runs it; a test of the plain function "
+            "makes one by `with outlast.testing.attempt():`",
         )
     return found
 
@@ -54,6 +55,7 @@ def idempotency_key() -> str:
         raise DefinitionError(
             "outlast.idempotency_key() was called outside an effect",
             step=found.name if found else None,
-            hint="only effects have keys; declare the function with @effect",
+            hint="only effects have keys: declare the function with @effect; a test of the plain function gives one by "
+            '`with outlast.testing.attempt(key="k"):`',
         )
     return found.key

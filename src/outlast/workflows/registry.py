@@ -70,6 +70,21 @@ class Registry:
             if not isinstance(one, Workflow) or id(one) in chosen or one.__module__ in modules
         )
 
+    def workflow(self, name: str) -> Workflow[..., Any]:
+        """Return the workflow of that name.
+
+        Raises:
+            DefinitionError: There is none.
+        """
+        found = self.workflows.get(name)
+        if found is None:
+            known = ", ".join(map(repr, sorted(self.workflows))) or "no workflow at all"
+            raise DefinitionError(
+                f"the code has no workflow {name!r}; it has {known}",
+                hint="import the module that declares it, or declare it under its old name: @workflow(name=…)",
+            )
+        return found
+
     def definitions(self) -> list[Definition[..., Any]]:
         """Return all of them: workflows, steps, effects."""
         return [*self.workflows.values(), *self.steps.values(), *self.effects.values()]

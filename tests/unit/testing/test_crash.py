@@ -71,6 +71,12 @@ async def asks(weight: int) -> Parcel:
 
 
 @outlast.workflow
+async def two_days() -> int:
+    await outlast.sleep(timedelta(days=2))
+    return 2
+
+
+@outlast.workflow
 async def waves() -> str:
     return await wave("hello")
 
@@ -346,3 +352,29 @@ def test_a_request_on_its_way_survives_its_sender() -> None:
         assert trial.in_doubt
         assert trial.changes.total() == changes, moment
         assert len(seconds) == (moment == "after")
+
+
+def test_no_receiver_remembers_another_trial() -> None:
+    """A receiver that the workload does not name begins anew too, or it would hide what a trial has lost; it is counted."""
+    for trial in every_crash(Workload(lambda: waves(), definitions=CODE)):
+        assert trial.in_doubt or trial.changes.total() == receiver.total == 1, trial
+
+
+def test_an_operator_who_says_nothing_clear_is_refused() -> None:
+    """Anything but Applied and NotApplied would send the effect off again."""
+    work = Workload(lambda: waves(), definitions=CODE, resolve=lambda _key: "dunno")
+    with pytest.raises(outlast.DefinitionError, match="dunno"):
+        crashed(work, CrashPoint("after", "effect wave"))
+
+
+@pytest.mark.parametrize("crashes", [0, -1])
+def test_fewer_crashes_than_one_are_refused(crashes: int) -> None:
+    """A loop over nothing would prove nothing."""
+    with pytest.raises(outlast.DefinitionError, match="crashes"):
+        next(every_crash(Workload(lambda: waves(), definitions=CODE), crashes=crashes))
+
+
+def test_a_workload_may_take_days() -> None:
+    """Killed on the first day, it is done on the second."""
+    work = Workload(lambda: two_days(), definitions=[two_days], longest=timedelta(days=3))
+    assert crashed(work, CrashPoint("after", "commit", 1)).result == 2

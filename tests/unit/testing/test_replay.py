@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 
 import outlast
-from outlast.errors import NonDeterminismError
+from outlast.errors import DefinitionError, NonDeterminismError
 from outlast.replay.machine import Machine
-from outlast.store.change import Status
-from outlast.testing import Simulation, always_replay
+from outlast.store.change import RunKey, Status
+from outlast.testing import Simulation, always_replay, replay_run
 from outlast.worker import always_replay as mode
 from outlast.worker.worker import WorkerOptions
 from outlast.workflows import registry
+from outlast.workflows.registry import Registry
 
 word = outlast.Signal("word", str)
 calls = 0
@@ -274,6 +275,19 @@ def test_a_replay_leaves_nothing_behind(
     assert len(ended) > 1, "the clean-up of replays ran"
 
 
+def test_a_replay_without_the_workflow_says_which_there_are() -> None:
+    """A run is not replayed by code that does not have its workflow; the error names what it has."""
+
+    async def scenario(sim: Simulation) -> None:
+        await sim.start_worker()
+        await sim.client.start(leaves(), id="r")
+        await sim.closed("r")
+        await replay_run(sim.store, Registry([work, hears]), sim.clock, RunKey("default", "r"))
+
+    with pytest.raises(DefinitionError, match="no workflow 'leaves'; it has 'hears'"):
+        Simulation(CODE).run(scenario)
+
+
 def test_a_log_of_another_thread_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     """Only the thread that replays is silenced, and only while it does."""
 
@@ -391,3 +405,23 @@ def test_it_decorates_functions_of_both_kinds() -> None:
     assert asyncio.run(coroutine) == (3, True, before + 1)
     assert awaited.__doc__ == "Say whether it is on."
     assert len(mode.listeners) == before
+
+
+def test_a_difference_ends_a_test_that_waits_for_the_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run is blocked, so its result never comes: the task that entered is cancelled, and the difference comes out."""
+    monkeypatch.setattr(registry, "_declared", CODE)
+
+    @always_replay()
+    async def wait() -> int:
+        async with outlast.open("memory://", workflows=[counts]) as app:
+            return await app.run(counts(), id="r")
+
+    async def both() -> str:
+        with pytest.raises(NonDeterminismError):
+            await wait()
+        await asyncio.sleep(0)
+        return "not cancelled any more"
+
+    assert asyncio.run(both()) == "not cancelled any more"

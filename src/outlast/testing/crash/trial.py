@@ -12,11 +12,13 @@ from typing import Any, Generic, Literal, TypeVar, cast
 import msgspec
 
 from outlast.client import JournalEntry
-from outlast.errors import OutlastError, RunBlockedError, RunNotFoundError
+from outlast.effects.intent import Applied, NotApplied
+from outlast.errors import DefinitionError, OutlastError, RunBlockedError, RunNotFoundError
 from outlast.store.change import RunHead, RunKey, Status
 from outlast.testing.crash.point import COMMIT, BodyCall, CrashPoint, Life, Moment
 from outlast.testing.crash.watch import watched
 from outlast.testing.crash.workload import Workload
+from outlast.testing.receiver import living_receivers
 from outlast.testing.simulation import SimulatedWorker, Simulation
 from outlast.worker.worker import WorkerOptions
 from outlast.workflows.definition import Workflow
@@ -24,11 +26,12 @@ from outlast.workflows.definition import Workflow
 R = TypeVar("R")
 
 _OPTIONS = WorkerOptions(
-    library="simulated", lease=timedelta(seconds=5), idle=timedelta(milliseconds=200)
+    library="simulated",
+    idle=timedelta(milliseconds=200),
+    poll=timedelta(seconds=5),
 )
-"""Short, so that little happens between a death and the recovery, and that runs leave memory while they wait."""
+"""Runs leave memory while they wait; and what a worker does regularly is seldom enough for workloads that take days."""
 
-_LOOK_SECONDS = 0.5
 _IN_DOUBT = "in doubt"
 
 
@@ -47,7 +50,7 @@ class Trial(Generic[R]):
         lives: What each process did; one more than were killed, unless the last one died when all was over.
         status: Of the run at the end: closed, or `blocked` while an effect is in doubt.
         journal: Of the run at the end.
-        requests: How often the receiver was asked for each key.
+        requests: How often the workload's receiver was asked for each key; all receivers, where it names none.
         changes: How often it changed the world under each key.
     """
 
@@ -115,7 +118,9 @@ def crashed(workload: Workload[R], *points: CrashPoint, seed: int = 0) -> Trial[
         RunBlockedError: The run cannot go on, for another reason than an effect in doubt; as when it calls what is not registered.
         SimulationStuckError: It does not end.
     """
-    workload.receiver.forget()
+    for receiver in living_receivers():
+        # What a receiver remembers of another trial, under the same keys, would hide what this one lost.
+        receiver.forget()
     workload.reset()
     simulation = Simulation(
         workload.registered(), seed=seed, options=_OPTIONS, longest=workload.longest
@@ -131,7 +136,14 @@ def every_crash(workload: Workload[R], *, crashes: int = 1, seed: int = 0) -> It
             each of its own points too: the number of trials is squared.
 
     Yields: One trial for each choice of points; the undisturbed one is not among them.
+
+    Raises:
+        DefinitionError: `crashes` is less than 1.
     """
+    if crashes < 1:
+        raise DefinitionError(
+            f"every_crash() was asked for {crashes} crashes", hint="ask for 1 or more"
+        )
     yield from _after(workload, undisturbed(workload, seed=seed), crashes, seed)
 
 
@@ -218,15 +230,17 @@ class _Running(Generic[R]):
             lives.append(life)
         assert head is not None
         await self._end_meanwhile()
-        receiver = self._workload.receiver
-        await receiver.come_to_rest()
+        given = self._workload.receiver
+        receivers = living_receivers() if given is None else [given]
+        for receiver in receivers:
+            await receiver.come_to_rest()
         return Trial(
             points=self._points,
             lives=tuple(lives),
             status=head.status,
             journal=await self._journal(),
-            requests=Counter(receiver.requests),
-            changes=Counter(receiver.changes),
+            requests=sum((one.requests for one in receivers), Counter[str]()),
+            changes=sum((one.changes for one in receivers), Counter[str]()),
             ending=await self._ending(head),
         )
 
@@ -254,6 +268,7 @@ class _Running(Generic[R]):
         return life, head
 
     async def _watch(self, worker: SimulatedWorker) -> RunHead | None:
+        began = self._simulation.clock.monotonic()
         while True:
             dead = worker.process.dead
             head = await self._simulation.store.head(self._run)
@@ -266,7 +281,7 @@ class _Running(Generic[R]):
                 self._refuse_blocked(head)
                 self._begin_meanwhile()
                 await self._resolve(head)
-            await asyncio.sleep(_LOOK_SECONDS)
+            await self._simulation.a_while(since=began)
 
     def _over(self, head: RunHead) -> bool:
         return head.status.closed or (head.reason == _IN_DOUBT and self._workload.resolve is None)
@@ -291,10 +306,17 @@ class _Running(Generic[R]):
             if one.state == _IN_DOUBT:
                 await self._say(one.operation, resolve(one.key))
 
-    async def _say(self, operation: str, answer: Any) -> None:
+    async def _say(self, operation: str, answer: object) -> None:
+        if not isinstance(answer, Applied | NotApplied):
+            raise DefinitionError(
+                f"the Workload's `resolve` gave {answer!r}",
+                run=self._workload.id,
+                operation=operation,
+                hint="say Applied(value) or NotApplied(), as receiver.find does",
+            )
         reason = "established by the workload's `resolve`"
-        if hasattr(answer, "value"):
-            value = msgspec.to_builtins(answer.value)
+        if isinstance(answer, Applied):
+            value = msgspec.to_builtins(cast("Applied[Any]", answer).value)
             await self._handle.resolve(operation, applied=value, reason=reason)
         else:
             await self._handle.resolve(operation, not_applied=True, reason=reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, cast
 
@@ -29,20 +29,20 @@ class Workload(Generic[R]):
 
     Args:
         call: Gives the call of a workflow, anew for each process that starts it: `lambda: fix(finding)`.
-        receiver: What the bodies change. It forgets everything before each trial.
+        receiver: What the bodies change; every `Receiver` that lives by default. All of them forget everything before each trial.
         meanwhile: Sends and decides, as a client that nobody kills. Begins once the run exists; cancelled at its end.
         resolve: What an operator finds out about an effect in doubt, by its key; `receiver.find` tells the truth. Without it,
             a trial ends where an effect is in doubt.
         definitions: What the worker registers. Everything decorated so far by default, as `outlast.open()` does.
         doubles: Stand in for definitions of the same kind and name; see `double`.
-        reset: Called before each trial: puts back what the receiver does not know of.
+        reset: Called before each trial: puts back what no receiver knows of.
         started_outside: The run is started by another process, that nobody kills; by default each process starts it.
         longest: How much simulated time a trial may take.
         id: Of the run.
     """
 
     call: Callable[[], Call[R]]
-    receiver: Receiver = field(default_factory=Receiver)
+    receiver: Receiver | None = None
     meanwhile: Callable[[Client], Awaitable[Any]] | None = None
     resolve: Callable[[str], Applied[Any] | NotApplied] | None = None
     definitions: Collection[Definition[..., Any]] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -34,7 +35,7 @@ class Finding(msgspec.Struct, frozen=True):
         """Say what failed and how to play it again."""
         return "\n".join(
             [
-                f"seed {self.seed}: {self.violation}",
+                f"seed {self.seed}, Python {sys.version_info.major}.{sys.version_info.minor}: {self.violation}",
                 "the smallest scenario that fails so, for Scenario.from_json:",
                 self.scenario.to_json(),
                 f"the last {_LAST_LINES} lines of its trace:",

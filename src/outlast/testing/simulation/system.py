@@ -19,7 +19,13 @@ from outlast.journal.entry import Taken
 from outlast.store.change import RunHead, RunKey
 from outlast.testing.clock import SimulatedClock, SkewedClock
 from outlast.testing.fault import Faults, FaultyStore
-from outlast.testing.loop import LONGEST, Process, SimulatedLoop, current_process
+from outlast.testing.loop import (
+    LONGEST,
+    Process,
+    SimulatedLoop,
+    SimulationStuckError,
+    current_process,
+)
 from outlast.testing.simulation.invariant import Invariants
 from outlast.testing.simulation.watch import WatchedStore, watched
 from outlast.testing.thread import SeededRandom, SimulatedThreads
@@ -30,6 +36,7 @@ from outlast.workflows.registry import Registry
 T = TypeVar("T")
 
 _SELDOM = timedelta(seconds=10)
+_HOURS_SECONDS = 7200.0
 
 
 class SimulatedWorker:
@@ -61,7 +68,16 @@ class SimulatedWorker:
         return await asyncio.shield(loop.create_task(work, context=self.process.context()))
 
     async def stop(self, grace: timedelta = timedelta(seconds=10)) -> None:
-        """Stop gracefully."""
+        """Stop gracefully.
+
+        Raises:
+            DefinitionError: The process is dead or stands still, and can do nothing.
+        """
+        if self.process.stopped:
+            raise DefinitionError(
+                f"{self.process} cannot stop gracefully",
+                hint="what was killed has ended; thaw() what was frozen or stalled first",
+            )
         await self.within(self.worker.stop(grace))
 
     def kill(self) -> None:
@@ -83,6 +99,9 @@ class SimulatedWorker:
 
 class Simulation:
     """A store, its clock, and the workers that share it.
+
+    `store` is in memory, `clock` moves when nothing else can happen, `client` belongs to no worker, and `trace` notes what was asked of
+    the store, by whom and when.
 
     Args:
         definitions: The workflows, steps and effects of every worker; everything decorated so far by default.
@@ -129,9 +148,18 @@ class Simulation:
         """A client in no worker's process."""
 
     def run(self, scenario: Callable[[Simulation], Awaitable[T]]) -> T:
-        """Run a scenario to its end, and put everything away."""
+        """Run a scenario to its end, and put everything away.
+
+        Raises:
+            SimulationStuckError: It does not end; says what the open runs wait for.
+            InvariantViolatedError: Outlast, or the store, has broken a promise.
+        """
         try:
             return self.loop.run_until_complete(_awaited(scenario(self)))
+        except SimulationStuckError as error:
+            raise SimulationStuckError(
+                f"{error.message}; {self._open_runs()}", hint=error.hint
+            ) from None
         finally:
             self._close()
 
@@ -188,11 +216,21 @@ class Simulation:
         self, run_id: str, holds: Callable[[RunHead], bool], *, tenant: str = "default"
     ) -> RunHead:
         """Wait until something holds of a run's row."""
+        began = self.clock.monotonic()
         while True:
             head = await self.store.head(RunKey(tenant, run_id))
             if head is not None and holds(head):
                 return head
-            await asyncio.sleep(0.1)
+            await self.a_while(since=began)
+
+    async def a_while(self, *, since: float) -> None:
+        """Sleep between two looks at something: shortly for some hours, then a minute, so that days cost little.
+
+        Args:
+            since: When the first look was, by the monotonic clock.
+        """
+        is_long = self.clock.monotonic() - since > _HOURS_SECONDS
+        await asyncio.sleep(60.0 if is_long else 0.1)
 
     def spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
         """Do something from outside, beside the scenario."""
@@ -210,6 +248,19 @@ class Simulation:
         chance = self.source(f"{name}/clock")
         skew = timedelta(seconds=chance.uniform(-100, 100))
         return SkewedClock(self.clock, wall=skew, booted=float(chance.randrange(1_000_000)))
+
+    def _open_runs(self) -> str:
+        """Say what each open run waits for."""
+        lines: list[str] = []
+        for run, row in self.invariants.runs.items():
+            if row.generation and not row.closed:
+                entry = row.rows[-1].row if row.rows else None
+                last = f", last entry {entry.kind} {entry.name}".rstrip() if entry else ""
+                owner = self.invariants.lives.get(row.owner) if row.owner else None
+                where = f"held by {owner.process}" if owner else "held by no worker"
+                unread = f", unread {row.unread()}" if row.unread() else ""
+                lines.append(f"run {run} ({where}{last}{unread})")
+        return f"open: {'; '.join(lines)}" if lines else "no run is open"
 
     def _registry(self, definitions: Iterable[Definition[..., Any]] | None) -> Registry:
         chosen = self._definitions if definitions is None else definitions
@@ -249,12 +300,3 @@ class Simulation:
 
 async def _awaited(work: Awaitable[T]) -> T:
     return await work
-
-
-def simulate(
-    scenario: Callable[[Simulation], Awaitable[T]],
-    definitions: Iterable[Definition[..., Any]],
-    **options: Any,
-) -> T:
-    """Run a scenario in a new simulation; see `Simulation` for the options."""
-    return Simulation(definitions, **options).run(scenario)
