@@ -16,8 +16,8 @@ VENV ?= .venv
 ARGS ?=
 # Tests that run at the same time.
 JOBS ?= 2
-# Interpreters of make replay, each in an environment of its own.
-PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+# Interpreters of make replay, each in an environment of its own: those on the PATH, and those that pyenv keeps off it.
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14 $(wildcard $(HOME)/.pyenv/versions/*/bin/python3)
 # Passed on to pytest: make test TESTS=tests/unit/replay
 TESTS ?= tests
 
@@ -47,12 +47,14 @@ replay:
 	@found=; missing=; failed=; \
 	for python in $(PYTHONS); do \
 	  version=$$($$python -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null) || version=; \
+	  case "$$version" in 2.*|3.[0-9].*|3.10.*) continue;; esac; \
 	  if [ -z "$$version" ]; then missing="$$missing $$python"; continue; fi; \
+	  case " $$found " in *" $$version "*) continue;; esac; \
 	  echo "==> Python $$version"; found="$$found $$version"; \
 	  $(MAKE) --no-print-directory replay-here PYTHON="$$python" VENV=".venv-replay-$$version" || failed="$$failed $$version"; \
 	done; \
 	echo "replayed on:$${found:- none}"; \
-	if [ -n "$$missing" ]; then echo "not found:$$missing (name others with PYTHONS=)"; fi; \
+	if [ -n "$$missing" ]; then echo "not on the PATH:$$missing (name others with PYTHONS=)"; fi; \
 	if [ -n "$$failed" ]; then echo "failed on:$$failed"; exit 1; fi; \
 	[ -n "$$found" ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -15,8 +16,16 @@ from outlast.store import condition
 from outlast.store.memory import MemoryStore
 from outlast.store.moment import EPOCH
 from outlast.testing.fault import Faults
-from outlast.testing.simulation.scenario import Disturbance, Scenario
+from outlast.testing.simulation.scenario import (
+    Deciding,
+    Disturbance,
+    Plan,
+    Scenario,
+    Sending,
+)
 from outlast.testing.simulation.search import Finding, search
+from outlast.testing.simulation.shape import Act, Ask, Hear, Limit, Several, Shape
+from outlast.testing.simulation.world import Fates
 from outlast.worker import pilot
 from outlast.worker.delivery import Delivery
 from outlast.worker.effect import EffectRun
@@ -31,9 +40,11 @@ pytestmark = [
     pytest.mark.without_always_replay("what the simulator sees by itself is the question"),
 ]
 
+# Seeds mean a little different things to different versions of Python, in which what happens at one instant happens in another
+# order. Budgets are at least five times the worst first seed of 3.11, 3.13 and 3.14.
 MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "the epoch check": (
-        50,
+        150,
         {1, 7},
         (
             Break(
@@ -45,22 +56,22 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         ),
     ),
     "the lease check": (
-        300,
+        60,
         {7},
         (Break(MemoryStore, "_apply_owned", "if not self._live(change.worker):", "if False:"),),
     ),
     "the single acceptance of a message": (
-        60,
+        200,
         {5},
         (Break(MemoryStore, "_put_message", "if known is not None:", "if False:"),),
     ),
     "the single delivery of a message": (
-        10,
+        60,
         {5},
         (Break(MemoryStore, "_write_owned", "item.consumed = True", "pass"),),
     ),
     "the order of delivery": (
-        10,
+        60,
         {5},
         (
             Break(
@@ -72,12 +83,12 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         ),
     ),
     "the order of delivery to the workflow": (
-        10,
+        60,
         {2},
         (Break(mailbox.Mailbox, "receive", "popleft()", "pop()"),),
     ),
     "the intent before the call": (
-        10,
+        60,
         {1, 3},
         (
             Break(
@@ -93,7 +104,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         ),
     ),
     "the single use of a grant": (
-        100,
+        200,
         {6},
         (
             Break(condition, "spend_refusal", 'not in ("", spend.operation)', "in ()"),
@@ -101,7 +112,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         ),
     ),
     "the digest on the head": (
-        40,
+        80,
         {7},
         (
             Break(
@@ -113,12 +124,12 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         ),
     ),
     "the wait until a lost attempt can no longer act": (
-        10,
+        60,
         {3, 4},
         (Break(EffectRun, "_quiet", "if wait > timedelta(0):", "if False:"),),
     ),
     "the last look at the lease": (
-        200,
+        60,
         {7, 1},
         (Break(Pilot, "check_lease", "if self._lost or not self._deck.lease.valid:", "if False:"),),
     ),
@@ -132,7 +143,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         ),
     ),
     "an unknown verdict is asked about again": (
-        80,
+        150,
         {1, 2, 5, 7},
         (
             Break(
@@ -147,22 +158,22 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         ),
     ),
     "what a former owner may have begun": (
-        150,
+        60,
         {3, 4},
         (Break(Pilot, "_carry_out", "fresh = operation in self._intended_here", "fresh = True"),),
     ),
     "a next attempt that is announced": (
-        1500,
+        60,
         {3, 4, 7},
         (Break(EffectRun, "_attempt", "await self._announce()", "pass"),),
     ),
     "an effect that no cancel interrupts": (
-        1000,
+        60,
         {1, 3, 4},
         (Break(Machine, "_apply_intent", "future.uncancellable = True", "pass"),),
     ),
     "one success of equal calls": (
-        150,
+        300,
         {3, 4},
         (
             Break(
@@ -174,7 +185,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         ),
     ),
     "keys of a generation of their own": (
-        10,
+        100,
         {3},
         (
             Break(
@@ -186,12 +197,12 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         ),
     ),
     "failed attempts are counted across a crash": (
-        60,
+        100,
         {1},
         (Break(pilot, "run_step", "failures = row.failures if row else 0", "failures = 0"),),
     ),
     "messages in order although the clock is set back": (
-        400,
+        60,
         {5},
         (
             Break(
@@ -203,22 +214,22 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         ),
     ),
     "no end with unread messages": (
-        400,
+        100,
         {5},
         (Break(MemoryStore, "_refusal", "if not unread <= set(change.consumed):", "if False:"),),
     ),
     "an approval that was decided does not expire": (
-        200,
+        60,
         {1, 5},
         (Break(condition, "expiry_refusal", "if row.state in (APPROVED, DENIED):", "if False:"),),
     ),
     "a grant that is used in time": (
-        200,
+        60,
         {6},
         (Break(condition, "spend_refusal", "if now >= row.put.use_by:", "if False:"),),
     ),
     "timers that do not fire early": (
-        60,
+        100,
         {2},
         (
             Break(
@@ -231,7 +242,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         ),
     ),
     "a live run that computes what its replay does": (
-        50,
+        60,
         {2},
         (
             Break(
@@ -244,12 +255,12 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         ),
     ),
     "a claim or birth whose answer was lost": (
-        30,
+        100,
         {2},
         (Break(Worker, "_look", "await self._find_owned()", "self._unsure = False"),),
     ),
     "owners that were lost are counted": (
-        60,
+        200,
         {0},
         (Break(MemoryStore, "_bury", "lapses=1", "lapses=0"),),
     ),
@@ -266,9 +277,10 @@ def impatient(scenario: Scenario) -> Scenario:
     return replace(scenario, fates=replace(scenario.fates, late=0.3, patience=6.0))
 
 
-def strained(scenario: Scenario) -> Scenario:
-    """Let leases be short, and threads be rare: what is looked at only once, at the last moment, is needed then."""
-    return replace(scenario, lease=1.5, crowded=3.0)
+def alone(scenario: Scenario) -> Scenario:
+    """Let the only worker stand still with a change on its way, until long after its lease; nobody takes its runs meanwhile."""
+    freeze = Disturbance("freeze", scenario.seed % 10 / 5, 0, 20.0, "commit")
+    return replace(scenario, workers=1, disturbances=(freeze,))
 
 
 def frozen(scenario: Scenario) -> Scenario:
@@ -280,12 +292,87 @@ def frozen(scenario: Scenario) -> Scenario:
     return replace(scenario, disturbances=(freeze,), faults=Faults(unavailable=0.5))
 
 
+def crowded(scenario: Scenario) -> Scenario:
+    """Let effects wait for a thread, and their worker stand still meanwhile, for longer than its lease."""
+    freeze = Disturbance("freeze", 0.4 + scenario.seed % 10 / 5, 0, 5.0)
+    return replace(
+        scenario,
+        plans=(Plan(at_once(Act("idempotent", True), Act("probed", True), Act("never", True))),),
+        disturbances=(freeze,),
+        faults=Faults(),
+        lease=1.5,
+        crowded=3.0,
+    )
+
+
+def interrupted(scenario: Scenario) -> Scenario:
+    """Let first attempts often be lost, and the worker die as it begins a second one."""
+    kill = Disturbance("kill", 0.3, 0, 3.0, "attempt")
+    return replace(
+        scenario,
+        plans=(Plan(at_once(Act("probed"), Act("probed"), Act("probed"))),),
+        workers=1,
+        disturbances=(kill,),
+        faults=Faults(),
+        fates=Fates(lost=0.4, dropped=0.2, late=0.3),
+    )
+
+
+def cut_off(scenario: Scenario) -> Scenario:
+    """Let the time for effects run out while they are on their way."""
+    seconds = 0.3 + scenario.seed % 7 / 5
+    parts = (Limit(seconds, Act("idempotent")), Limit(seconds, Act("probed")))
+    return replace(scenario, plans=(Plan(at_once(*parts)),), fates=Fates(slow=0.4, late=0.3))
+
+
+def set_back(scenario: Scenario) -> Scenario:
+    """Let the clock be set back several times while messages arrive."""
+    back = tuple(Disturbance("back", 0.3 + 0.4 * number) for number in range(4))
+    return replace(scenario, plans=(Plan(Hear(3, 8), sendings=MAIL),), disturbances=back)
+
+
+def full_inbox(scenario: Scenario) -> Scenario:
+    """Let more messages arrive than are asked for, as the run comes to its end."""
+    plans = tuple(
+        replace(one, shape=Hear(3, 4), sendings=MAIL, cancel=None, terminate=None, restart=None)
+        for one in scenario.plans
+    )
+    return replace(scenario, plans=plans)
+
+
+def last_moment(scenario: Scenario) -> Scenario:
+    """Let people decide just as their time is over, and workers learn of it late."""
+    return replace(
+        scenario,
+        plans=(
+            Plan(
+                Ask(Act("idempotent"), seconds=5.0),
+                deciding=Deciding(after=3.5 + scenario.seed % 20 / 20),
+            ),
+        ),
+        faults=Faults(latency=0.3, lost_hint=1.0),
+    )
+
+
+def at_once(*parts: Shape) -> Shape:
+    """Return parts that are carried out beside each other."""
+    return Several("gather", parts)
+
+
+MAIL = tuple(Sending(3, 300 + number, 0.1) for number in range(8))
 PREPARED = {
-    "the last look at the lease": strained,
+    "the lease check": alone,
+    "the last look at the lease": crowded,
     "a lease that counts from the sending": frozen,
-    "a grant that is used in time": strained,
+    "what a former owner may have begun": interrupted,
+    "a next attempt that is announced": interrupted,
+    "an effect that no cancel interrupts": cut_off,
+    "messages in order although the clock is set back": set_back,
+    "no end with unread messages": full_inbox,
+    "an approval that was decided does not expire": last_moment,
+    "a grant that is used in time": last_moment,
 }
-"""Those that are searched in scenarios of a kind."""
+"""Those that are searched in scenarios of a kind, which seeds at large seldom come to."""
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -297,6 +384,15 @@ def test_a_broken_engine_is_found_within_so_many_seeds(name: str) -> None:
     assert finding is not None
     print(f"{name}: seed {finding.seed}, {finding.violation}")
     assert finding.violation.invariant in invariants
+
+
+@pytest.mark.parametrize("prepare", sorted(set(PREPARED.values()), key=lambda one: one.__name__))
+def test_an_engine_that_is_whole_holds_in_scenarios_of_each_kind(
+    prepare: Callable[[Scenario], Scenario],
+) -> None:
+    """What is found in scenarios of a kind comes from the broken line, not from the kind."""
+    finding = found(60, prepare)
+    assert finding is None, str(finding)
 
 
 def test_a_world_that_breaks_assumption_a_is_seen_to_do_harm() -> None:

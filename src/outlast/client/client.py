@@ -32,6 +32,7 @@ from outlast.errors import (
     NoWorkerWarning,
     RunConflictError,
     StoreError,
+    StoreUnavailableError,
 )
 from outlast.journal.entry import (
     Entry,
@@ -64,6 +65,8 @@ IfClosed: TypeAlias = Literal["attach", "refuse", "restart"]
 """What starting the id of a closed run means: look at that run, an error, or a new run under the same id."""
 
 _UNKNOWN_WAIT_SECONDS = 0.1
+_UNKNOWN_TRIES = 600
+"""How often a change is sent before its caller is told that its fate is not known."""
 _FIRST_POLL_SECONDS = 0.05
 _LONGEST_POLL_SECONDS = 2.0
 _NO_WORKER_AFTER = timedelta(seconds=5)
@@ -207,14 +210,28 @@ class Client:
         return head
 
     async def commit(self, change: Change) -> Verdict:
-        """Write one unowned change; one whose fate is unknown is sent again."""
+        """Write one unowned change; one whose fate is unknown is sent again, also when the store is away meanwhile.
+
+        Raises:
+            StoreUnavailableError: Nothing was written; or, as its message says then, that could not be found out.
+        """
         if self._birth is not None:
             return await self._birth.submit(change)
-        while True:
-            (verdict,) = await self.store.commit([change])
-            if not isinstance(verdict, Unknown):
-                return verdict
+        is_unknown = False
+        for tries_left in reversed(range(_UNKNOWN_TRIES)):
+            try:
+                (verdict,) = await self.store.commit([change])
+            except StoreUnavailableError as error:
+                if not is_unknown:
+                    raise
+                if not tries_left:
+                    raise _fate_unknown() from error
+            else:
+                if not isinstance(verdict, Unknown):
+                    return verdict
+                is_unknown = True
             await asyncio.sleep(_UNKNOWN_WAIT_SECONDS)
+        raise _fate_unknown()
 
     def new_id(self) -> str:
         """Return a random id, for what has no event to take one from."""
@@ -384,6 +401,14 @@ class Runs:
             before=(before.created_at, before.run_id) if before else None,
         )
         return [status_of(head) for head in heads]
+
+
+def _fate_unknown() -> StoreUnavailableError:
+    return StoreUnavailableError(
+        "the store was sent this change and has not said what became of it: whether it was written is not known",
+        hint="once it answers, make the same start, message or decision again under its id: that counts once; before you restart, "
+        "cancel or terminate something again, look whether it has happened",
+    )
 
 
 def _fingerprint(workflow: str, arguments: bytes) -> str:

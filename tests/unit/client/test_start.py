@@ -14,7 +14,13 @@ from msgspec import Raw
 
 import outlast
 from outlast.client import Birth, Client
-from outlast.errors import EncodeError, NoWorkerWarning, RunConflictError, StoreError
+from outlast.errors import (
+    EncodeError,
+    NoWorkerWarning,
+    RunConflictError,
+    StoreError,
+    StoreUnavailableError,
+)
 from outlast.journal.entry import Completed, Taken, to_row
 from outlast.store.change import (
     Applied,
@@ -495,3 +501,37 @@ def test_no_worker_is_said_on_a_busy_store() -> None:
     (one,) = said
     assert one.category is NoWorkerWarning
     assert "no live worker has registered workflow 'greet'" in str(one.message)
+
+
+def test_a_start_whose_fate_is_unknown_is_asked_after_until_it_is_known() -> None:
+    """The answer was lost and then the store was away: to say "nothing was written" would start a run twice."""
+
+    async def scenario(sim: Simulation) -> int:
+        sim.outside.faults = Faults(lost_answer=1.0)
+
+        async def away_then_back() -> None:
+            await asyncio.sleep(0.05)
+            sim.outside.faults = Faults(down=True)
+            await asyncio.sleep(20)
+            sim.outside.faults = Faults()
+
+        mending = sim.spawn(away_then_back())
+        await sim.client.start(greet("Ada"), id="r")
+        await mending
+        await sim.client.handle("r").terminate("enough")
+        await sim.client.start(greet("Ada"), id="r", if_closed="restart")
+        return sim.invariants.runs[RunKey("default", "r")].generation
+
+    assert Simulation(CODE).run(scenario) == 2
+
+
+def test_a_fate_that_cannot_be_found_out_is_said_to_be_unknown() -> None:
+    """A store that stays away for a minute ends the asking, with words that promise nothing."""
+
+    async def scenario(sim: Simulation) -> str:
+        sim.outside.faults = Faults(lost_answer=1.0)
+        with pytest.raises(StoreUnavailableError, match="not known") as caught:
+            await sim.client.start(greet("Ada"), id="r")
+        return str(caught.value.hint)
+
+    assert "counts once" in Simulation(CODE).run(scenario)

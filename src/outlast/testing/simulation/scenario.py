@@ -1,16 +1,18 @@
 """Scenarios: what a simulation does, as plain data drawn from one seed.
 
-Equal scenarios play equally, on every machine. A scenario is JSON text and back, so that one that failed can be kept as a test.
+Equal scenarios play equally, on every machine with the same minor version of Python. A scenario is JSON text and back, so that one that failed can be kept as a test.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
+from outlast.errors import DecodeError
 from outlast.testing.fault import Faults
 from outlast.testing.simulation.shape import (
     SIGNALS,
@@ -33,8 +35,10 @@ from outlast.testing.simulation.world import Declared, Fates
 
 Answer: TypeAlias = Literal["approve", "deny", "ignore"]
 
+_AGAIN = "a scenario is the JSON text that `Scenario.to_json` gives and a failed search prints"
 
-class Sending(msgspec.Struct, frozen=True, omit_defaults=True):
+
+class Sending(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A message.
 
     Args:
@@ -48,7 +52,7 @@ class Sending(msgspec.Struct, frozen=True, omit_defaults=True):
     times: int = 1
 
 
-class Deciding(msgspec.Struct, frozen=True, omit_defaults=True):
+class Deciding(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a person does about each request of a run.
 
     Args:
@@ -65,7 +69,7 @@ class Deciding(msgspec.Struct, frozen=True, omit_defaults=True):
     contrary: bool = False
 
 
-class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One run, and what people do to it. Times are seconds after the beginning.
 
     Args:
@@ -91,7 +95,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
 Harm: TypeAlias = Literal["kill", "freeze", "stall", "cut", "stop", "outage", "forth", "back"]
 
 
-class Disturbance(msgspec.Struct, frozen=True, omit_defaults=True):
+class Disturbance(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Something that happens to a worker, or to all.
 
     Args:
@@ -111,7 +115,7 @@ class Disturbance(msgspec.Struct, frozen=True, omit_defaults=True):
     moment: str = "before"
 
 
-class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
+class Scenario(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """All that happens in one simulation.
 
     Args:
@@ -139,9 +143,30 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def from_json(cls, text: str) -> Scenario:
-        """Return what `to_json` gave."""
-        return msgspec.json.decode(text, type=cls)
+    def from_json(cls, text: str | bytes) -> Scenario:
+        """Return what `to_json` gave.
+
+        Raises:
+            DecodeError: It is no scenario, or has a field that no scenario has.
+        """
+        try:
+            scenario = msgspec.json.decode(text, type=cls)
+            named = msgspec.json.decode(text, type=_Named).faults
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise DecodeError(f"this is no scenario: {error}", hint=_AGAIN) from error
+        unknown = named.keys() - {field.name for field in dataclasses.fields(Faults)}
+        if unknown:
+            name = min(unknown)
+            raise DecodeError(
+                f"this is no scenario: `faults` has no field `{name}`", path="$.faults", hint=_AGAIN
+            )
+        return scenario
+
+
+class _Named(msgspec.Struct):
+    """The names that a text uses for faults: of a dataclass, msgspec passes unknown ones over."""
+
+    faults: dict[str, Any] = {}
 
 
 def draw(seed: int) -> Scenario:

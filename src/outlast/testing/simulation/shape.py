@@ -18,7 +18,7 @@ SIGNALS = 6
 """How many names of messages there are. A shape uses each of them at one place."""
 
 
-class Node(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class Node(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbid_unknown_fields=True):
     """A part of a shape."""
 
 

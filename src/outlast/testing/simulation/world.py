@@ -32,7 +32,7 @@ class DeclinedError(Exception):
     """The receiver said no, which proves that nothing happened."""
 
 
-class Fates(msgspec.Struct, frozen=True, omit_defaults=True):
+class Fates(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How receivers answer. Chances are between 0 and 1; what is left is answered at once.
 
     Args:

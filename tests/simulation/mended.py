@@ -1,0 +1,30 @@
+"""What each kept scenario has found: the lines that mend it. Without them the scenario must fail."""
+
+from __future__ import annotations
+
+from mutation import Break
+
+from outlast.testing.simulation.people import People
+from outlast.worker import pilot
+from outlast.worker.pilot import Pilot
+
+MENDED: dict[str, tuple[int, Break]] = {
+    "a_restart_whose_answer_was_lost": (
+        3,
+        Break(
+            People,
+            "_start",
+            "if not again or self._sim.invariants.runs[run].generation == before:",
+            "if True:",
+        ),
+    ),
+    "row_beside_an_outcome": (
+        1,
+        Break(pilot, "sift", "one.rank is Rank.ROW and one.guard in settled", "False"),
+    ),
+    "the_clock_goes_back_between_two_looks_at_the_mail": (
+        5,
+        Break(Pilot, "_gather", "in self._proposals if one.consumed and one.at", "in ()"),
+    ),
+}
+"""For each kept scenario, by the name of its file: the invariant that it sees broken, and how to undo the mend."""
