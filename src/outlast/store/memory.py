@@ -410,7 +410,8 @@ class MemoryStore:
             can_go_on = [key for _, key in parked if self._runs[key].is_due(now)]
             due_now = self._one_suspect(can_go_on, worker)
             taken = [self._take(self._runs[key], worker) for key in due_now[: max(limit, 0)]]
-            next_due = next((due for due, _ in parked if due > now), None)
+            left = [due for due, key in parked if due > now and self._runs[key].due is not None]
+            next_due = next(iter(left), None)
             return Claim(tuple(taken), tuple(mail), next_due, now)
 
     def _one_suspect(self, keys: list[RunKey], worker: WorkerId) -> list[RunKey]:

@@ -91,6 +91,7 @@ class ClaimConformance:
         claim = await bench.claim(WorkerId("w1"))
         taken = {one.head.run.run_id: one.head for one in claim.runs}
         assert set(taken) == {"parked", "sent", "started"}
+        assert claim.next_due is None
         await bench.apply(parking(taken["parked"], wake_at=right + SECOND))
         claim = await bench.claim(WorkerId("w1"))
         assert (claim.runs, claim.next_due) == ((), right + SECOND)
