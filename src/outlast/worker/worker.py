@@ -47,6 +47,9 @@ _STORE_RETRY_SECONDS = 0.5
 _OWNED_SECONDS = 1.0
 """Between two looks at what is ours: a run that cannot be moved must not be taken up again and again without a pause."""
 
+_TURN_SECONDS = 2.5
+"""At most so long between two notes that the event loop is alive, however long the lease is."""
+
 _CLAIM_BATCH = 100
 _LAST_SECONDS = 5.0
 """How long a stop waits for what it has cancelled or has yet to write, before it leaves the rest to the end of the lease."""
@@ -299,7 +302,7 @@ class Worker:
     async def _turn_for_ever(self) -> None:
         while True:
             self._deck.lease.loop_turned()
-            await asyncio.sleep(self._deck.lease.interval / 2)
+            await asyncio.sleep(min(self._deck.lease.interval / 2, _TURN_SECONDS))
 
     # Looking for work
 

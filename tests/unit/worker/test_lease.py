@@ -336,6 +336,19 @@ def test_a_birth_whose_answer_was_lost_orphans_no_run() -> None:
     assert bodies == {"ra": 1, "rb": 1, "rc": 1}
 
 
+@pytest.mark.parametrize("lease", [timedelta(minutes=30), timedelta(hours=2)])
+def test_a_long_lease_is_not_taken_for_a_stalled_loop(lease: timedelta) -> None:
+    """The loop shows that it lives more often than a stall is suspected, however seldom the lease is renewed."""
+
+    async def scenario(sim: Simulation) -> tuple[bool, bool]:
+        worker = await sim.start_worker(options=WorkerOptions(library="simulated", lease=lease))
+        first = worker.worker.id
+        await asyncio.sleep(3 * lease.total_seconds())
+        return worker.worker.id == first, worker.store.renew(first)
+
+    assert Simulation(CODE, longest=timedelta(hours=12)).run(scenario) == (True, True)
+
+
 def test_a_store_that_is_away_past_the_lease_is_not_asked_in_a_storm() -> None:
     """A worker that cannot begin its next life leaves the store alone between two tries, whatever was hinted at before."""
 
