@@ -87,6 +87,7 @@ class always_replay:  # noqa: N801 - used like a function
         """What was found in this process so far; empty it where a difference is expected."""
         self._before: str | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._cancelling: asyncio.Handle | None = None
         self._cancelled = False
 
     def __enter__(self) -> always_replay:
@@ -115,6 +116,10 @@ class always_replay:  # noqa: N801 - used like a function
         else:
             os.environ[ALWAYS_REPLAY_VARIABLE] = self._before
         ours = False
+        if self._cancelling is not None:
+            # It must not reach the task after this.
+            self._cancelling.cancel()
+            self._cancelling = None
         if self._cancelled and self._task is not None:
             self._task.uncancel()
             ours = isinstance(error, asyncio.CancelledError)
@@ -142,6 +147,10 @@ class always_replay:  # noqa: N801 - used like a function
 
     def _heard(self, difference: NonDeterminismError) -> None:
         self.differences.append(difference)
-        if self._task is not None and not self._cancelled:
+        if self._task is not None and self._cancelling is None:
+            self._cancelling = self._task.get_loop().call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
             self._cancelled = True
-            self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+            self._task.cancel()

@@ -21,6 +21,7 @@ from outlast.replay.machine import Machine
 from outlast.store.change import RunKey, Status
 from outlast.testing import Simulation, always_replay, replay_run
 from outlast.worker import always_replay as mode
+from outlast.worker.always_replay import listeners
 from outlast.worker.worker import WorkerOptions
 from outlast.workflows import registry
 from outlast.workflows.registry import Registry
@@ -425,3 +426,16 @@ def test_a_difference_ends_a_test_that_waits_for_the_result(
         return "not cancelled any more"
 
     assert asyncio.run(both()) == "not cancelled any more"
+
+
+def test_a_difference_at_the_last_moment_cancels_nothing_afterwards() -> None:
+    """What is heard as the block ends comes out of it, and the task goes on unharmed."""
+
+    async def main() -> str:
+        with pytest.raises(NonDeterminismError), always_replay():
+            listeners[-1](NonDeterminismError("late", hint="none"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return "unharmed"
+
+    assert asyncio.run(main()) == "unharmed"
