@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import select
 import signal
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -23,6 +25,7 @@ from rich.prompt import Prompt
 from rich.status import Status
 from rich.syntax import Syntax
 from rich.table import Table
+from rich.text import TextType
 
 import outlast
 from outlast.client import ApprovalView, JournalEntry, RunHandle
@@ -149,6 +152,22 @@ def _run(options: argparse.Namespace, play: Play, directory: Path, console: Cons
     return GOOD if report.good else BAD
 
 
+class _Prompt(Prompt):
+    """A question whose wait Ctrl-C always ends: Python may lose a signal that arrives just before a read that blocks."""
+
+    @classmethod
+    def get_input(
+        cls, console: Console, prompt: TextType, password: bool, stream: TextIO | None = None
+    ) -> str:
+        """Return the line that is typed."""
+        console.print(prompt, end="")
+        while not select.select([sys.stdin], [], [], _TICK_SECONDS)[0]:
+            pass
+        if not (line := sys.stdin.readline()):
+            raise EOFError
+        return line.rstrip("\n")
+
+
 @dataclass(slots=True)
 class _Show:
     """The play as it is seen."""
@@ -240,7 +259,7 @@ class _Show:
         self.spinner.stop()
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            answer = Prompt.ask(
+            answer = _Prompt.ask(
                 "Approve exactly this?", choices=["y", "n"], default="n", console=self.console
             )
         except EOFError:
