@@ -30,6 +30,7 @@ from outlast.errors import (
     StoreUnavailableError,
     WorkflowFailedError,
 )
+from outlast.portal import Portal
 from outlast.replay.context import RunInfo
 from outlast.replay.ledger import Grant
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
@@ -70,6 +71,7 @@ __all__ = [
     "NotApplied",
     "OutlastError",
     "OutsideWorkflowError",
+    "Portal",
     "RepeatedEffectError",
     "RetryPolicy",
     "RunCancelledError",

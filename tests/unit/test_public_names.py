@@ -38,6 +38,7 @@ PUBLIC = [
     "NotApplied",
     "OutlastError",
     "OutsideWorkflowError",
+    "Portal",
     "RepeatedEffectError",
     "RetryPolicy",
     "RunCancelledError",
