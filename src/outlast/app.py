@@ -257,6 +257,19 @@ class App(Client):
 
     Args:
         options: The worker's.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def greet(name: str) -> str:
+            return f"hello {name}"
+
+        async with outlast.open("memory://") as app:  # an App: a client whose worker runs beside it
+            assert await app.run(greet("Ada"), id="greet-ada") == "hello Ada"
+            assert [run.run_id for run in await app.runs.list()] == ["greet-ada"]
+        ```
     """
 
     def __init__(
@@ -348,6 +361,18 @@ def open(  # noqa: A001 - the public name, used as outlast.open
 
     Raises:
         DefinitionError: A time is not a `timedelta` longer than nothing.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def greet(name: str) -> str:
+            return f"hello {name}"
+
+        async with outlast.open("sqlite:///agent.db") as app:
+            assert await app.run(greet("Ada"), id="greet-ada") == "hello Ada"
+        ```
     """
     for name, span in (("lease", lease), ("idle", idle)):
         given: Any = span
@@ -380,5 +405,19 @@ def connect(
         tenant: Whose runs it sees.
         principal: Who acts; the local user by default.
         create: Make the store when there is none; a mistyped path is an error otherwise.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def greet(name: str) -> str:
+            return f"hello {name}"
+
+        async with outlast.open("sqlite:///agent.db") as app:
+            await app.start(greet("Ada"), id="greet-ada")
+            async with outlast.connect("sqlite:///agent.db") as client:  # as from another process
+                assert await client.handle("greet-ada", greet).result() == "hello Ada"
+        ```
     """
     return Connection(url, tenant=tenant, principal=principal, create=create)

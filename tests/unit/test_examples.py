@@ -57,6 +57,9 @@ def test_the_example_runs(
     name = re.sub(r"\W", "_", f"example_{request.node.callspec.id}")
     file = f"<{name}>"
     module = types.ModuleType(name)
+    # Names are unique in an app, and every example is an app of its own.
+    monkeypatch.setattr("outlast.workflows.registry._declared", [])
+    monkeypatch.setattr("outlast.workflows.message._declared", {})
     lines = program.splitlines(keepends=True)
     monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setitem(linecache.cache, file, (len(program), None, lines, file))

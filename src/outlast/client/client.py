@@ -95,6 +95,19 @@ class Client:
     Args:
         principal: Who acts, for the record.
         birth: A worker of the same process, for runs that it can take at once.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def greet(name: str) -> str:
+            return f"hello {name}"
+
+        async with outlast.connect("sqlite:///agent.db", create=True) as client:  # no worker in this process
+            handle = await client.start(greet("Ada"), id="greet-ada")
+            assert (await handle.status()).status == "ready"  # until `outlast worker` takes it
+        ```
     """
 
     def __init__(

@@ -65,6 +65,23 @@ class RunHandle(Generic[R]):
 
     Args:
         workflow: Known when the run was started through a call: gives the result its type.
+
+    Example:
+        ```python
+        import outlast
+
+        GO = outlast.Signal("go", str)
+
+        @outlast.workflow
+        async def wait() -> str:
+            return await outlast.receive(GO)
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(wait(), id="w")
+            await handle.send(GO, "now")
+            assert await handle.result() == "now"
+            assert [type(one.entry).__name__ for one in await handle.journal()][-1] == "Completed"
+        ```
     """
 
     def __init__(

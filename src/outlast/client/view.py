@@ -72,6 +72,21 @@ class RunStatus(msgspec.Struct, frozen=True):
         reason: Why it is blocked, or how it ended.
         waits: What it waits for: timers, approvals, retries, signals, effects in doubt.
         worker: Who has it in memory.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def wait() -> None:
+            await outlast.sleep(3600)
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(wait(), id="w")
+            status = await handle.status()
+            assert (status.run_id, status.workflow, status.generation) == ("w", "wait", 1)
+            assert not status.status.closed
+        ```
     """
 
     run_id: str

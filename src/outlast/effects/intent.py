@@ -31,19 +31,90 @@ class Repeat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Applied(Generic[T]):
-    """A probe's answer: the effect happened, and this is its result."""
+    """A probe's answer: the effect happened, and this is its result.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+        from outlast import Applied, NotApplied, Unknown
+
+        ORDERS: dict[str, int] = {}
+        ONLINE = True
+
+        async def find_order(item: str) -> Applied[int] | NotApplied | Unknown:
+            if not ONLINE:
+                return Unknown("the shop does not answer")
+            return Applied(ORDERS[item]) if item in ORDERS else NotApplied()
+
+        @outlast.effect(probe=find_order, start_to_close_timeout=timedelta(seconds=5))
+        async def order(item: str) -> int:
+            ORDERS[item] = len(ORDERS) + 1
+            return ORDERS[item]
+
+        await order.plain("tea")
+        assert await find_order("tea") == Applied(1)
+        ```
+    """
 
     value: T
 
 
 @dataclass(frozen=True, slots=True)
 class NotApplied:
-    """A probe's answer: the effect did not happen, and no attempt of it is under way."""
+    """A probe's answer: the effect did not happen, and no attempt of it is under way.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+        from outlast import Applied, NotApplied, Unknown
+
+        ORDERS: dict[str, int] = {}
+        ONLINE = True
+
+        async def find_order(item: str) -> Applied[int] | NotApplied | Unknown:
+            if not ONLINE:
+                return Unknown("the shop does not answer")
+            return Applied(ORDERS[item]) if item in ORDERS else NotApplied()
+
+        @outlast.effect(probe=find_order, start_to_close_timeout=timedelta(seconds=5))
+        async def order(item: str) -> int:
+            ORDERS[item] = len(ORDERS) + 1
+            return ORDERS[item]
+
+        assert await find_order("coffee") == NotApplied()
+        ```
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A probe's answer: the remote system cannot say."""
+    """A probe's answer: the remote system cannot say.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+        from outlast import Applied, NotApplied, Unknown
+
+        ORDERS: dict[str, int] = {}
+        ONLINE = True
+
+        async def find_order(item: str) -> Applied[int] | NotApplied | Unknown:
+            if not ONLINE:
+                return Unknown("the shop does not answer")
+            return Applied(ORDERS[item]) if item in ORDERS else NotApplied()
+
+        @outlast.effect(probe=find_order, start_to_close_timeout=timedelta(seconds=5))
+        async def order(item: str) -> int:
+            ORDERS[item] = len(ORDERS) + 1
+            return ORDERS[item]
+
+        ONLINE = False
+        assert await find_order("tea") == Unknown("the shop does not answer")
+        ```
+    """
 
     why: str
 

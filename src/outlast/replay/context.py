@@ -26,6 +26,20 @@ class RunInfo(Struct, frozen=True):
         generation: From 1; one more for each re-use of the id.
         started_at: When a worker first took the run up.
         entries: How long the journal is now.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def age() -> float:
+            about: outlast.RunInfo = outlast.info()
+            await outlast.sleep(0.01)
+            return (outlast.now() - about.started_at).total_seconds()
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(age(), id="a") >= 0.01
+        ```
     """
 
     tenant: str

@@ -44,6 +44,25 @@ class Grant(msgspec.Struct, frozen=True):
         reason: What they said.
         subject_sha256: The hash of what they saw.
         use_by: Covered effects begin before this.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+        import outlast
+
+        @outlast.workflow
+        async def ask() -> str:
+            grant: outlast.Grant = await outlast.approval("ship?", role="boss", expires_in=timedelta(hours=1))
+            return grant.reason
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(ask(), id="a")
+            while not (asked := await app.approvals.list()):
+                await asyncio.sleep(0.01)
+            await app.approvals.approve("a", asked[0].approval_id, seen_sha256=asked[0].subject_sha256, reason="go on")
+            assert await handle.result() == "go on"
+        ```
     """
 
     approval_id: str

@@ -69,6 +69,24 @@ class Call(Startable[R_co]):
         callee: The decorated function.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
+
+    Example:
+        ```python
+        import asyncio
+        import outlast
+
+        @outlast.step
+        async def double(number: int) -> int:
+            return 2 * number
+
+        @outlast.workflow
+        async def both() -> list[int]:
+            call = double(4)  # nothing has happened yet
+            return await asyncio.gather(call, double(5))
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(both(), id="b") == [8, 10]
+        ```
     """
 
     __slots__ = ("_awaitable", "_forgettable", "_iterator", "args", "callee", "kwargs")

@@ -35,6 +35,22 @@ def workflow(function: Callable[..., Any] | None = None, /, *, name: str = "") -
     Raises:
         DefinitionError: It is not async, is a generator, or lacks an annotation.
         ForbiddenInWorkflowError: Its source uses a clock, randomness or I/O.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.step
+        async def draft(topic: str) -> str:
+            return f"about {topic}"
+
+        @outlast.workflow
+        async def write(topic: str) -> str:
+            return await draft(topic)
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(write("tea"), id="write-tea") == "about tea"
+        ```
     """
 
     def decorate(function: Callable[..., Any]) -> Workflow[..., Any]:
@@ -74,6 +90,23 @@ def step(
 
     Raises:
         DefinitionError: It is a generator, or lacks an annotation.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+
+        @outlast.step(retry=outlast.RetryPolicy(maximum_attempts=3), start_to_close_timeout=timedelta(seconds=30))
+        def count_words(text: str) -> int:  # plain functions run in threads
+            return len(text.split())
+
+        @outlast.workflow
+        async def measure(text: str) -> int:
+            return await count_words(text)
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(measure("to be or not"), id="m") == 4
+        ```
     """
 
     def decorate(function: Callable[..., Any]) -> Step[..., Any]:
@@ -137,6 +170,31 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
 
     Raises:
         DefinitionError: The declaration cannot keep its promise.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+        from outlast import Applied, NotApplied
+
+        SENT: dict[str, str] = {}  # stands in for a mail server
+
+        async def find_mail(to: str, text: str) -> Applied[str] | NotApplied:
+            return Applied(SENT[to]) if to in SENT else NotApplied()
+
+        @outlast.effect(probe=find_mail, start_to_close_timeout=timedelta(seconds=10))
+        async def send_mail(to: str, text: str) -> str:
+            SENT[to] = text
+            return text
+
+        @outlast.workflow
+        async def welcome(to: str) -> str:
+            return await send_mail(to, "welcome")
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(welcome("ada"), id="welcome-ada") == "welcome"
+        assert SENT == {"ada": "welcome"}
+        ```
     """
 
     def decorate(function: Callable[..., Any]) -> Effect[..., Any]:

@@ -28,22 +28,76 @@ _PLAIN: frozenset[type[Any]] = frozenset({dict, list, str, int, float, bool, typ
 
 
 def now() -> datetime:
-    """Return the run's time: that of the last thing that was recorded, the same in every replay."""
+    """Return the run's time: that of the last thing that was recorded, the same in every replay.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def year() -> int:
+            return outlast.now().year
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(year(), id="y") >= 2026
+        ```
+    """
     return context("outlast.now").now()
 
 
 def random() -> RunRandom:
-    """Return a fresh random generator that gives the same values in every replay."""
+    """Return a fresh random generator that gives the same values in every replay.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def dice() -> int:
+            return outlast.random().randint(1, 6)
+
+        async with outlast.open("memory://") as app:
+            assert 1 <= await app.run(dice(), id="d") <= 6
+        ```
+    """
     return context("outlast.random").random()
 
 
 def uuid4() -> UUID:
-    """Return a random UUID, the same in every replay."""
+    """Return a random UUID, the same in every replay.
+
+    Example:
+        ```python
+        from uuid import UUID
+        import outlast
+
+        @outlast.workflow
+        async def name() -> UUID:
+            return outlast.uuid4()
+
+        async with outlast.open("memory://") as app:
+            assert (await app.run(name(), id="n")).version == 4
+        ```
+    """
     return context("outlast.uuid4").uuid4()
 
 
 def info() -> RunInfo:
-    """Return what the workflow may know about its own run."""
+    """Return what the workflow may know about its own run.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def who() -> str:
+            about = outlast.info()
+            return f"{about.workflow} {about.run_id}"
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(who(), id="w") == "who w"
+        ```
+    """
     return context("outlast.info").info()
 
 
@@ -52,6 +106,20 @@ async def sleep(duration: timedelta | float) -> None:
 
     Args:
         duration: A `timedelta`, or seconds.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+
+        @outlast.workflow
+        async def nap() -> str:
+            await outlast.sleep(timedelta(milliseconds=10))  # days are no different
+            return "awake"
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(nap(), id="n") == "awake"
+        ```
     """
     context("outlast.sleep")
     await asyncio.sleep(duration.total_seconds() if isinstance(duration, timedelta) else duration)
@@ -63,6 +131,27 @@ async def receive(signal: Signal[T], *, timeout: timedelta | None = None) -> T: 
     Raises:
         TimeoutError: None came in time.
         DecodeError: What was sent does not fit the signal's type.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+
+        PAID = outlast.Signal("paid", int)
+
+        @outlast.workflow
+        async def sell() -> str:
+            try:
+                amount = await outlast.receive(PAID, timeout=timedelta(days=3))
+            except TimeoutError:
+                return "not paid in time"
+            return f"paid {amount}"
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(sell(), id="order-1")
+            await handle.send(PAID, 30)
+            assert await handle.result() == "paid 30"
+        ```
     """
     current = context("outlast.receive")
     seconds = None if timeout is None else timeout.total_seconds()
@@ -79,6 +168,33 @@ async def wait_condition(
 
     Raises:
         TimeoutError: It did not become true in time.
+
+    Example:
+        ```python
+        import asyncio
+        import outlast
+
+        VOTE = outlast.Signal("vote", str)
+
+        @outlast.workflow
+        async def elect() -> list[str]:
+            votes: list[str] = []
+
+            async def collect() -> None:
+                while True:
+                    votes.append(await outlast.receive(VOTE))
+
+            collecting = asyncio.create_task(collect())
+            await outlast.wait_condition(lambda: len(votes) == 2)
+            collecting.cancel()
+            return votes
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(elect(), id="e")
+            await handle.send(VOTE, "yes")
+            await handle.send(VOTE, "no")
+            assert await handle.result() == ["yes", "no"]
+        ```
     """
     current = context("outlast.wait_condition")
     seconds = None if timeout is None else timeout.total_seconds()
@@ -110,6 +226,29 @@ async def approval(
         ApprovalDeniedError: Somebody said no.
         ApprovalExpiredError: Nobody decided in time. Uncaught, it ends the run as cancelled.
         DefinitionError: A cover is not a call of an effect, a time cannot be waited for, or the role's name cannot be stored.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+        import outlast
+
+        @outlast.effect(idempotent=True)
+        async def refund(amount: int) -> str:
+            return f"refunded {amount}"
+
+        @outlast.workflow
+        async def careful(amount: int) -> str:
+            await outlast.approval({"amount": amount}, covers=[refund(amount)], role="treasurer", expires_in=timedelta(hours=72))
+            return await refund(amount)
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(careful(10), id="refund-10")
+            while not (asked := await app.approvals.list()):
+                await asyncio.sleep(0.01)
+            await app.approvals.approve("refund-10", asked[0].approval_id, seen_sha256=asked[0].subject_sha256)
+            assert await handle.result() == "refunded 10"
+        ```
     """
     current = context("outlast.approval")
     for one in covers:

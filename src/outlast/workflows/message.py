@@ -27,6 +27,27 @@ class Signal(Generic[T]):
 
     Raises:
         DefinitionError: The name makes ambiguous messages, or the type cannot be stored.
+
+    Example:
+        ```python
+        from dataclasses import dataclass
+        import outlast
+
+        @dataclass(frozen=True)
+        class Answer:
+            text: str
+
+        ANSWER = outlast.Signal("answer", Answer)
+
+        @outlast.workflow
+        async def ask() -> str:
+            return (await outlast.receive(ANSWER)).text
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(ask(), id="a")
+            await handle.send(ANSWER, Answer("yes"), id="mail-17")  # the same id again is the same message
+            assert await handle.result() == "yes"
+        ```
     """
 
     def __init__(self, name: str, type: type[T]) -> None:  # noqa: A002 - the field's word
