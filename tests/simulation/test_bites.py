@@ -11,6 +11,7 @@ from mutation import Break, broken
 
 from outlast.client.client import Client
 from outlast.replay import ledger, mailbox
+from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine
 from outlast.store import condition
 from outlast.store.memory import MemoryStore
@@ -27,7 +28,6 @@ from outlast.testing.simulation.search import Finding, search
 from outlast.testing.simulation.shape import Act, Ask, Hear, Limit, Several, Shape
 from outlast.testing.simulation.world import Fates
 from outlast.worker import pilot
-from outlast.worker.delivery import Delivery
 from outlast.worker.effect import EffectRun
 from outlast.worker.lease import Lease
 from outlast.worker.pilot import Pilot

@@ -45,6 +45,7 @@ from outlast.replay.command import (
     SettleEffect,
     StartTimer,
 )
+from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine, Outcome
 from outlast.replay.operation import ApprovalOperation
 from outlast.store.change import (
@@ -65,7 +66,6 @@ from outlast.store.protocol import RunImage
 from outlast.worker.bridge import RunLost
 from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deck import Deck
-from outlast.worker.delivery import Delivery
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.inbox import alarm, proposal_of

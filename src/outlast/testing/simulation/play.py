@@ -26,6 +26,7 @@ from outlast.journal.entry import (
     Started,
     from_row,
 )
+from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine
 from outlast.store.change import RunKey, Status
 from outlast.testing.fault import Faults
@@ -40,7 +41,6 @@ from outlast.testing.simulation.system import Simulation
 from outlast.testing.simulation.watch import process_name
 from outlast.testing.simulation.world import World
 from outlast.testing.simulation.written import OUTCOMES
-from outlast.worker.delivery import Delivery
 from outlast.worker.worker import WorkerOptions
 
 _LONGEST = timedelta(hours=1)
