@@ -20,6 +20,7 @@ from outlast.errors import (
     NoWorkerWarning,
     OutlastError,
     OutsideWorkflowError,
+    QueryError,
     RepeatedEffectError,
     RunCancelledError,
     RunConflictError,
@@ -39,6 +40,7 @@ from outlast.workflows.inside import (
     approval,
     info,
     now,
+    publish,
     random,
     receive,
     sleep,
@@ -46,6 +48,7 @@ from outlast.workflows.inside import (
     wait_condition,
 )
 from outlast.workflows.message import Signal
+from outlast.workflows.query import Query, on_query
 
 __all__ = [
     "App",
@@ -70,6 +73,8 @@ __all__ = [
     "NotApplied",
     "OutlastError",
     "OutsideWorkflowError",
+    "Query",
+    "QueryError",
     "RepeatedEffectError",
     "RetryPolicy",
     "RunCancelledError",
@@ -92,7 +97,9 @@ __all__ = [
     "idempotency_key",
     "info",
     "now",
+    "on_query",
     "open",
+    "publish",
     "random",
     "receive",
     "sleep",

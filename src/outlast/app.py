@@ -249,6 +249,7 @@ class Connection(Client):
 
     async def __aexit__(self, *error: object) -> None:
         """Close the store."""
+        await self.replicas.close()
         await self.store.close()
 
 
@@ -293,6 +294,7 @@ class App(Client):
             await self.worker.stop()
         finally:
             self.worker.leave()
+            await self.replicas.close()
             await self.store.close()
 
     async def _start_worker(self, store: Store, registry: Registry) -> None:
@@ -319,6 +321,7 @@ class App(Client):
             tenant=self._given_tenant,
             principal=self._given_principal,
             birth=birth,
+            registry=registry,
         )
 
     async def _submit(self, change: Any) -> Any:
