@@ -31,6 +31,7 @@ PUBLIC = [
     "DefinitionError",
     "EffectOutsideWorkflowError",
     "EncodeError",
+    "Explanation",
     "ForbiddenInWorkflowError",
     "Grant",
     "NoWorkerWarning",

@@ -10,8 +10,10 @@ from typing import Any, Generic, TypeVar, overload
 import msgspec
 from msgspec import UNSET, Raw
 
+from outlast.client.explain import Explanation, explain
 from outlast.client.port import Port
 from outlast.client.query import BUDGET, ask
+from outlast.client.text import command
 from outlast.client.view import (
     JournalEntry,
     RunDetail,
@@ -23,6 +25,7 @@ from outlast.client.view import (
     view_of,
 )
 from outlast.effects.intent import Resolution
+from outlast.effects.key import DEFAULT_TENANT
 from outlast.effects.standing import alarms, standings
 from outlast.errors import (
     DecodeError,
@@ -313,6 +316,18 @@ class RunHandle(Generic[R]):
         entry = from_row(found.row)
         assert isinstance(entry, Published)  # by its kind
         return codec_for(type, where=f"the value published as {key!r}").decode(bytes(entry.value))
+
+    async def explain(self) -> Explanation:
+        """Return why the run is where it is: what it waits for, since when, what happens next, who can act and how.
+
+        As text it is what `outlast runs explain` prints. The commands in it are for the store of the environment.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+        """
+        tenant = self._client.tenant
+        options = [] if tenant == DEFAULT_TENANT else ["--tenant", tenant]
+        return explain(await self.detail(), lambda *words: command(["outlast", *options, *words]))
 
     async def _put(self, message_id: str, kind: MessageKind, name: str, body: bytes) -> None:
         message = Message(message_id, kind, name, self._client.principal, body)
