@@ -1,7 +1,7 @@
 """Outlast: durable execution for AI agents. No lost work, no doubled effects, approvals that mean what they say."""
 
 from outlast.app import App, connect, open
-from outlast.client import Client, RunHandle, RunStatus
+from outlast.client import Client, Explanation, RunHandle, RunStatus
 from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.effects.retry import RetryPolicy
 from outlast.errors import (
@@ -20,6 +20,7 @@ from outlast.errors import (
     NoWorkerWarning,
     OutlastError,
     OutsideWorkflowError,
+    QueryError,
     RepeatedEffectError,
     RunCancelledError,
     RunConflictError,
@@ -40,6 +41,7 @@ from outlast.workflows.inside import (
     approval,
     info,
     now,
+    publish,
     random,
     receive,
     sleep,
@@ -47,6 +49,7 @@ from outlast.workflows.inside import (
     wait_condition,
 )
 from outlast.workflows.message import Signal
+from outlast.workflows.query import Query, on_query
 
 __all__ = [
     "App",
@@ -64,6 +67,7 @@ __all__ = [
     "DefinitionError",
     "EffectOutsideWorkflowError",
     "EncodeError",
+    "Explanation",
     "ForbiddenInWorkflowError",
     "Grant",
     "NoWorkerWarning",
@@ -72,6 +76,8 @@ __all__ = [
     "OutlastError",
     "OutsideWorkflowError",
     "Portal",
+    "Query",
+    "QueryError",
     "RepeatedEffectError",
     "RetryPolicy",
     "RunCancelledError",
@@ -94,7 +100,9 @@ __all__ = [
     "idempotency_key",
     "info",
     "now",
+    "on_query",
     "open",
+    "publish",
     "random",
     "receive",
     "sleep",

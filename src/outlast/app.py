@@ -249,6 +249,7 @@ class Connection(Client):
 
     async def __aexit__(self, *error: object) -> None:
         """Close the store."""
+        await self.replicas.close()
         await self.store.close()
 
 
@@ -306,6 +307,7 @@ class App(Client):
             await self.worker.stop()
         finally:
             self.worker.leave()
+            await self.replicas.close()
             await self.store.close()
 
     async def _start_worker(self, store: Store, registry: Registry) -> None:
@@ -332,6 +334,7 @@ class App(Client):
             tenant=self._given_tenant,
             principal=self._given_principal,
             birth=birth,
+            registry=registry,
         )
 
     async def _submit(self, change: Any) -> Any:

@@ -16,6 +16,7 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── RunCancelledError             the run ended as `cancelled`
 │   ├── RunTerminatedError            the run was ended by an operator
 │   ├── RunBlockedError               the run waits for an operator
+│   ├── QueryError                    a question to a run that was not answered
 │   ├── RunNotFoundError              no run of that id in this tenant
 │   └── RunConflictError              the id is taken by a run with other input
 ├── ApprovalError                     an approval that does not permit
@@ -398,6 +399,46 @@ class RunBlockedError(RunError):
     def __init__(self, message: str, *, reason: str = "", **where: Any) -> None:
         super().__init__(message, **where)
         self.reason = reason
+
+
+class QueryError(RunError):
+    """A question to a run was not answered. Nothing was changed by it.
+
+    Args:
+        reason: `not_begun`, `unknown` (no handler), `value`, `result`, `handler` (it raised), `acts` (it tried to change something),
+            `no_code`, `mismatch` (the code here does not fit the run), `undecodable`, or `budget`.
+        entries: How many entries of the run's journal were replayed for it.
+        build: Of the code that was asked.
+
+    Example:
+        import asyncio
+        import outlast
+
+        @outlast.workflow
+        async def silent() -> str:
+            return "done"
+
+        async def main() -> None:
+            async with outlast.open("memory://") as app:
+                handle = await app.start(silent(), id="silent-1")
+                await handle.result()
+                try:
+                    await handle.query("progress")
+                except outlast.QueryError as error:
+                    assert (error.reason, error.run, error.entries) == ("unknown", "silent-1", 3)
+
+        asyncio.run(main())
+    """
+
+    code = "query"
+
+    def __init__(
+        self, message: str, *, reason: str = "", entries: int = 0, build: str = "", **where: Any
+    ) -> None:
+        super().__init__(message, **where)
+        self.reason = reason
+        self.entries = entries
+        self.build = build
 
 
 class RunNotFoundError(RunError):

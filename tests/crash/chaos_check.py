@@ -22,11 +22,11 @@ from outlast.journal.entry import (
     MessageReceived,
     from_row,
 )
+from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine
 from outlast.store.change import RunKey, Status
 from outlast.store.protocol import RunImage, Store
 from outlast.testing import replay_run
-from outlast.worker.delivery import Delivery
 from outlast.workflows.definition import Definition
 from outlast.workflows.registry import Registry
 

@@ -34,6 +34,7 @@ from outlast.journal.entry import (
     EffectIntended,
     EffectRefused,
     MessageReceived,
+    Published,
     Started,
     StepCompleted,
     StepFailed,
@@ -46,6 +47,7 @@ from outlast.replay.command import (
     AwaitDecision,
     Finish,
     IntendEffect,
+    PublishValue,
     RequestApproval,
     RunStep,
     SettleEffect,
@@ -57,6 +59,7 @@ from outlast.workflows.definition import AttemptOptions, Effect, EffectOptions, 
 Shape = tuple[Any, ...]
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 MOST_TURNS = 80
+SEEN = outlast.Query("seen", None, str)
 SIGNALS = {name: outlast.Signal(name, int) for name in ("a", "b")}
 
 quick = examples(1.2)
@@ -109,6 +112,10 @@ class Interpreter:
         self.progress = 0
         self.lock = asyncio.Lock()
 
+    async def whole(self, shape: Shape) -> Any:
+        outlast.on_query(SEEN, lambda _: json.dumps(self.trace, default=str))
+        return await self.run(shape)
+
     async def run(self, shape: Shape) -> Any:
         kind, *parts = shape
         self.trace.append(kind)
@@ -140,6 +147,9 @@ class Interpreter:
 
     async def do_guarded(self, n):
         return await self.leaf("guarded", n)
+
+    async def do_publish(self, n):
+        outlast.publish("ab"[n % 2], n)
 
     async def do_sleep(self, seconds):
         await outlast.sleep(seconds)
@@ -265,7 +275,7 @@ class Shaped:
 
     def start(self, arguments: bytes):
         self.interpreter = Interpreter(self.kit)
-        return self.interpreter.run(self.shape)
+        return self.interpreter.whole(self.shape)
 
     def encode(self, value: Any) -> bytes:
         return json.dumps(value, default=str).encode()
@@ -329,6 +339,9 @@ class Live:
                 self.commit([[CancelRequested()]])
             else:
                 return
+        left = [one for one in self.outstanding.values() if isinstance(one, PublishValue)]
+        if self.finish is not None and left:
+            self.commit([[self.answer(one)] for one in left])
 
     def turns(self) -> list[list[Any]]:
         """Return what one commit holds: intents, outcomes, arrivals, requests, in this order."""
@@ -389,6 +402,8 @@ class Live:
                 if chance < 0.7:
                     return EffectCompleted(operation, name, self.value())
                 return EffectFailed(operation, name, capture(ValueError("not paid")))
+            case PublishValue(operation, name, value):
+                return Published(operation, name, value)
             case RequestApproval():
                 at = self.now
                 return ApprovalRequested(
@@ -462,6 +477,7 @@ leaves = st.one_of(
     st.tuples(st.sampled_from(["step", "step", "broken", "pay", "tick", "guarded"]), few),
     st.tuples(st.sampled_from(["step", "pay", "tick", "tick", "tick"]), few),
     st.tuples(st.just("sleep"), st.integers(0, 5)),
+    st.tuples(st.just("publish"), few),
     st.tuples(st.sampled_from(["now", "random"])),
     st.tuples(st.just("receive"), signal, st.none() | seconds),
     st.tuples(st.just("condition"), few, seconds),

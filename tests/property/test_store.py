@@ -41,6 +41,7 @@ from outlast.testing.conformance.bench import asking, letter, row, starting
 
 RUNS = [RunKey("default", "a"), RunKey("default", "b"), RunKey("tenant", "a")]
 WORKERS = [WorkerId("w1"), WorkerId("w2")]
+KINDS = ["step_completed", "published"]
 MESSAGES = ["m1", "m2", "m3"]
 STATUSES = [
     Status.READY,
@@ -173,7 +174,9 @@ class TwoStores(RuleBasedStateMachine):
             worker=head.owner or WORKERS[0],
             epoch=head.epoch,
             version=head.version - stale,
-            entries=tuple(row(head.next_seq + place) for place in range(entries)),
+            entries=tuple(
+                row(head.next_seq + place, kind=KINDS[place % 2]) for place in range(entries)
+            ),
             consumed=tuple(consumed),
             **fields,
         )
@@ -282,6 +285,12 @@ class TwoStores(RuleBasedStateMachine):
         generation = image.head.generation
         assert [stamped.row for stamped in image.rows] == self.rows[run, generation]
         assert image.head.next_seq == len(image.rows)
+        middle = len(image.rows) // 2
+        rest = self.both(lambda store: store.journal(run, after=middle - 1))
+        assert rest == image.rows[middle:]
+        for kind in KINDS:
+            last = self.both(lambda store, kind=kind: store.latest(run, kind, "name"))
+            assert last == next((one for one in image.rows[::-1] if one.row.kind == kind), None)
         times = [stamped.at for stamped in image.rows]
         assert times == sorted(times)
         consumed = self.consumed[run, generation]

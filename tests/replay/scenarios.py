@@ -170,6 +170,12 @@ async def begin_again(play: Play) -> None:
         await play.sim.client.start(flows.generations(fate), id=play.handle.id, if_closed="restart")
 
 
+async def speak(play: Play) -> None:
+    """Send a word when the run waits for it."""
+    await play.waits("waiting")
+    await play.handle.send(flows.word, "enough", id="1")
+
+
 SCENARIOS: dict[str, Scenario] = {
     "parallel": Scenario(flows.parallel),
     "group_fails": Scenario(flows.group_fails, ends="failed"),
@@ -207,6 +213,8 @@ SCENARIOS: dict[str, Scenario] = {
         lambda: flows.generations("end"), begin_again, generation=2, ends="failed"
     ),
     "generation_3": Scenario(lambda: flows.generations("end"), begin_again, generation=3),
+    "publishes": Scenario(lambda: flows.publishes("end"), speak),
+    "publishes_and_fails": Scenario(lambda: flows.publishes("fail"), speak, ends="failed"),
     "values": Scenario(lambda: flows.values(flows.Everything()), say_yes),
 }
 

@@ -37,6 +37,7 @@ REBUILT = (
 """Each type of Python's own that a failure is rebuilt as."""
 
 word = outlast.Signal("word", str)
+told = outlast.Query("told", int, list[str])
 number = outlast.Signal("number", int)
 
 world: dict[str, Any] = {}
@@ -660,6 +661,32 @@ async def values(value: Everything) -> list[Any]:
     )
     again = await keep(echoed, count=2)
     return [echoed == value, kept == value, again == value, sorted(value.names), repr(value.person)]
+
+
+@outlast.workflow
+async def publishes(fate: str) -> list[str]:
+    """In a row, side by side, in the clean-up of what is cancelled, and right before the end; and it answers a query."""
+    heard: list[str] = []
+    outlast.on_query(told, lambda most: heard[:most])
+
+    async def part(name: str, seconds: float) -> None:
+        try:
+            outlast.publish(name, {"began": name})
+            await outlast.sleep(seconds)
+            outlast.publish(name, "slept")
+        finally:
+            outlast.publish("last", name)
+
+    outlast.publish("stage", 1)
+    outlast.publish("stage", 2)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(3):
+            await asyncio.gather(part("a", 1), part("b", 5), double(3))
+    heard.append(await outlast.receive(word))
+    outlast.publish("stage", 3)
+    if fate == "fail":
+        raise Broken("as was said")
+    return heard
 
 
 CODE = [

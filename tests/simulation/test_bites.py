@@ -11,7 +11,9 @@ from mutation import Break, broken
 
 from outlast.client.client import Client
 from outlast.replay import ledger, mailbox
+from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine
+from outlast.replay.publication import Publications
 from outlast.store import condition
 from outlast.store.memory import MemoryStore
 from outlast.store.moment import EPOCH
@@ -27,7 +29,6 @@ from outlast.testing.simulation.search import Finding, search
 from outlast.testing.simulation.shape import Act, Ask, Hear, Limit, Several, Shape
 from outlast.testing.simulation.world import Fates
 from outlast.worker import pilot
-from outlast.worker.delivery import Delivery
 from outlast.worker.effect import EffectRun
 from outlast.worker.lease import Lease
 from outlast.worker.pilot import Pilot
@@ -263,6 +264,21 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         200,
         {0},
         (Break(MemoryStore, "_bury", "lapses=1", "lapses=0"),),
+    ),
+    "what was published goes before the end": (
+        60,
+        {2},
+        (Break(Pilot, "_advance", "self._publish()", "pass"),),
+    ),
+    "values are published in the order of the code": (
+        100,
+        {2},
+        (Break(Pilot, "_publish", "for command in held:", "for command in held[::-1]:"),),
+    ),
+    "a value is published once": (
+        60,
+        {0, 1, 2},
+        (Break(Publications, "settle", "self._agenda.close(entry.operation)", "pass"),),
     ),
 }
 

@@ -61,6 +61,8 @@ def send(text: str) -> None:
 
 go = outlast.Signal("go", int)
 said = outlast.Signal("said", Patch)
+counted = outlast.Query("counted", None, int)
+drafted = outlast.Query("drafted", str, Patch)
 
 
 @outlast.workflow
@@ -70,6 +72,11 @@ async def fix(finding: str) -> int:
     assert_type(call, outlast.Call[Patch])
     patch = await call
     assert_type(patch, Patch)
+    assert_type(counted, outlast.Query[None, int])
+    assert_type(drafted, outlast.Query[str, Patch])
+    outlast.on_query(counted, lambda _: 5)
+    outlast.on_query(drafted, lambda text: Patch(text + patch.text))
+    outlast.publish("patch", patch)
     assert_type(await count("x"), int)
     assert_type(await later("x"), list[str])
     assert_type(await sooner("x"), bool)
@@ -111,5 +118,12 @@ async def outside() -> None:
         await handle.send(go, 5)
         await handle.send(said, Patch("x"))
         await handle.send("said", {"text": "x"})
+        assert_type(await handle.query(counted), int)
+        assert_type(await handle.query(drafted, "x", timeout=timedelta(seconds=2)), Patch)
+        await handle.query("counted")
+        await handle.query("drafted", "x")
+        assert_type(await handle.published("patch", Patch), Patch | None)
+        await handle.published("patch")
+        assert_type(await handle.explain(), outlast.Explanation)
         await handle.cancel()
         assert_type(await app.run(nothing(), id="run-3"), None)

@@ -20,6 +20,8 @@ async def pay(amount: int) -> str:
 
 
 go = outlast.Signal("go", int)
+counted = outlast.Query("counted", None, int)
+drafted = outlast.Query("drafted", str, int)
 
 
 @outlast.workflow
@@ -37,6 +39,7 @@ async def fix(finding: str) -> int:
         expires_in=timedelta(1),
     )
     await outlast.approval(1, role="r")  # expect: reportCallIssue
+    outlast.on_query(drafted, lambda text: text)  # expect: reportArgumentType
     await outlast.sleep("5")  # expect: reportArgumentType
     return await pay(len(text + word))  # expect: reportReturnType
 
@@ -47,6 +50,10 @@ async def outside(app: outlast.App) -> None:
     await app.run(fix(1), id="run-1")  # expect: reportArgumentType
     await app.run(fix("f"))  # expect: reportCallIssue
     handle = await app.start(fix("f"), id="run-1")
+    answer: str = await handle.query(counted)  # expect: reportAssignmentType
+    await handle.query(drafted, 5)  # expect: reportArgumentType reportCallIssue
+    await handle.query(drafted)  # expect: reportArgumentType reportCallIssue
+    await handle.send(go, answer)  # expect: reportArgumentType reportCallIssue
     await handle.send(go, result)  # expect: reportArgumentType reportCallIssue
 
 

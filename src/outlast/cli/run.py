@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
 from outlast.cli import show
-from outlast.cli.explain import explain as explain_run
 from outlast.cli.output import note, print_json, say
-from outlast.cli.session import Session, stored, usage_error
+from outlast.cli.session import Session, stored, time_length, usage_error
+from outlast.cli.worker import author_errors, load
 from outlast.client import Client, RunDetail, RunHandle, RunStatus, Status
+from outlast.client.explain import explain as explain_run
 from outlast.errors import DefinitionError
 from outlast.journal.parse import NotJsonError, parse
 
@@ -108,6 +110,46 @@ def send(
             f"note: when it was parked the run did not wait for {signal!r} but for "
             f"{', '.join(map(repr, awaited))}; the message is kept until it asks for it"
         )
+
+
+@runs.command("query")
+@stored
+def query(
+    session: Session,
+    run: Run,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The query's name.")],
+    value: Annotated[str, typer.Argument(metavar="JSON", help="Its value.")] = "null",
+    modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--module",
+            "-m",
+            metavar="MODULE",
+            help="Holds the run's code: a module, or a file (agent.py); may be repeated.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        timedelta,
+        typer.Option(parser=time_length, metavar="TIME", help="For reading, replay and handler."),
+    ] = "1s",  # pyright: ignore[reportArgumentType] - parsed like what is typed
+) -> None:
+    """Ask a run a question; its code is replayed here, no worker is needed, and nothing is written. Prints the answer as JSON."""
+    body = _json(value)
+    with author_errors():
+        for module in modules or ():
+            load(module)
+    print_json(session.call(lambda client: client.handle(run).query(name, body, timeout=timeout)))
+
+
+@runs.command("published")
+@stored
+def published(
+    session: Session,
+    run: Run,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Under which it is published.")],
+) -> None:
+    """Print the last value that a run has published under a key, as JSON; `null` when there is none."""
+    print_json(session.call(lambda client: client.handle(run).published(key)))
 
 
 @runs.command("cancel")

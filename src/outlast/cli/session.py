@@ -7,13 +7,14 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from outlast.app import connect
 from outlast.cli.output import complain
-from outlast.cli.text import command
+from outlast.cli.text import command, parse_length
 from outlast.client import Client
 from outlast.errors import OutlastError
 
@@ -111,6 +112,14 @@ def stored(function: Callable[..., None]) -> Callable[..., None]:
 def usage_error(text: str) -> typer.BadParameter:
     """Return the error of a command that was typed wrong: exit status 2."""
     return typer.BadParameter(text)
+
+
+def time_length(text: str) -> timedelta:
+    """Return the length of time that was typed for an option; to be used as its parser."""
+    try:
+        return parse_length(text)
+    except ValueError as error:
+        raise usage_error(str(error)) from None
 
 
 def at_terminal() -> bool:

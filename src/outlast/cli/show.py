@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from outlast.cli.explain import Explanation
 from outlast.cli.output import plain, print_table, say, say_lines
 from outlast.cli.text import ago, at, json_text
-from outlast.client import Alarm, JournalEntry, RunDetail, RunStatus, Status
+from outlast.client import Alarm, Explanation, JournalEntry, RunDetail, RunStatus, Status
 
 LAST_ENTRIES = 10
 _UNTOLD = frozenset({"seed", "epoch", "policy_version"})
@@ -118,12 +117,7 @@ def entry_document(one: JournalEntry) -> dict[str, Any]:
 
 def explanation(told: Explanation) -> None:
     """Print why a run is where it is: sentences, then what can be typed, each on a line of its own."""
-    say(told.text)
-    if told.commands:
-        say("")
-    width = max(map(len, told.purposes), default=0)
-    for typed, purpose in zip(told.commands, told.purposes, strict=True):
-        say(f"  {purpose:<{width}}  {typed}")
+    say_lines(str(told))
 
 
 def journal(

@@ -2,6 +2,7 @@
 
 from outlast.client.approval import Approvals
 from outlast.client.client import Birth, Client, IfClosed, Runs
+from outlast.client.explain import Explanation, Wait
 from outlast.client.handle import RunHandle
 from outlast.client.view import ApprovalView, JournalEntry, RunDetail, RunStatus
 from outlast.effects.standing import Alarm, Standing
@@ -13,6 +14,7 @@ __all__ = [
     "Approvals",
     "Birth",
     "Client",
+    "Explanation",
     "IfClosed",
     "JournalEntry",
     "RunDetail",
@@ -21,4 +23,5 @@ __all__ = [
     "Runs",
     "Standing",
     "Status",
+    "Wait",
 ]

@@ -20,6 +20,7 @@ from msgspec import Raw
 from outlast.client.approval import Approvals
 from outlast.client.handle import RunHandle
 from outlast.client.port import Port
+from outlast.client.replica import Replicas
 from outlast.client.view import (
     RunStatus,
     not_found,
@@ -58,6 +59,7 @@ from outlast.store.change import (
 from outlast.store.protocol import Store
 from outlast.workflows.call import Call
 from outlast.workflows.definition import Workflow
+from outlast.workflows.registry import Registry
 
 R = TypeVar("R")
 
@@ -95,6 +97,7 @@ class Client:
     Args:
         principal: Who acts, for the record.
         birth: A worker of the same process, for runs that it can take at once.
+        registry: The code by which queries are answered here; everything declared so far by default.
 
     Example:
         ```python
@@ -118,10 +121,14 @@ class Client:
         tenant: str = "default",
         principal: str = "",
         birth: Birth | None = None,
+        registry: Registry | None = None,
     ) -> None:
         self.store = store
         self.tenant = check_tenant(tenant)
         self.principal = principal
+        self.registry = registry
+        self.replicas = Replicas()
+        """Runs that were asked something, kept in memory to be asked again; to be closed before the store is."""
         self._random = random
         self._birth = birth
         self._waiters: dict[RunKey, list[asyncio.Event]] = {}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from asyncio import CancelledError
+from datetime import timedelta
 from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 from msgspec import UNSET, Raw
 
+from outlast.client.explain import Explanation, explain
 from outlast.client.port import Port
+from outlast.client.query import BUDGET, ask
+from outlast.client.text import command
 from outlast.client.view import (
     JournalEntry,
     RunDetail,
@@ -21,6 +25,7 @@ from outlast.client.view import (
     view_of,
 )
 from outlast.effects.intent import Resolution
+from outlast.effects.key import DEFAULT_TENANT
 from outlast.effects.standing import alarms, standings
 from outlast.errors import (
     DecodeError,
@@ -38,6 +43,7 @@ from outlast.journal.entry import (
     Completed,
     Entry,
     Failed,
+    Published,
     from_row,
 )
 from outlast.journal.failure import Failure, rebuild
@@ -55,9 +61,11 @@ from outlast.store.change import (
 )
 from outlast.workflows.definition import Workflow
 from outlast.workflows.message import Signal
+from outlast.workflows.query import Query
 
 R = TypeVar("R")
 T = TypeVar("T")
+A = TypeVar("A")
 
 
 class RunHandle(Generic[R]):
@@ -249,6 +257,94 @@ class RunHandle(Generic[R]):
             place=place_in(written),
             cancelled_by=cancel_in(written),
         )
+
+    @overload
+    async def query(
+        self,
+        query: Query[None, A],
+        value: None = None,
+        *,
+        timeout: timedelta = ...,  # noqa: ASYNC109
+    ) -> A: ...
+    @overload
+    async def query(
+        self,
+        query: Query[T, A],
+        value: T,
+        *,
+        timeout: timedelta = ...,  # noqa: ASYNC109
+    ) -> A: ...
+    @overload
+    async def query(
+        self,
+        query: str,
+        value: Any = None,
+        *,
+        timeout: timedelta = ...,  # noqa: ASYNC109
+    ) -> Any: ...
+    async def query(
+        self,
+        query: Query[Any, Any] | str,
+        value: Any = None,
+        *,
+        timeout: timedelta = BUDGET,  # noqa: ASYNC109 - of load, replay and handler
+    ) -> Any:
+        """Ask the run a question, and return the answer: what its code says from where it stood at the last commit.
+
+        The run's code is replayed in this process, so no worker is needed and nothing is written; the run may be parked, blocked or
+        closed. It stays in memory here, so that asking again replays only what came since.
+
+        Args:
+            query: A name too; then value and answer are plain JSON data.
+            timeout: Real time for reading, replay and handler together. What was replayed by then is kept.
+
+        Raises:
+            QueryError: There is no answer: see its `reason`.
+            RunNotFoundError: There is no such run.
+            EncodeError: The value does not fit the query's type.
+        """
+        if isinstance(query, Query):
+            body = query.codec.encode(value)
+            return query.result.decode(
+                await ask(self._client, self._run, query.name, body, timeout)
+            )
+        body = codec_for(Any, where=f"the value of query {query!r}").encode(value)
+        answer = await ask(self._client, self._run, query, body, timeout)
+        return read(answer, f"the answer to query {query!r}")
+
+    @overload
+    async def published(self, key: str) -> Any: ...
+    @overload
+    async def published(self, key: str, type: type[T]) -> T | None: ...
+    async def published(self, key: str, type: Any = Any) -> Any:  # noqa: A002 - the field's word
+        """Return the last value that the run has published under a key; None when there is none. It reads one entry, and runs no code.
+
+        Args:
+            type: Of the value; plain JSON data by default.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+            DecodeError: The value does not fit the type.
+        """
+        found = await self._client.store.latest(self._run, "published", key)
+        if found is None:
+            await self._client.head(self._run)
+            return None
+        entry = from_row(found.row)
+        assert isinstance(entry, Published)  # by its kind
+        return codec_for(type, where=f"the value published as {key!r}").decode(bytes(entry.value))
+
+    async def explain(self) -> Explanation:
+        """Return why the run is where it is: what it waits for, since when, what happens next, who can act and how.
+
+        As text it is what `outlast runs explain` prints. The commands in it are for the store of the environment.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+        """
+        tenant = self._client.tenant
+        options = [] if tenant == DEFAULT_TENANT else ["--tenant", tenant]
+        return explain(await self.detail(), lambda *words: command(["outlast", *options, *words]))
 
     async def _put(self, message_id: str, kind: MessageKind, name: str, body: bytes) -> None:
         message = Message(message_id, kind, name, self._client.principal, body)

@@ -257,6 +257,18 @@ class AlarmRaised(Struct, frozen=True, tag="alarm_raised"):
     detail: Raw
 
 
+class Published(Struct, frozen=True, tag="published"):
+    """The run published a value under a name: from here on it is read from outside.
+
+    Args:
+        operation: Empty where a generation begins with what the one before it had published.
+    """
+
+    operation: OperationId
+    name: str
+    value: Raw
+
+
 class Completed(Struct, frozen=True, tag="completed"):
     """The run returned."""
 
@@ -293,6 +305,7 @@ Entry: TypeAlias = (
     | ApprovalExpired
     | CancelRequested
     | AlarmRaised
+    | Published
     | Completed
     | Failed
     | Cancelled

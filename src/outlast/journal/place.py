@@ -16,7 +16,7 @@ _LIBRARY = {
     "condition.py": ("Conditions.",),
     "definition.py": ("Definition.", "Workflow.", "Step.", "Effect."),
     "executor.py": ("Executor.",),
-    "inside.py": ("sleep", "receive", "wait_condition", "approval", "_cover"),
+    "inside.py": ("sleep", "receive", "wait_condition", "publish", "approval", "_cover"),
     "ledger.py": ("EffectLedger.",),
     "locks.py": (
         "Barrier.",

@@ -17,13 +17,16 @@ from outlast.replay.operation import (
     ApprovalOperation,
     EffectOperation,
     Operation,
+    PublishOperation,
     StepOperation,
     TimerOperation,
     describe,
     name_of,
 )
 
-O = TypeVar("O", StepOperation, EffectOperation, TimerOperation, ApprovalOperation)  # noqa: E741
+O = TypeVar(  # noqa: E741
+    "O", StepOperation, EffectOperation, TimerOperation, ApprovalOperation, PublishOperation
+)
 
 _MOST_DESCRIBED = 10
 _MOST_TEXT = 2000
@@ -89,9 +92,10 @@ class Agenda:
             self._forget(found)
 
     def abandon_all(self) -> None:
-        """Forget everything but the effects that are intended: the body has ended."""
+        """Forget everything but the effects that are intended and what was published: the body has ended."""
         for found in list(self._open.values()):
-            if not (isinstance(found, EffectOperation) and found.intent is not None):
+            intended = isinstance(found, EffectOperation) and found.intent is not None
+            if not (intended or isinstance(found, PublishOperation)):
                 self._forget(found)
 
     def take(self) -> list[Command]:

@@ -98,6 +98,14 @@ class AwaitDecision(Struct, frozen=True):
     expires_at: datetime
 
 
+class PublishValue(Struct, frozen=True):
+    """Record that the value is published. It is never given up, and goes before the end of the run."""
+
+    operation: OperationId
+    name: str
+    value: Raw
+
+
 class Abandon(Struct, frozen=True):
     """The workflow no longer waits for this operation: stop what can be stopped.
 
@@ -122,6 +130,7 @@ Command: TypeAlias = (
     | StartTimer
     | RequestApproval
     | AwaitDecision
+    | PublishValue
     | Abandon
     | Finish
 )

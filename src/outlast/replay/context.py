@@ -17,6 +17,7 @@ from msgspec import Raw, Struct
 from outlast.errors import OutsideWorkflowError
 from outlast.journal.entry import Cover
 from outlast.replay.entropy import RunRandom
+from outlast.replay.query import QueryHandler
 
 
 class RunInfo(Struct, frozen=True):
@@ -131,6 +132,14 @@ class Context(Protocol):
 
     def perform(self, request: Request) -> asyncio.Future[Any]:
         """Begin an operation of the current task and return the future of its outcome."""
+        ...
+
+    def on_query(self, name: str, handler: QueryHandler) -> None:
+        """Answer the queries of this name."""
+        ...
+
+    def publish(self, name: str, value: Raw) -> None:
+        """Have a value (JSON) recorded under this name, for whoever looks on from outside."""
         ...
 
     def receive(self, name: str, decode: Callable[[bytes], Any]) -> Awaitable[Any]:

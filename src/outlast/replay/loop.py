@@ -116,6 +116,9 @@ class WorkflowLoop(TaskLoop):
         self._in_callback = False
         self._last_time = 0.0
         self._closed = False
+        self._reading = False
+        self.disturbed = False
+        """Whether a reader has tried to act."""
 
     # What the machine does
 
@@ -130,6 +133,28 @@ class WorkflowLoop(TaskLoop):
             return
         with self._entered():
             self._run_ready()
+
+    def read(self, look: Callable[[], T]) -> T:
+        """Call a function of the run's code that only looks, as the running loop; also when the run's code has ended.
+
+        Raises:
+            RuntimeError: The loop is running, or a task of another one is.
+            ForbiddenInWorkflowError: The function would begin or wake something; `disturbed` stays true then.
+        """
+        with self._entered():
+            self._reading = True
+            try:
+                return look()
+            finally:
+                self._reading = False
+
+    def refuse_reader(self, what: str) -> None:
+        """Raise ForbiddenInWorkflowError if the running code only looks."""
+        if self._reading:
+            self.disturbed = True
+            raise ForbiddenInWorkflowError(
+                f"a query handler cannot {what}", hint="It only reads; send the run a signal."
+            )
 
     def fire(self, handle: TimerHandle) -> None:
         """Queue the callback of a timer that is due."""
@@ -196,6 +221,7 @@ class WorkflowLoop(TaskLoop):
 
     def defer_cancel(self, task: WorkflowTask[Any]) -> bool:
         """Note a cancel for the end of the running callback; False for the current task's own and from outside."""
+        self.refuse_reader("cancel a task")
         if not self._in_callback or self._current() is task:
             return False
         self._deferred[task.number] = task
@@ -254,6 +280,7 @@ class WorkflowLoop(TaskLoop):
 
     def create_future(self) -> WorkflowFuture[Any]:
         """Create a future of this loop."""
+        self.refuse_reader("create a future")
         return WorkflowFuture(loop=self)
 
     def create_task(
@@ -265,6 +292,9 @@ class WorkflowLoop(TaskLoop):
         **options: Any,  # eager_start and what comes: a workflow's tasks always start from the queue
     ) -> WorkflowTask[T]:
         """Create a task below the current one; a call starts its operation at once, in the current task's name."""
+        if self._reading:
+            coro.close()
+            self.refuse_reader("create a task")
         if self.evicting:
             return self._dead_task(coro)
         branch = self._branch()
@@ -349,12 +379,14 @@ class WorkflowLoop(TaskLoop):
             task.deliver_cancels()
 
     def _enqueue(self, handle: asyncio.Handle) -> None:
+        self.refuse_reader("wake anything")
         if self.evicting:
             handle.cancel()
         else:
             self._ready.append(handle)
 
     def _call_after(self, delay: float, handle: TimerHandle) -> TimerHandle:
+        self.refuse_reader("set a timer")
         if math.isnan(delay):
             message = "a delay must be a number of seconds, not NaN"
             raise ValueError(message)

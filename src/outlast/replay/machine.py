@@ -20,6 +20,7 @@ from outlast.errors import (
     ApprovalExpiredError,
     ForbiddenInWorkflowError,
     OutlastError,
+    QueryError,
 )
 from outlast.journal.entry import (
     AlarmRaised,
@@ -39,6 +40,7 @@ from outlast.journal.entry import (
     Failed,
     MessageReceived,
     OperationId,
+    Published,
     Started,
     StepCompleted,
     StepFailed,
@@ -78,6 +80,8 @@ from outlast.replay.operation import (
     StepOperation,
     TimerOperation,
 )
+from outlast.replay.publication import Publications
+from outlast.replay.query import Queries, QueryHandler
 from outlast.replay.task import WorkflowFuture
 
 Outcome: TypeAlias = Completed | Failed | Cancelled
@@ -123,6 +127,10 @@ class Machine:
         self._agenda = Agenda(run_id, self._ledger)
         self._mailbox = Mailbox(self._loop)
         self._conditions = Conditions(self._loop)
+        self._publications = Publications(self._agenda)
+        self.published = self._publications.values
+        """The last value that was published under each name."""
+        self._queries = Queries(self._loop, self._context, run_id)
         self._draws: dict[str, int] = {}
         self._outcome: Outcome | None = None
         self._finish_given = False
@@ -195,6 +203,26 @@ class Machine:
             commands.append(Finish(outcome=self._outcome))
         return commands
 
+    def query(self, name: str, value: bytes) -> bytes:
+        """Answer a question from where the run stands; nothing of it is changed.
+
+        Args:
+            value: As JSON.
+
+        Returns: The answer as JSON.
+
+        Raises:
+            QueryError: There is no answer.
+        """
+        if self._root is None:
+            raise QueryError(
+                "no worker has taken the run up yet",
+                reason="not_begun",
+                run=self._run_id,
+                hint="ask again when it has begun: `outlast runs explain` says what it waits for",
+            )
+        return self._queries.answer(name, value)
+
     def evict(self) -> None:
         """Take the run out of memory: end every task without letting it act. The machine is of no use afterwards."""
         self._loop.evict()
@@ -222,6 +250,7 @@ class Machine:
 
     def random(self) -> RunRandom:
         """Return a fresh generator, the same one in every replay."""
+        self._loop.refuse_reader("draw from the run's randomness")
         assert self._started is not None
         path = self._loop.current_path()
         self._draws[path] = count = self._draws.get(path, 0) + 1
@@ -233,6 +262,7 @@ class Machine:
 
     def perform(self, request: Request) -> asyncio.Future[Any]:
         """Begin an operation of the current task and return the future of its outcome."""
+        self._loop.refuse_reader("begin an operation")
         future: WorkflowFuture[Any] = self._loop.create_future()
         if self._loop.evicting:
             return future
@@ -248,6 +278,18 @@ class Machine:
             case _:
                 assert_never(request)
         return future
+
+    def on_query(self, name: str, handler: QueryHandler) -> None:
+        """Answer the queries of this name."""
+        self._loop.refuse_reader("register a handler")
+        if not self._loop.evicting:
+            self._queries.register(name, handler)
+
+    def publish(self, name: str, value: Raw) -> None:
+        """Have a value recorded under this name, for whoever looks on from outside."""
+        self._loop.refuse_reader("publish a value")
+        if not self._loop.evicting:
+            self._publications.publish(self._next_operation(), name, value)
 
     async def receive(self, name: str, decode: Callable[[bytes], Any]) -> Any:
         """Wait for the next message of that name."""
@@ -384,6 +426,8 @@ class Machine:
                     self._root.cancel()
             case AlarmRaised():
                 pass
+            case Published():
+                self._publications.settle(entry)
             case Completed() | Failed() | Cancelled():
                 self._apply_end(entry)
             case _:

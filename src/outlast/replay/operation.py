@@ -71,11 +71,21 @@ class ApprovalOperation:
     requested: ApprovalRequested | None = None
 
 
-Operation = StepOperation | EffectOperation | TimerOperation | ApprovalOperation
+@dataclass(slots=True, eq=False)
+class PublishOperation:
+    """A published value that is not recorded yet. Nobody waits for it."""
+
+    operation: OperationId
+    name: str
+
+
+Operation = StepOperation | EffectOperation | TimerOperation | ApprovalOperation | PublishOperation
 
 
 def name_of(operation: Operation) -> str:
-    """Return the name of the step or effect, or an empty string for what has none."""
+    """Return the name of the step, effect or published value, or an empty string for what has none."""
+    if isinstance(operation, PublishOperation):
+        return operation.name
     return operation.request.name if isinstance(operation, StepOperation | EffectOperation) else ""
 
 

@@ -25,6 +25,7 @@ from outlast.replay.operation import (
     ApprovalOperation,
     EffectOperation,
     Operation,
+    PublishOperation,
     StepOperation,
     TimerOperation,
     name_of,
@@ -200,7 +201,7 @@ def _operation(operation: Operation, command: Command | None) -> dict[str, Any]:
             told["approval_id"] = operation.approval_id
             told["subject_sha256"] = operation.request.subject_sha256
             told["asked"] = operation.requested is not None
-        case TimerOperation():
+        case TimerOperation() | PublishOperation():
             pass
     told["command"] = None if command is None else {"do": type(command).__name__, **_plain(command)}
     return told

@@ -501,17 +501,21 @@ class MemoryStore:
         return found[:limit]
 
     async def journal(
-        self, run: RunKey, *, generation: int | None = None
+        self, run: RunKey, *, generation: int | None = None, after: int = -1
     ) -> tuple[StampedRow, ...]:
         """Return the rows of one generation, by default the current one."""
         with self._lock:
             self._check_open()
-            found = self._runs.get(run)
-            if found is None:
-                return ()
-            return tuple(
-                found.journals.get(found.head.generation if generation is None else generation, ())
-            )
+            return tuple(self._rows(run, generation)[max(after + 1, 0) :])
+
+    async def latest(
+        self, run: RunKey, kind: str, name: str, *, generation: int | None = None
+    ) -> StampedRow | None:
+        """Return the last row of this kind and name."""
+        with self._lock:
+            self._check_open()
+            rows = reversed(self._rows(run, generation))
+            return next((one for one in rows if (one.row.kind, one.row.name) == (kind, name)), None)
 
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None
@@ -605,6 +609,12 @@ class MemoryStore:
         for loop, wake in list(self._subscribers):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(wake)
+
+    def _rows(self, key: RunKey, generation: int | None) -> list[StampedRow]:
+        run = self._runs.get(key)
+        if run is None:
+            return []
+        return run.journals.get(run.head.generation if generation is None else generation, [])
 
     def _unconsumed(self, run: _Run) -> list[_Item]:
         inbox = self._inboxes.get(run.head.run, {})

@@ -107,9 +107,22 @@ class StoreReader(Protocol):
         ...
 
     async def journal(
-        self, run: RunKey, *, generation: int | None = None
+        self, run: RunKey, *, generation: int | None = None, after: int = -1
     ) -> tuple[StampedRow, ...]:
-        """Return the rows of one generation, by default the current one."""
+        """Return the rows of one generation, by default the current one, by `seq`.
+
+        Args:
+            after: Only rows whose `seq` is greater. What is returned begins and ends between two commits.
+        """
+        ...
+
+    async def latest(
+        self, run: RunKey, kind: str, name: str, *, generation: int | None = None
+    ) -> StampedRow | None:
+        """Return the last row of this kind and name in one generation, by default the current one; None when there is none.
+
+        For the kind `published` the cost does not grow with the journal.
+        """
         ...
 
     async def approvals(

@@ -198,10 +198,20 @@ class FaultyStore:
         )
 
     async def journal(
-        self, run: RunKey, *, generation: int | None = None
+        self, run: RunKey, *, generation: int | None = None, after: int = -1
     ) -> tuple[StampedRow, ...]:
         """Return a journal."""
-        return await self._ask("journal", lambda: self._inner.journal(run, generation=generation))
+        return await self._ask(
+            "journal", lambda: self._inner.journal(run, generation=generation, after=after)
+        )
+
+    async def latest(
+        self, run: RunKey, kind: str, name: str, *, generation: int | None = None
+    ) -> StampedRow | None:
+        """Return the last row of a kind and name."""
+        return await self._ask(
+            "latest", lambda: self._inner.latest(run, kind, name, generation=generation)
+        )
 
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None

@@ -21,6 +21,7 @@ from msgspec import Struct
 from outlast.errors import DecodeError, NonDeterminismError, RunNotFoundError
 from outlast.journal.entry import Entry, EntryRow, from_row
 from outlast.journal.parse import NotJsonError, parse_as
+from outlast.replay.delivery import in_callback
 from outlast.replay.machine import Machine
 from outlast.replay.stand import (
     Commands,
@@ -32,7 +33,6 @@ from outlast.replay.stand import (
 )
 from outlast.store.change import RunKey
 from outlast.store.protocol import StoreReader
-from outlast.worker.delivery import in_callback
 from outlast.workflows.registry import Registry
 
 FORMAT = 1

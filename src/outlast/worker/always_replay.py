@@ -13,9 +13,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from outlast.errors import NonDeterminismError
+from outlast.replay.delivery import Turn
 from outlast.replay.machine import Machine
 from outlast.replay.stand import Commands, Difference, Stand, differences, note_commands, stand_of
-from outlast.worker.delivery import Turn
 
 ALWAYS_REPLAY_VARIABLE = "OUTLAST_ALWAYS_REPLAY"
 """Set to `1`, it switches always-replay on for every worker of the process that does not say otherwise."""

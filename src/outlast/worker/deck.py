@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from outlast.clock import Clock
+from outlast.replay.delivery import TurnCheck
 from outlast.replay.machine import Machine
 from outlast.store.change import WorkerId
 from outlast.store.protocol import Store
-from outlast.worker.delivery import TurnCheck
 from outlast.worker.executor import Executor
 from outlast.worker.lease import Lease
 from outlast.worker.writer import Writer

@@ -40,11 +40,13 @@ from outlast.replay.command import (
     AwaitDecision,
     Finish,
     IntendEffect,
+    PublishValue,
     RequestApproval,
     RunStep,
     SettleEffect,
     StartTimer,
 )
+from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine, Outcome
 from outlast.replay.operation import ApprovalOperation
 from outlast.store.change import (
@@ -65,13 +67,12 @@ from outlast.store.protocol import RunImage
 from outlast.worker.bridge import RunLost
 from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deck import Deck
-from outlast.worker.delivery import Delivery
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.inbox import alarm, proposal_of
 from outlast.worker.log import log_alarm, log_end, log_parked
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
-from outlast.worker.request import asking, ending
+from outlast.worker.request import asking, ending, publishing
 from outlast.worker.step import run_step
 from outlast.worker.text import plain
 from outlast.worker.wait import Rest, Waits
@@ -86,7 +87,7 @@ POISON_LAPSES = 10
 
 _STORE_RETRY_SECONDS = 0.5
 
-_Acting = RunStep | IntendEffect | SettleEffect | RequestApproval
+_Acting = RunStep | IntendEffect | SettleEffect | RequestApproval | PublishValue
 
 
 class _RefusedByStoreError(OutlastError):
@@ -349,6 +350,7 @@ class Pilot:
             if self._outcome is not None and not any(one.head for one in self._proposals):
                 self.post(ending(self._outcome))
             if self._proposals:
+                self._publish()
                 if await self._commit():
                     return
             elif await self._act_or_wait():
@@ -392,7 +394,9 @@ class Pilot:
                     self._abandon(command)
                 case Finish():
                     self._outcome = command.outcome
-                case RunStep() | IntendEffect() | SettleEffect() | RequestApproval():
+                case (
+                    RunStep() | IntendEffect() | SettleEffect() | RequestApproval() | PublishValue()
+                ):
                     self._held.append(command)
                 case _:
                     assert_never(command)
@@ -448,6 +452,17 @@ class Pilot:
                     self._crew.begin(operation, EffectRun(self, command, known, fresh=fresh).run())
                 case RequestApproval():
                     self.post(asking(command, self.store_now()))
+                case PublishValue():
+                    self.post(publishing(command))
+
+    def _publish(self) -> None:
+        """Let what was published ride with what is written next, the end of the run say."""
+        held, self._held = self._held, []
+        for command in held:
+            if isinstance(command, PublishValue):
+                self.post(publishing(command))
+            else:
+                self._held.append(command)
 
     def _known(self, definition: Any, name: str) -> Any:
         if definition is None:

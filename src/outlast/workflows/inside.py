@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
+from msgspec import Raw
+
 from outlast.approvals.request import still_asks, subject_of
 from outlast.effects.key import check_name
 from outlast.errors import DefinitionError
@@ -200,6 +202,44 @@ async def wait_condition(
     seconds = None if timeout is None else timeout.total_seconds()
     async with asyncio.timeout(seconds):
         await current.wait_condition(predicate)
+
+
+def publish(key: str, value: Any) -> None:
+    """Publish a value under a key, to be read from outside as long as the run is kept: the cheap way to show progress.
+
+    It is readable once it is durable, after everything that the run did before it; a later value replaces it. Reading costs one
+    look into the store and runs no code of the workflow: `handle.published(key)`, or `outlast runs published RUN KEY`.
+
+    Args:
+        value: Any value that can be stored.
+
+    Raises:
+        DefinitionError: The key cannot be stored.
+        EncodeError: The value cannot be stored; nothing is published.
+
+    Example:
+        import asyncio
+        import outlast
+
+        @outlast.workflow
+        async def publishing(most: int) -> str:
+            for number in range(1, most + 1):
+                outlast.publish("counted", number)
+                await outlast.sleep(0.01)
+            return "done"
+
+        async def main() -> None:
+            async with outlast.open("memory://") as app:
+                handle = await app.start(publishing(3), id="publishing-1")
+                assert await handle.result() == "done"
+                assert await handle.published("counted", int) == 3
+
+        asyncio.run(main())
+    """
+    current = context("outlast.publish")
+    check_name(key, what="published value")
+    where = f"the value published as {key!r}"
+    current.publish(key, Raw(codec_for(_annotation_of(value), where=where).encode(value)))
 
 
 async def approval(

@@ -20,6 +20,7 @@ from outlast.journal.entry import (
     Entry,
     MessageReceived,
     OperationId,
+    Published,
     StepCompleted,
     to_row,
 )
@@ -168,6 +169,14 @@ def test_an_outcome_is_recorded_once(bench: Bench) -> None:
     bench.write(StepCompleted(AT, "s", Raw(b"1")))
     assert bench.violations == []
     bench.write(StepCompleted(AT, "s", Raw(b"1")))
+    assert bench.violations == [1]
+
+
+def test_a_value_is_published_once(bench: Bench) -> None:
+    """By one operation; another operation may say the same, and so may another generation's."""
+    bench.write(Published(AT, "a", Raw(b"1")), Published(OperationId("r:2"), "a", Raw(b"1")))
+    assert bench.violations == []
+    bench.write(Published(AT, "a", Raw(b"1")))
     assert bench.violations == [1]
 
 

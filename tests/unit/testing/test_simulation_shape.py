@@ -20,6 +20,7 @@ from outlast.testing.simulation.shape import (
     Several,
     Shape,
     Stray,
+    Tell,
     Tidy,
     Twin,
     Work,
@@ -52,6 +53,7 @@ RIGHT: list[tuple[Shape, Any]] = [
     (Limit(3.0, Work(1)), ["cut", 3.0]),
     (Stray(Act("never")), "left"),
     (Tidy(Act("never")), f"{DID}.0"),
+    (Tell(Act("never")), f"{DID}.0"),
 ]
 WRONG: list[tuple[Shape, Any]] = [
     (Work(21), 21),

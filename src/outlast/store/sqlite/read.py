@@ -50,7 +50,14 @@ _UNASKED = "an approval of run %s is left out of lists"
 _OF_RUN = "tenant = ? AND run_id = ?"
 _HEAD = f"SELECT {HEAD} FROM run WHERE {_OF_RUN}"
 _OWNED = f"SELECT {HEAD} FROM run WHERE owner = ? ORDER BY tenant, run_id"
-_ENTRIES = f"SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? ORDER BY seq"
+_ENTRIES = f"SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? AND seq > ? ORDER BY seq"
+_LATEST = f"""
+SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? AND kind = ? AND name = ? ORDER BY seq DESC LIMIT 1
+"""
+_LATEST_PUBLISHED = f"""
+SELECT {ENTRY} FROM entry INDEXED BY entry_published
+WHERE {_OF_RUN} AND generation = ? AND kind = ? AND name = ? AND kind = 'published' ORDER BY seq DESC LIMIT 1
+"""
 _OPERATIONS = f"SELECT {OPERATION} FROM operation WHERE {_OF_RUN} ORDER BY operation"
 _MESSAGES = f"""
 SELECT {MESSAGE} FROM message INDEXED BY message_unread
@@ -139,14 +146,31 @@ def _readable(
         unread = len(rows) - len(found)
 
 
-def journal(database: Database, run: RunKey, generation: int | None) -> tuple[StampedRow, ...]:
-    """Return the rows of one generation, by default the current one."""
+def journal(
+    database: Database, run: RunKey, generation: int | None, after: int
+) -> tuple[StampedRow, ...]:
+    """Return the rows of one generation, by default the current one, from the one after `after` on."""
     with naming("the run's journal", run.run_id), database.moment():
-        if generation is None:
-            found = head(database, run)
-            generation = 0 if found is None else found.generation
-        rows = database.rows(_ENTRIES, (run.tenant, run.run_id, generation))
-        return tuple(entry_of(row) for row in rows)
+        key = (run.tenant, run.run_id, _generation(database, run, generation), after)
+        return tuple(entry_of(row) for row in database.rows(_ENTRIES, key))
+
+
+def latest(
+    database: Database, run: RunKey, generation: int | None, wanted: tuple[str, str]
+) -> StampedRow | None:
+    """Return the last row of a kind and name in one generation, by default the current one."""
+    sql = _LATEST_PUBLISHED if wanted[0] == "published" else _LATEST
+    with naming("the run's journal", run.run_id), database.moment():
+        key = (run.tenant, run.run_id, _generation(database, run, generation), *wanted)
+        row = database.row(sql, key)
+        return None if row is None else entry_of(row)
+
+
+def _generation(database: Database, run: RunKey, generation: int | None) -> int:
+    if generation is not None:
+        return generation
+    found = head(database, run)
+    return 0 if found is None else found.generation
 
 
 def load(database: Database, run: RunKey) -> RunImage | None:
@@ -159,7 +183,7 @@ def load(database: Database, run: RunKey) -> RunImage | None:
         generation = (*key, found.generation)
         return RunImage(
             found,
-            tuple(entry_of(row) for row in database.rows(_ENTRIES, generation)),
+            tuple(entry_of(row) for row in database.rows(_ENTRIES, (*generation, -1))),
             tuple(operation_of(row) for row in database.rows(_OPERATIONS, key)),
             tuple(message_of(row) for row in database.rows(_MESSAGES, generation)),
             tuple(approval_of(row) for row in database.rows(_APPROVALS, generation)),

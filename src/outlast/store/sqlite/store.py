@@ -211,10 +211,18 @@ class SQLiteStore:
         return await self._read(lambda database: read.heads(database, tenant, wanted))
 
     async def journal(
-        self, run: RunKey, *, generation: int | None = None
+        self, run: RunKey, *, generation: int | None = None, after: int = -1
     ) -> tuple[StampedRow, ...]:
         """Return the rows of one generation, by default the current one."""
-        return await self._read(lambda database: read.journal(database, run, generation))
+        return await self._read(lambda database: read.journal(database, run, generation, after))
+
+    async def latest(
+        self, run: RunKey, kind: str, name: str, *, generation: int | None = None
+    ) -> StampedRow | None:
+        """Return the last row of this kind and name."""
+        return await self._read(
+            lambda database: read.latest(database, run, generation, (kind, name))
+        )
 
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None

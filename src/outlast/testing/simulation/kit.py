@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,6 +29,7 @@ from outlast.testing.simulation.shape import (
     Several,
     Shape,
     Stray,
+    Tell,
     Tidy,
     Twin,
     Work,
@@ -62,8 +64,16 @@ class Stage:
 stage = Stage()
 
 
+TOLD = outlast.Query("simulated-told", None, list[list[str]])
+STAGE = "stage"
+_told: ContextVar[list[list[str]]] = ContextVar("simulated_told")
+
+
 async def shaped(shape: str, purpose: str) -> str:
     """Carry out a shape; `purpose` names what its effects are for, anew for each start."""
+    told: list[list[str]] = []
+    _told.set(told)
+    outlast.on_query(TOLD, lambda _: told)
     return msgspec.json.encode(await carry_out(_decoder.decode(shape), f"{purpose}/0")).decode()
 
 
@@ -82,6 +92,11 @@ async def carry_out(shape: Shape, path: str) -> Any:
             return await _ask(shape, path)
         case Several():
             return await _several(shape, path)
+        case Tell(part):
+            _tell(path, "begun")
+            value = await carry_out(part, f"{path}.0")
+            _tell(path, "done")
+            return value
         case Tidy(part):
             try:
                 return await carry_out(part, f"{path}.0")
@@ -94,6 +109,13 @@ async def carry_out(shape: Shape, path: str) -> Any:
                     return ["in time", await carry_out(part, f"{path}.0")]
             except TimeoutError:
                 return ["cut", _since(since)]
+
+
+def _tell(path: str, what: str) -> None:
+    """Publish it, and note it for whoever asks."""
+    said = [path.rpartition("/")[2], what]
+    outlast.publish(STAGE, said)
+    _told.get().append(said)
 
 
 def _since(moment: datetime) -> float:

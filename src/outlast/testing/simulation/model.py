@@ -100,6 +100,8 @@ class Run:
     workers: dict[int, WorkerId] = field(default_factory=dict[int, WorkerId])
     inbox: dict[tuple[int, str], Item] = field(default_factory=dict[tuple[int, str], Item])
     last_signal: int = 0
+    published: set[str] = field(default_factory=set[str])
+    """Operations that published."""
     left_over: set[str] = field(default_factory=set[str])
     """Keys of what was intended in generations that were terminated: whoever held them may not know yet."""
 
@@ -114,7 +116,7 @@ class Run:
         self.attempted, self.fresh, self.doubts, self.failures = set(), set(), set(), {}
         self.lapses = 0
         self.resting, self.risky = {}, {}
-        self.approvals, self.last_signal = {}, 0
+        self.approvals, self.last_signal, self.published = {}, 0, set()
 
     def end(self, now: float) -> None:
         """The run is over."""

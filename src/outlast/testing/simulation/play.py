@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from outlast.client import RunHandle
 from outlast.errors import OutlastError
 from outlast.journal.entry import (
     ApprovalRequested,
@@ -23,16 +24,19 @@ from outlast.journal.entry import (
     EffectIntended,
     EffectRefused,
     Entry,
+    Published,
     Started,
+    Taken,
     from_row,
 )
+from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine
 from outlast.store.change import RunKey, Status
 from outlast.testing.fault import Faults
 from outlast.testing.loop import SimulationStuckError
 from outlast.testing.simulation.disturb import Disturber
 from outlast.testing.simulation.invariant import InvariantViolatedError
-from outlast.testing.simulation.kit import KIT, SHAPED, stage
+from outlast.testing.simulation.kit import KIT, SHAPED, STAGE, TOLD, stage
 from outlast.testing.simulation.people import People, purpose_of
 from outlast.testing.simulation.scenario import Plan, Scenario
 from outlast.testing.simulation.shape import Act, Ask, Expect, Often, Stray, Twin, fits, nodes
@@ -40,7 +44,6 @@ from outlast.testing.simulation.system import Simulation
 from outlast.testing.simulation.watch import process_name
 from outlast.testing.simulation.world import World
 from outlast.testing.simulation.written import OUTCOMES
-from outlast.worker.delivery import Delivery
 from outlast.worker.worker import WorkerOptions
 
 _LONGEST = timedelta(hours=1)
@@ -153,6 +156,7 @@ class _Audit:
         self._check_grants()
         await self._check_approvals()
         self._check_cancel()
+        await self._check_published()
         allowed = {Status.COMPLETED}
         if self._plan.cancel is not None:
             allowed.add(Status.CANCELLED)
@@ -260,6 +264,26 @@ class _Audit:
         known = self._sim.invariants.runs[self._run].approvals
         right = {name: one.state for name, one in known.items()}
         self._holds(stored == right, 6, f"approvals stand as {stored}, and are {right}")
+
+    async def _check_published(self) -> None:
+        """What was published stands there once, in the order in which the code did it, the last of it for whoever looks or asks."""
+        written = [
+            msgspec.json.decode(one.value, type=list[str])
+            for one in self._entries
+            if isinstance(one, Published)
+        ]
+        handle: RunHandle[Any] = self._sim.client.handle(self._run.run_id)
+        last = await handle.published(STAGE, list[str])
+        self._holds(last == (written or [None])[-1], 2, f"{last} is published, not {written[-1:]}")
+        if not any(isinstance(one, Taken) for one in self._entries):
+            return
+        told = await handle.query(TOLD)
+        complete = isinstance(self._entries[-1], Completed)
+        self._holds(
+            written == (told if complete else told[: len(written)]),
+            2,
+            f"{written} was published, and the code published {told}",
+        )
 
     def _check_cancel(self) -> None:
         """A run that goes on after it was cancelled ends as cancelled."""

@@ -27,6 +27,7 @@ from outlast.testing.simulation.shape import (
     Several,
     Shape,
     Stray,
+    Tell,
     Tidy,
     Twin,
     Work,
@@ -179,9 +180,10 @@ def draw(seed: int) -> Scenario:
         plans = tuple(_plan(chance, 1) for _ in range(6))
         plans = tuple(replace(one, start=0.0, inside=True) for one in plans)
         workers = 1
+    told = random.Random(f"told/{seed}")  # noqa: S311 - apart from the others, so that these stay as they are
     return Scenario(
         seed=seed,
-        plans=plans,
+        plans=tuple(_telling(one, told) for one in plans),
         disturbances=_disturbances(chance),
         faults=_faults(chance),
         fates=_fates(chance),
@@ -224,6 +226,17 @@ def _plan(chance: random.Random, depth: int = 3) -> Plan:
         terminate=_seconds(chance, 20) if 0.15 <= ending < 0.3 else None,
         restart=20 + _seconds(chance, 10) if 0.2 <= ending < 0.4 else None,
     )
+
+
+def _telling(plan: Plan, chance: random.Random) -> Plan:
+    """Let some runs publish how far they are, as a whole and part by part."""
+    if chance.random() > 0.25:
+        return plan
+    shape = plan.shape
+    if isinstance(shape, Several):
+        parts = tuple(Tell(one) if chance.random() < 0.5 else one for one in shape.parts)
+        shape = replace(shape, parts=parts)
+    return replace(plan, shape=Tell(shape))
 
 
 def _seconds(chance: random.Random, longest: float) -> float:

@@ -91,6 +91,12 @@ class Tidy(Node, frozen=True, tag=True):
     part: Shape
 
 
+class Tell(Node, frozen=True, tag=True):
+    """A part that publishes when it begins, and when it is done."""
+
+    part: Shape
+
+
 class Ask(Node, frozen=True, tag=True):
     """An approval, and the effect that it covers.
 
@@ -123,7 +129,20 @@ class Limit(Node, frozen=True, tag=True):
 
 
 Shape: TypeAlias = (
-    Work | Broken | Nap | Draw | Hear | Act | Twin | Often | Stray | Tidy | Ask | Several | Limit
+    Work
+    | Broken
+    | Nap
+    | Draw
+    | Hear
+    | Act
+    | Twin
+    | Often
+    | Stray
+    | Tidy
+    | Tell
+    | Ask
+    | Several
+    | Limit
 )
 
 _decoder = msgspec.json.Decoder(Shape)
@@ -145,7 +164,7 @@ def fits(shape: Shape, value: Any, path: str, expect: Expect) -> bool:
             return _lasted(value, "cut", seconds, expect) or (
                 value[0] == "in time" and fits(part, value[1], f"{path}.0", expect)
             )
-        case Tidy(part):
+        case Tidy(part) | Tell(part):
             return fits(part, value, f"{path}.0", expect)
         case Act() | Twin() | Often() | Stray() | Ask():
             return _fits_effect(shape, value, path, expect)
@@ -237,5 +256,5 @@ def nodes(shape: Shape, path: str = "0") -> Iterator[tuple[str, Shape]]:
     if isinstance(shape, Several):
         for number, part in enumerate(shape.parts):
             yield from nodes(part, f"{path}.{number}")
-    elif isinstance(shape, Limit | Tidy):
+    elif isinstance(shape, Limit | Tidy | Tell):
         yield from nodes(shape.part, f"{path}.0")

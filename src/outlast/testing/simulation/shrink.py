@@ -19,6 +19,7 @@ from outlast.testing.simulation.shape import (
     Several,
     Shape,
     Stray,
+    Tell,
     Tidy,
     Twin,
     Work,
@@ -91,7 +92,7 @@ def _simpler(shape: Shape) -> Iterator[Shape]:
             for at, part in enumerate(parts):
                 for simpler in _simpler(part):
                     yield Several(how, _with(parts, at, simpler))
-        case Limit(_, part) | Tidy(part):
+        case Limit(_, part) | Tidy(part) | Tell(part):
             yield part
             for simpler in _simpler(part):
                 yield replace(shape, part=simpler)

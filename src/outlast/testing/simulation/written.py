@@ -18,6 +18,7 @@ from outlast.journal.entry import (
     EffectRefused,
     Entry,
     MessageReceived,
+    Published,
     StepCompleted,
     StepFailed,
     TimerFired,
@@ -126,6 +127,10 @@ class Written:
                 self._received(run, change, entry)
             case ApprovalDecided() | ApprovalExpired():
                 self._answered(run, change, entry)
+            case Published():
+                again = at in run.published
+                self._check(not again, 1, "published a second time", run=change.run, at=at)
+                run.published.add(at)
             case _:
                 pass
 

@@ -12,6 +12,7 @@ import pytest
 from outlast.errors import StoreCorruptError, StoreUnavailableError, StoreVersionError
 from outlast.store.change import Applied, RunKey, Unknown, WorkerId, WorkerRow
 from outlast.store.sqlite import connection as connection_module
+from outlast.store.sqlite import read as read_module
 from outlast.store.sqlite import store as store_module
 from outlast.store.sqlite.connection import APPLICATION_ID, SQLiteOptions
 from outlast.store.sqlite.store import open_sqlite
@@ -131,7 +132,7 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
     with_bench(path, fill)
     edit(
         path,
-        "DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN due_set_at; DELETE FROM migration WHERE number > 1",
+        "DROP INDEX entry_published; DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN due_set_at; DELETE FROM migration WHERE number > 1",
     )
     assert with_bench(path, go_on) == (["ready"], "parked")
 
@@ -524,3 +525,21 @@ def test_a_hundred_openings_under_load(tmp_path):
 
     asyncio.run(main())
     assert threading.active_count() == before
+
+
+def test_latest_published_reads_no_journal(tmp_path):
+    """The last published value is found through an index of published entries alone, however long the journal is."""
+    path = tmp_path / "s.db"
+    opening(path)
+    database = apsw.Connection(str(path))
+    plan = " ".join(
+        row[3]
+        for row in database.execute(
+            f"EXPLAIN QUERY PLAN {read_module._LATEST_PUBLISHED}", ("t", "r", 1, "published", "n")
+        )
+    )
+    sql = database.execute("SELECT sql FROM sqlite_schema WHERE name = 'entry_published'").get
+    database.close()
+    assert "entry_published (tenant=? AND run_id=? AND generation=? AND name=?)" in plan
+    assert "TEMP B-TREE" not in plan
+    assert sql.endswith("WHERE kind = 'published'")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from outlast.cli.explain import REMEDIES, explain
 from outlast.cli.session import Session
 from outlast.client import Alarm, RunDetail, RunStatus, Status
+from outlast.client.explain import REMEDIES, explain
 from outlast.effects.standing import Standing
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol, TypeAlias, TypeVar
 
-from outlast.clock import Clock
 from outlast.journal.entry import Entry, StampedRow
 from outlast.replay.machine import Machine
 
@@ -21,6 +20,14 @@ SLICE_SECONDS = 0.005
 
 Turn: TypeAlias = tuple[list[Entry], datetime, int]
 """The entries of one turn, when they were committed, and the turn's number."""
+
+
+class Stopwatch(Protocol):
+    """What tells how long a slice has taken: a clock, or an event loop's time."""
+
+    def monotonic(self) -> float:
+        """Return seconds since a fixed moment."""
+        ...
 
 
 class TurnCheck(Protocol):
@@ -43,10 +50,11 @@ class Delivery:
 
     Args:
         machine: Driven by nothing else.
+        clock: Measures the slices.
         check: Called after each turn.
     """
 
-    def __init__(self, machine: Machine, clock: Clock, check: TurnCheck | None = None) -> None:
+    def __init__(self, machine: Machine, clock: Stopwatch, check: TurnCheck | None = None) -> None:
         self._machine = machine
         self._clock = clock
         self._check = check

@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 
-from outlast.cli.text import ago, counted, json_text
-from outlast.client import Alarm, ApprovalView, RunDetail, Standing, Status
+from outlast.client.text import ago, counted, json_text, safe
+from outlast.client.view import ApprovalView, RunDetail
+from outlast.effects.standing import Alarm, Standing
+from outlast.store.change import Status
 
 REMEDIES = {
     "in doubt": "It goes on when somebody says what became of the effect.",
@@ -59,12 +61,34 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Why a run is where it is.
+    """Why a run is where it is; as text, the lines that `outlast runs explain` prints.
 
     Args:
         text: One paragraph.
+        waits: What it waits for, each with since when and until when.
         commands: What can be typed, in the order of the paragraph.
         purposes: What each command is for.
+
+    Example:
+        import asyncio
+        from datetime import timedelta
+        import outlast
+
+        @outlast.workflow
+        async def release() -> str:
+            await outlast.approval({"version": "1.2"}, role="boss", expires_in=timedelta(hours=1))
+            return "released"
+
+        async def main() -> None:
+            async with outlast.open("memory://", idle=timedelta(milliseconds=10)) as app:
+                handle = await app.start(release(), id="release-1")
+                while not await app.approvals.list():
+                    await asyncio.sleep(0.01)
+                explanation = await handle.explain()
+                assert [wait.kind for wait in explanation.waits] == ["approval"]
+                assert "somebody in the role boss" in str(explanation)
+
+        asyncio.run(main())
     """
 
     run_id: str
@@ -73,6 +97,15 @@ class Explanation(msgspec.Struct, frozen=True):
     waits: list[Wait]
     commands: list[str]
     purposes: list[str]
+
+    def __str__(self) -> str:
+        """Return the paragraph, then what can be typed, each on a line; nothing in it directs a terminal."""
+        width = max(map(len, self.purposes), default=0)
+        typed = [
+            f"  {purpose:<{width}}  {safe(one)}"
+            for one, purpose in zip(self.commands, self.purposes, strict=True)
+        ]
+        return "\n".join([safe(self.text), *([""] if typed else []), *typed])
 
 
 def explain(detail: RunDetail, command: Callable[..., str]) -> Explanation:
