@@ -77,6 +77,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         inside: Start, and send, through a worker's own client.
         stranger: Somebody starts other work under the same id, which must be refused.
         meddler: Somebody says what became of effects that are not in doubt, which must change nothing.
+        pause: Somebody pauses it then, and resumes it after `resume` seconds.
+        timeout: How long it may take.
     """
 
     shape: Shape
@@ -90,6 +92,9 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     cancel: float | None = None
     terminate: float | None = None
     restart: float | None = None
+    pause: float | None = None
+    resume: float = 5.0
+    timeout: float | None = None
 
 
 Harm: TypeAlias = Literal["kill", "freeze", "stall", "cut", "stop", "outage", "forth", "back"]
@@ -181,7 +186,7 @@ def draw(seed: int) -> Scenario:
         workers = 1
     return Scenario(
         seed=seed,
-        plans=plans,
+        plans=_controlled(seed, plans),
         disturbances=_disturbances(chance),
         faults=_faults(chance),
         fates=_fates(chance),
@@ -224,6 +229,20 @@ def _plan(chance: random.Random, depth: int = 3) -> Plan:
         terminate=_seconds(chance, 20) if 0.15 <= ending < 0.3 else None,
         restart=20 + _seconds(chance, 10) if 0.2 <= ending < 0.4 else None,
     )
+
+
+def _controlled(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Pause some runs, and give some of them a time in which to end; drawn apart, so that the rest of a seed stays what it was."""
+    chance = random.Random(f"control/{seed}")  # noqa: S311 - a seed must repeat
+    found: list[Plan] = []
+    for plan in plans:
+        kind = chance.random()
+        if kind < 0.15:
+            plan = replace(plan, pause=_seconds(chance, 10), resume=_seconds(chance, 20))
+        if 0.1 <= kind < 0.2:
+            plan = replace(plan, timeout=0.1 + _seconds(chance, 30))
+        found.append(plan)
+    return tuple(found)
 
 
 def _seconds(chance: random.Random, longest: float) -> float:
