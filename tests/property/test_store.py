@@ -55,6 +55,7 @@ STATUSES = [
 runs = st.sampled_from(RUNS)
 workers = st.sampled_from(WORKERS)
 messages = st.sampled_from(MESSAGES)
+kinds = st.sampled_from([MessageKind.SIGNAL, MessageKind.RESUME, MessageKind.CANCEL])
 seconds = st.sampled_from([1, 5, 14, 15, 3600])
 updates = st.builds(
     lambda status, release, ignore, seen, unfit, wake: (status, release, ignore, seen, unfit, wake),
@@ -126,10 +127,10 @@ class TwoStores(RuleBasedStateMachine):
         change = starting(run.run_id, tenant=run.tenant, generation=generation, worker=worker)
         self.commit(change)
 
-    @rule(run=runs, message=messages, early=st.booleans())
-    def send(self, run, message, early):
-        """Send a message, perhaps before the run, perhaps again."""
-        self.commit(PutMessage(run, letter(message), early=early))
+    @rule(run=runs, message=messages, kind=kinds, early=st.booleans())
+    def send(self, run, message, kind, early):
+        """Send a message of some kind, perhaps before the run, perhaps again."""
+        self.commit(PutMessage(run, replace(letter(message), kind=kind), early=early))
 
     @rule(run=runs)
     def terminate(self, run):
@@ -212,6 +213,7 @@ class TwoStores(RuleBasedStateMachine):
         """Claim runs: each comes at a higher epoch."""
         claim = self.both(lambda store: store.claim(worker, frozenset({"fix"}), limit))
         assert len(claim.runs) <= limit
+        assert claim.held in {0, len(self.both(lambda store: store.owned(worker)))}
         for taken in claim.runs:
             assert taken.head.owner == worker
             assert taken.head.epoch > self.epochs[taken.head.run]

@@ -236,8 +236,8 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
             Break(
                 Waits,
                 "take_due",
-                "if timer.due <= now:",
-                "if timer.due - timedelta(seconds=1) <= now:",
+                "if timer.due <= until:",
+                "if timer.due - timedelta(seconds=1) <= until:",
                 {"timedelta": timedelta},
             ),
         ),
@@ -258,7 +258,14 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "a claim or birth whose answer was lost": (
         100,
         {2},
-        (Break(Worker, "_look", "await self._find_owned()", "self._unsure = False"),),
+        (
+            Break(
+                Worker,
+                "_find_owned_if_unsure",
+                "await self._find_owned()",
+                "self._unsure = False",
+            ),
+        ),
     ),
     "owners that were lost are counted": (
         200,

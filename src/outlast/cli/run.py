@@ -160,6 +160,32 @@ def cancel(session: Session, run: Run, reason: Reason = "") -> None:
     say(f"accepted: run {run} is asked to stop; see {session.command('runs', 'explain', run)}")
 
 
+@runs.command("pause")
+@stored
+def pause(session: Session, run: Run, reason: Reason = "") -> None:
+    """Ask a run to begin nothing until it is resumed; what is being attempted ends first."""
+    session.call(lambda client: client.handle(run).pause(reason))
+    say(
+        f"accepted: run {run} is asked to pause; it goes on with {session.command('runs', 'resume', run)}"
+    )
+
+
+@runs.command("resume")
+@stored
+def resume(session: Session, run: Run, reason: Reason = "") -> None:
+    """Let a paused run go on."""
+
+    async def work(client: Client) -> RunDetail:
+        handle: RunHandle[Any] = client.handle(run)
+        await handle.resume(reason)
+        return await handle.detail()
+
+    detail = session.call(work)
+    say(f"accepted: run {run} goes on when a worker takes it up")
+    if detail.status.status is not Status.PAUSED and not detail.paused_by:
+        note(f"note: run {run} was not paused when it was looked at last")
+
+
 @runs.command("terminate")
 @stored
 def terminate(session: Session, run: Run, reason: Reason = "") -> None:

@@ -46,6 +46,10 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     ]
     if not status.status.closed:
         lines.append(("waits for", _waits_for(status, alarms=False) or "see explain"))
+    if detail.paused_by and not status.status.closed:
+        lines.append(("paused", detail.paused_by))
+    if detail.deadline is not None and not status.status.closed:
+        lines.append(("done by", ago(detail.deadline, now)))
     if status.wake_at is not None and not status.status.closed:
         lines.append(("goes on", ago(status.wake_at, now)))
     if detail.unread:
@@ -95,6 +99,8 @@ def run_document(detail: RunDetail) -> dict[str, Any]:
         "alarms": plain(detail.alarms),
         "raised": detail.place,
         "cancelled_by": detail.cancelled_by,
+        "paused_by": detail.paused_by,
+        "deadline": plain(detail.deadline),
         "result": ended.get("value"),
         "failure": ended.get("failure"),
         "last_entries": [entry_document(one) for one in detail.entries[-LAST_ENTRIES:]],
@@ -194,6 +200,8 @@ def _waits_for(status: RunStatus, *, alarms: bool = True) -> str:
     parts += [f"in doubt {one}" for one in waits.get("in_doubt", {})]
     parts += [f"retry {one} at {_due(due)}" for one, due in waits.get("retries", {}).items()]
     parts += [f"timer {one} at {_due(due)}" for one, due in waits.get("timers", {}).items()]
+    if waits.get("deadline"):
+        parts.append(f"to be done by {_due(waits['deadline'])}")
     if alarms:
         parts += [f"put aside: {one}" for one in waits.get("alarms", [])]
     if status.reason and "in doubt" not in status.reason:

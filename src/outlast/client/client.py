@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from outlast.client.approval import Approvals
 from outlast.client.handle import RunHandle
@@ -60,6 +61,7 @@ from outlast.store.protocol import Store
 from outlast.workflows.call import Call
 from outlast.workflows.definition import Workflow
 from outlast.workflows.registry import Registry
+from outlast.workflows.timeout import run_seconds
 
 R = TypeVar("R")
 
@@ -150,6 +152,7 @@ class Client:
         *,
         id: str,
         if_closed: IfClosed = "attach",
+        timeout: timedelta | None = None,  # noqa: ASYNC109 - the run's, by the store's clock
     ) -> RunHandle[R]:
         """Start a run, or attach to the one that has this id already.
 
@@ -157,6 +160,9 @@ class Client:
             call: Of a workflow, as `fix(finding)`.
             id: Comes from the event that triggers the work, so that the same event starts one run.
             if_closed: What a closed run of this id means.
+            timeout: How long the run may take; as long as its `@workflow(timeout=…)` says by default. Time in which no worker lives
+                counts, by the store's clock. When it is over the body is cancelled and cleans up, and the run fails with a
+                `TimeoutError`. A run that is there already keeps its own; one that is paused has it judged when it is resumed.
 
         Raises:
             RunConflictError: The id belongs to a run of another workflow or with other input; or it is closed and
@@ -176,11 +182,20 @@ class Client:
             )
         workflow = cast("Workflow[..., R]", callee)
         run = RunKey(self.tenant, check_run_id(id))
+        seconds = run_seconds(timeout, what=f"the start of {workflow.name}")
         arguments = workflow.arguments.encode(call.args, call.kwargs)
         seed = self._random.bits(16)
+        started = Started(
+            name=workflow.name,
+            arguments=Raw(arguments),
+            seed=seed,
+            namespace="",
+            principal=self.principal,
+            timeout_seconds=seconds or workflow.timeout_seconds,
+        )
         generation = 1
         while True:
-            verdict = await self._bear(run, workflow, arguments, generation, seed)
+            verdict = await self._bear(run, started, generation)
             match verdict:
                 case Applied():
                     break
@@ -205,9 +220,10 @@ class Client:
         *,
         id: str,
         if_closed: IfClosed = "attach",
+        timeout: timedelta | None = None,  # noqa: ASYNC109 - the run's, by the store's clock
     ) -> R:
         """Start a run, wait for its end, and return its result. See `start` and `RunHandle.result`."""
-        handle = await self.start(call, id=id, if_closed=if_closed)
+        handle = await self.start(call, id=id, if_closed=if_closed, timeout=timeout)
         return await handle.result()
 
     def handle(self, id: str, workflow: Workflow[..., R] | None = None) -> RunHandle[R]:
@@ -288,44 +304,24 @@ class Client:
         for woken in self._waiters.get(run, ()):
             woken.set()
 
-    async def _bear(
-        self,
-        run: RunKey,
-        workflow: Workflow[..., Any],
-        arguments: bytes,
-        generation: int,
-        seed: bytes,
-    ) -> Verdict:
+    async def _bear(self, run: RunKey, started: Started, generation: int) -> Verdict:
         """Write the start; a caller who is cancelled meanwhile leaves no run behind that nobody moves."""
-        birth = asyncio.ensure_future(self._start(run, workflow, arguments, generation, seed))
+        birth = asyncio.ensure_future(self._start(run, started, generation))
         self._births.add(birth)
         birth.add_done_callback(self._births.discard)
         return await asyncio.shield(birth)
 
-    async def _start(
-        self,
-        run: RunKey,
-        workflow: Workflow[..., Any],
-        arguments: bytes,
-        generation: int,
-        seed: bytes,
-    ) -> Verdict:
-        started = Started(
-            name=workflow.name,
-            arguments=Raw(arguments),
-            seed=seed,
-            namespace=namespace(run.tenant, run.run_id, generation),
-            principal=self.principal,
-        )
-        owner = self._birth.owner(workflow.name) if self._birth else None
+    async def _start(self, run: RunKey, started: Started, generation: int) -> Verdict:
+        started = replace(started, namespace=namespace(run.tenant, run.run_id, generation))
+        owner = self._birth.owner(started.name) if self._birth else None
         entries: list[Entry] = [started]
         if owner is not None and self._birth is not None:
             entries.append(self._birth.taken)
         rows = tuple(to_row(entry, seq, seq) for seq, entry in enumerate(entries))
         change = StartRun(
             run=run,
-            workflow=workflow.name,
-            fingerprint=_fingerprint(workflow.name, arguments),
+            workflow=started.name,
+            fingerprint=_fingerprint(started.name, bytes(started.arguments)),
             entries=rows,
             generation=generation,
             worker=owner,

@@ -43,7 +43,8 @@ class Wait(msgspec.Struct, frozen=True):
     """One thing that a run waits for.
 
     Args:
-        kind: `timer`, `retry`, `signal`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm` or `worker`.
+        kind: `timer`, `retry`, `signal`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm`, `paused`,
+            `timeout` or `worker`.
         about: The operation, approval or signal.
         until: When something happens without anyone acting.
         text: All of it in words, without the commands.
@@ -162,7 +163,7 @@ class _Teller:
             case Status.BLOCKED:
                 return f"{head} is blocked since {since}: {status.reason or 'nobody can move it'}."
             case Status.PAUSED:
-                return f"{head} is paused since {since}."
+                return f"{head} is paused, since {since}."
             case _:
                 return f"{head} waits, parked since {since}."
 
@@ -176,8 +177,7 @@ class _Teller:
 
     def waits(self) -> Iterator[Wait]:
         """Yield everything that the run waits for."""
-        if self._status.status is Status.BLOCKED:
-            yield from self._blocked()
+        yield from self._held_up()
         for one in self._detail.operations:
             yield self._operation(one)
         for approval in self._detail.approvals:
@@ -186,6 +186,7 @@ class _Teller:
             yield self._timer(operation, msgspec.convert(due, datetime, strict=False))
         for name in self._noted.get("signals", []):
             yield self._signal(name)
+        yield from self._timeout()
         for alarm in self._detail.alarms:
             yield self._alarm(alarm)
         if self._detail.unread:
@@ -196,6 +197,52 @@ class _Teller:
             )
         if not self._detail.fitting:
             yield self._no_worker()
+
+    def _held_up(self) -> Iterator[Wait]:
+        if self._status.status is Status.BLOCKED:
+            yield from self._blocked()
+        if self._is_paused:
+            yield self._paused()
+
+    @property
+    def _is_paused(self) -> bool:
+        return bool(self._detail.paused_by) or self._status.status is Status.PAUSED
+
+    def _paused(self) -> Wait:
+        by = _one_line(self._detail.paused_by or "by somebody")
+        if self._status.status is Status.PAUSED:
+            text = f"It was paused {by}. No attempt begins and no timer fires until somebody resumes it; a cancel ends the pause too."
+        else:
+            text = f"It is asked to pause {by}: what is being attempted ends first, and nothing else begins."
+        run = self._run
+        return Wait(
+            "paused",
+            by,
+            text,
+            since=self._status.changed_at,
+            commands=(
+                self._command("runs", "resume", run),
+                self._command("runs", "cancel", run, "--reason", "TEXT"),
+            ),
+            purposes=("let it go on", "end it, with its clean-up"),
+        )
+
+    def _timeout(self) -> Iterator[Wait]:
+        """Yield what becomes of the run's time, where it has one."""
+        detail, run_time = self._detail, self._detail.deadline
+        if detail.timed_out_at is not None:
+            since = self._ago(detail.timed_out_at)
+            text = f"Its time was over at {since}: it was cancelled, cleans up, and then fails."
+            yield Wait("timeout", "", text, since=detail.timed_out_at)
+        elif run_time is not None:
+            due = self._noted_time("deadline") or run_time
+            when = "when it is resumed" if self._is_paused and due <= detail.now else "then"
+            text = f"It has to be done by {self._ago(due)}; otherwise it is cancelled {when}, cleans up, and fails."
+            yield Wait("timeout", "", text, until=due)
+
+    def _noted_time(self, name: str) -> datetime | None:
+        noted = self._noted.get(name)
+        return None if noted is None else msgspec.convert(noted, datetime, strict=False)
 
     def _blocked(self) -> Iterator[Wait]:
         reason = self._status.reason
@@ -228,7 +275,7 @@ class _Teller:
                     "effect",
                     one.operation,
                     f"Effect {one.name} ({one.operation}) was intended at {self._ago(one.since)} and has no outcome yet: "
-                    f"{self._intended()}",
+                    f"{'no attempt of it has begun.' if one.due_at else self._intended()}",
                     since=one.since,
                 )
 
@@ -246,7 +293,9 @@ class _Teller:
         tried = counted(one.failures, "time")
         last = f", last with {_one_line(one.failure)}" if one.failure else ""
         number = one.failures + 1
-        if one.due_at is None or one.due_at <= self._detail.now:
+        if self._is_paused:
+            then = f"attempt {number} waits until the run is resumed."
+        elif one.due_at is None or one.due_at <= self._detail.now:
             then = f"attempt {number} is {'due or under way' if self._detail.fitting else 'due'}."
         else:
             then = f"attempt {number} begins at {self._ago(one.due_at)}; nobody needs to act."
@@ -353,10 +402,13 @@ class _Teller:
         )
 
     def _timer(self, operation: str, due: datetime) -> Wait:
+        then = (
+            "it fires when the run is resumed" if self._is_paused else "it goes on by itself then"
+        )
         return Wait(
             "timer",
             operation,
-            f"Timer {operation} is due at {self._ago(due)}; it goes on by itself then.",
+            f"Timer {operation} is due at {self._ago(due)}; {then}.",
             since=self._status.changed_at,
             until=due,
         )
@@ -375,7 +427,8 @@ class _Teller:
     def _mail(self) -> Wait:
         count = self._detail.unread
         what = "A message has" if count == 1 else f"{count} messages have"
-        return Wait("mail", "", f"{what} arrived and will be taken in when a worker looks.")
+        when = "when the run is resumed" if self._is_paused else "when a worker looks"
+        return Wait("mail", "", f"{what} arrived and will be taken in {when}.")
 
     def _no_worker(self) -> Wait:
         start = self._command("worker", "MODULE")

@@ -19,9 +19,12 @@ from outlast.client.view import (
     RunDetail,
     RunStatus,
     cancel_in,
+    deadline_in,
     not_found,
+    pause_in,
     place_in,
     status_of,
+    time_out_in,
     view_of,
 )
 from outlast.effects.intent import Resolution
@@ -170,8 +173,28 @@ class RunHandle(Generic[R]):
 
     async def cancel(self, reason: str = "") -> None:
         """Ask the run to stop and clean up. An effect that was intended is settled first."""
-        body = msgspec.json.encode({"by": self._client.principal, "reason": reason})
-        await self._put(f"cancel/{self._client.new_id()}", MessageKind.CANCEL, "", body)
+        await self._ask(MessageKind.CANCEL, reason)
+
+    async def pause(self, reason: str = "") -> None:
+        """Ask that the run begin nothing until it is resumed.
+
+        What is being attempted then ends and is recorded; no other attempt begins, no timer fires, and messages wait in the inbox.
+        The run is `paused` when its last attempt has ended. A cancel ends the pause, and so does a resume.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+            RunConflictError: The run has ended.
+        """
+        await self._ask(MessageKind.PAUSE, reason)
+
+    async def resume(self, reason: str = "") -> None:
+        """Let a paused run go on: with what came due and what it was sent meanwhile, in the order in which that came.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+            RunConflictError: The run has ended.
+        """
+        await self._ask(MessageKind.RESUME, reason)
 
     async def terminate(self, reason: str = "") -> None:
         """End the run without running it: no clean-up. Works on any run, however large or broken."""
@@ -256,6 +279,9 @@ class RunHandle(Generic[R]):
             alarms=alarms((one.entry, one.at) for one in entries),
             place=place_in(written),
             cancelled_by=cancel_in(written),
+            paused_by=pause_in(written),
+            deadline=deadline_in(entries),
+            timed_out_at=time_out_in(entries),
         )
 
     @overload
@@ -345,6 +371,10 @@ class RunHandle(Generic[R]):
         tenant = self._client.tenant
         options = [] if tenant == DEFAULT_TENANT else ["--tenant", tenant]
         return explain(await self.detail(), lambda *words: command(["outlast", *options, *words]))
+
+    async def _ask(self, kind: MessageKind, reason: str) -> None:
+        body = msgspec.json.encode({"by": self._client.principal, "reason": reason})
+        await self._put(f"{kind.value}/{self._client.new_id()}", kind, "", body)
 
     async def _put(self, message_id: str, kind: MessageKind, name: str, body: bytes) -> None:
         message = Message(message_id, kind, name, self._client.principal, body)

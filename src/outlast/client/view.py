@@ -21,6 +21,10 @@ from outlast.journal.entry import (
     Entry,
     Failed,
     Moment,
+    PauseRequested,
+    ResumeRequested,
+    RunTimedOut,
+    Started,
 )
 from outlast.journal.parse import NotJsonError, parse, parse_as
 from outlast.journal.place import origin_of
@@ -41,6 +45,7 @@ class _Note(msgspec.Struct):
     timers: dict[str, Moment] = {}
     approvals: dict[str, Moment] = {}
     retries: dict[str, Moment] = {}
+    deadline: Moment | None = None
     signals: list[str] = []
     in_doubt: dict[str, str] = {}
     alarms: list[str] = []
@@ -138,6 +143,9 @@ class RunDetail(msgspec.Struct, frozen=True):
         alarms: What came for the run and was put aside, since it last made progress there.
         place: Where in the author's code the failure was raised that ended the run.
         cancelled_by: Who asked it to stop, and why.
+        paused_by: Who asked it to begin nothing, and why; empty when it is not paused.
+        deadline: When its time is over, as its start says.
+        timed_out_at: When its time was over and it was told so.
     """
 
     status: RunStatus
@@ -152,6 +160,9 @@ class RunDetail(msgspec.Struct, frozen=True):
     alarms: list[Alarm] = []
     place: str = ""
     cancelled_by: str = ""
+    paused_by: str = ""
+    deadline: datetime | None = None
+    timed_out_at: datetime | None = None
 
 
 class ApprovalView(msgspec.Struct, frozen=True):
@@ -209,9 +220,40 @@ def cancel_in(entries: list[Entry]) -> str:
     """Return who asked the run to stop, and why; empty when nobody did."""
     for entry in reversed(entries):
         if isinstance(entry, CancelRequested):
-            by = f"by {entry.by}" if entry.by else "by somebody"
-            return f"{by}: {entry.reason}" if entry.reason else by
+            return _asked(entry)
     return ""
+
+
+def pause_in(entries: list[Entry]) -> str:
+    """Return who asked the run to begin nothing, and why; empty when it is not paused."""
+    for entry in reversed(entries):
+        match entry:
+            case PauseRequested():
+                return _asked(entry)
+            case ResumeRequested() | CancelRequested():
+                return ""
+            case _:
+                pass
+    return ""
+
+
+def deadline_in(entries: list[JournalEntry]) -> datetime | None:
+    """Return when the run's time is over, as its start says; None when it may take as long as it likes."""
+    match entries[:1]:
+        case [JournalEntry(entry=Started() as started, at=at)]:
+            return started.deadline(at)
+        case _:
+            return None
+
+
+def time_out_in(entries: list[JournalEntry]) -> datetime | None:
+    """Return when the run was told that its time is over; None when it was not."""
+    return next((one.at for one in entries if isinstance(one.entry, RunTimedOut)), None)
+
+
+def _asked(entry: CancelRequested | PauseRequested) -> str:
+    by = f"by {entry.by}" if entry.by else "by somebody"
+    return f"{by}: {entry.reason}" if entry.reason else by
 
 
 def view_of(row: ApprovalRow) -> ApprovalView:

@@ -25,6 +25,7 @@ from outlast.journal.entry import (
     EffectRefused,
     Entry,
     MessageReceived,
+    RunTimedOut,
     StepCompleted,
     StepFailed,
     TimerFired,
@@ -45,6 +46,7 @@ _PROGRESS = (
     ApprovalDecided,
     ApprovalExpired,
     CancelRequested,
+    RunTimedOut,
 )
 
 

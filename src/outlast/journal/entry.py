@@ -8,7 +8,7 @@ A row keeps kind, operation and name beside the sealed-able body: those three ar
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, NewType, TypeAlias, get_args
 
 import msgspec
@@ -52,7 +52,7 @@ class GrantUse(Struct, frozen=True):
     cover: int
 
 
-class Started(Struct, frozen=True, tag="started"):
+class Started(Struct, frozen=True, tag="started", omit_defaults=True):
     """The run exists.
 
     Args:
@@ -60,6 +60,7 @@ class Started(Struct, frozen=True, tag="started"):
         seed: 16 random bytes; every generator of the run is derived from them.
         namespace: The `workflow_id` of idempotency keys: run id, tenant and `~n`.
         principal: Who started it.
+        timeout_seconds: How long the run may take, counted from this entry; 0 for as long as it likes.
     """
 
     name: str
@@ -67,6 +68,20 @@ class Started(Struct, frozen=True, tag="started"):
     seed: bytes
     namespace: str
     principal: str = ""
+    timeout_seconds: float = 0.0
+
+    def deadline(self, at: datetime) -> datetime | None:
+        """Return when the run's time is over; None when it may take as long as it likes.
+
+        Args:
+            at: When this entry was committed.
+        """
+        if not self.timeout_seconds:
+            return None
+        try:
+            return at + timedelta(seconds=self.timeout_seconds)
+        except OverflowError:
+            return datetime.max.replace(tzinfo=at.tzinfo)
 
 
 class Taken(Struct, frozen=True, tag="taken"):
@@ -245,6 +260,24 @@ class CancelRequested(Struct, frozen=True, tag="cancel_requested"):
     reason: str = ""
 
 
+class PauseRequested(Struct, frozen=True, tag="pause_requested"):
+    """Somebody asked that the run begin nothing until it is resumed."""
+
+    by: str = ""
+    reason: str = ""
+
+
+class ResumeRequested(Struct, frozen=True, tag="resume_requested"):
+    """Somebody asked the run to go on."""
+
+    by: str = ""
+    reason: str = ""
+
+
+class RunTimedOut(Struct, frozen=True, tag="run_timed_out"):
+    """The run's time was over before its end: it stops and cleans up."""
+
+
 class AlarmRaised(Struct, frozen=True, tag="alarm_raised"):
     """Something came that contradicts or follows what was recorded; kept, never acted on.
 
@@ -304,6 +337,9 @@ Entry: TypeAlias = (
     | ApprovalDecided
     | ApprovalExpired
     | CancelRequested
+    | PauseRequested
+    | ResumeRequested
+    | RunTimedOut
     | AlarmRaised
     | Published
     | Completed

@@ -40,7 +40,10 @@ from outlast.journal.entry import (
     Failed,
     MessageReceived,
     OperationId,
+    PauseRequested,
     Published,
+    ResumeRequested,
+    RunTimedOut,
     Started,
     StepCompleted,
     StepFailed,
@@ -85,6 +88,9 @@ from outlast.replay.query import Queries, QueryHandler
 from outlast.replay.task import WorkflowFuture
 
 Outcome: TypeAlias = Completed | Failed | Cancelled
+
+_UNSEEN = (EffectIntended, PauseRequested, ResumeRequested)
+"""Entries that workflow code cannot see."""
 
 
 class Program(Protocol):
@@ -135,6 +141,7 @@ class Machine:
         self._outcome: Outcome | None = None
         self._finish_given = False
         self._closed: Outcome | None = None
+        self._timed_out = False
 
     # What the worker asks
 
@@ -191,8 +198,8 @@ class Machine:
             self._apply(entry)
             self._agenda.position += 1
         # Workflow code cannot see an intent. If one let code run (a condition over the time, say), that code could give up an
-        # effect whose intent is the next entry of the same commit.
-        if not all(isinstance(entry, EffectIntended) for entry in turn):
+        # effect whose intent is the next entry of the same commit. A pause is none of its business.
+        if not all(isinstance(entry, _UNSEEN) for entry in turn):
             self._run()
 
     def take_commands(self) -> list[Command]:
@@ -422,9 +429,11 @@ class Machine:
             case ApprovalDecided() | ApprovalExpired():
                 self._apply_decision(entry)
             case CancelRequested():
-                if self._root is not None and not self._root.done():
-                    self._root.cancel()
-            case AlarmRaised():
+                self._cancel_body("the run was cancelled")
+            case RunTimedOut():
+                self._timed_out = True
+                self._cancel_body(self._out_of_time())
+            case AlarmRaised() | PauseRequested() | ResumeRequested():
                 pass
             case Published():
                 self._publications.settle(entry)
@@ -441,6 +450,19 @@ class Machine:
         # Decoded here and not in the task: arguments that do not fit are for an operator, and no failure of the run.
         body = self._program.start(bytes(self._started.arguments))
         self._root = self._loop.spawn(body, name=self._run_id, context=self._context)
+
+    def _cancel_body(self, message: str) -> None:
+        """Cancel what the workflow's code does, wherever it waits; intended effects are settled first.
+
+        Args:
+            message: Of the `CancelledError` that the code sees.
+        """
+        if self._root is not None and not self._root.done():
+            self._root.cancel(message)
+
+    def _out_of_time(self) -> str:
+        assert self._started is not None
+        return f"the run was not done within {timedelta(seconds=self._started.timeout_seconds)}"
 
     def _apply_step(self, entry: StepCompleted | StepFailed) -> None:
         step = self._agenda.expect(entry.operation, StepOperation, entry.name)
@@ -576,6 +598,8 @@ class Machine:
         self._agenda.abandon_all()
 
     def _outcome_of(self, root: asyncio.Task[Any]) -> Outcome:
+        if root.cancelled() and self._timed_out:
+            return Failed(failure=capture(TimeoutError(self._out_of_time())))
         if root.cancelled():
             return Cancelled(failure=capture(asyncio.CancelledError("the run was cancelled")))
         error = root.exception()

@@ -73,6 +73,8 @@ class MessageKind(StrEnum):
     DECISION = "decision"
     RESOLUTION = "resolution"
     OUTCOME = "outcome"
+    PAUSE = "pause"
+    RESUME = "resume"
 
 
 class Message(Struct, frozen=True):

@@ -19,6 +19,7 @@ from outlast.store.change import (
     Decide,
     GrantSpend,
     HeadUpdate,
+    MessageKind,
     Refused,
     RunChange,
     Status,
@@ -45,14 +46,21 @@ def unfit_after(builds: tuple[str, ...], change: RunChange) -> tuple[str, ...]:
     return (*others, head.unfit_build)[-MAX_UNFIT_BUILDS:]
 
 
-def due_from(head: HeadUpdate, *, calls: bool, now: datetime) -> datetime | None:
+RECALLS = frozenset({MessageKind.RESUME, MessageKind.CANCEL})
+"""The messages that end a pause. A paused run is offered for one of these, and for nothing else."""
+
+
+def due_from(head: HeadUpdate, *, calls: bool, recalled: bool, now: datetime) -> datetime | None:
     """Return since or from when a run that is given back with `head` can go on by itself; None when it cannot.
 
     Args:
         calls: Whether there are messages that offer the run.
+        recalled: Whether one of them ends a pause.
     """
-    if head.status.closed or head.status is Status.PAUSED:
+    if head.status.closed:
         return None
+    if head.status is Status.PAUSED:
+        return now if recalled else None
     if calls or head.unfit_build or head.status in (Status.READY, Status.RUNNING):
         return now
     return head.wake_at

@@ -49,6 +49,7 @@ from outlast.store.condition import (
     APPROVED,
     DENIED,
     PENDING,
+    RECALLS,
     WITHDRAWN,
     decision_refusal,
     due_from,
@@ -258,7 +259,8 @@ class MemoryStore:
             )
             run.calls = last > seen
             run.head = replace(run.head, owner=None)
-            run.due, run.due_set_at = due_from(update, calls=run.calls, now=now), now
+            due = due_from(update, calls=run.calls, recalled=self._recalled(run), now=now)
+            run.due, run.due_set_at = due, now
             run.stopped = self._lease.instant()
 
     def _end(self, run: _Run, status: Status) -> None:
@@ -332,7 +334,8 @@ class MemoryStore:
             return
         run.head = replace(run.head, mail=True)
         run.calls, run.due_set_at = True, now
-        if run.head.owner is None and run.head.status is not Status.PAUSED:
+        is_offered = run.head.status is not Status.PAUSED or message.kind in RECALLS
+        if run.head.owner is None and is_offered:
             run.due = now if run.due is None else min(run.due, now)
 
     def _decide(self, change: Decide, now: datetime) -> Verdict:
@@ -412,7 +415,8 @@ class MemoryStore:
             taken = [self._take(self._runs[key], worker) for key in due_now[: max(limit, 0)]]
             left = [due for due, key in parked if due > now and self._runs[key].due is not None]
             next_due = next(iter(left), None)
-            return Claim(tuple(taken), tuple(mail), next_due, now)
+            held = sum(run.head.owner == worker for run in self._runs.values())
+            return Claim(tuple(taken), tuple(mail), next_due, now, held)
 
     def _one_suspect(self, keys: list[RunKey], worker: WorkerId) -> list[RunKey]:
         """Return the runs without those suspects that must wait for their turn to be alone."""
@@ -464,7 +468,8 @@ class MemoryStore:
             if run.head.owner == worker:
                 paused = run.head.status is Status.PAUSED
                 status = Status.PAUSED if paused else Status.READY
-                run.give_back(status, None if paused else due, stopped, self._clock.now())
+                is_offered = not paused or self._recalled(run)
+                run.give_back(status, due if is_offered else None, stopped, self._clock.now())
                 run.head = replace(run.head, lapses=run.head.lapses + lapses)
                 run.calls = run.head.mail
 
@@ -623,6 +628,9 @@ class MemoryStore:
             for item in inbox.values()
             if not item.consumed and item.generation == run.head.generation
         ]
+
+    def _recalled(self, run: _Run) -> bool:
+        return any(item.stamped.message.kind in RECALLS for item in self._unconsumed(run))
 
     def _unread(self, run: _Run, message_id: str) -> bool:
         item = self._inboxes.get(run.head.run, {}).get((run.head.generation, message_id))

@@ -51,12 +51,14 @@ class Claim(Struct, frozen=True):
         mail: Runs that the worker owned already and that have messages.
         next_due: When the next parked run of these workflows comes due, if any.
         now: The store's time.
+        held: How many runs the worker owns now. Fewer than it has in memory: one was terminated, or is another's.
     """
 
     runs: tuple[ClaimedRun, ...]
     mail: tuple[RunKey, ...]
     next_due: datetime | None
     now: datetime
+    held: int = 0
 
 
 class RunImage(Struct, frozen=True):
@@ -178,7 +180,7 @@ class Store(StoreReader, Protocol):
 
         That is: `ready`; past `wake_at`; with mail; or owned by a worker whose lease lapsed or whose death is proved. A run that was
         given back at a time which has not come yet is taken too: the wall clock was set back since, and its `wake_at` means nothing
-        any more. A paused run is never taken. A run whose unfit builds (`HeadUpdate.unfit_build`) include the worker's is taken for
+        any more. A paused run is taken for mail that resumes or cancels it, and for nothing else. A run whose unfit builds (`HeadUpdate.unfit_build`) include the worker's is taken for
         mail only. Claiming leaves them as they are. A run whose row cannot be read, or whose status nobody knows, is skipped.
         Oldest first by the time since which it could have gone on. Takes nothing for a worker whose lease has lapsed.
 

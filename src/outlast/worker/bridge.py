@@ -9,6 +9,7 @@ from outlast.clock import Clock
 from outlast.journal.entry import OperationId
 from outlast.store.change import Applied, OperationPut, Refused, RunKey
 from outlast.worker.executor import Executor
+from outlast.worker.hold import Hold
 from outlast.worker.proposal import Proposal
 from outlast.worker.wait import Rest
 from outlast.workflows.attempt import Attempt
@@ -24,6 +25,7 @@ class Bridge(Protocol):
     executor: Executor
     clock: Clock
     run_key: RunKey
+    hold: Hold
 
     def store_now(self) -> datetime:
         """Return the store's time."""

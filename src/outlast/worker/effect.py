@@ -25,6 +25,7 @@ from outlast.journal.entry import (
 from outlast.journal.failure import Failure
 from outlast.replay.command import SettleEffect
 from outlast.store.change import OperationDrop, OperationPut
+from outlast.worker.begin import attempt_when_free
 from outlast.worker.bridge import Bridge
 from outlast.worker.executor import Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
@@ -170,9 +171,10 @@ class EffectRun:
 
     async def _attempt(self) -> bool:
         """Make one attempt; True when that settled the effect."""
+        await self._bridge.hold.free(self._operation)
         await self._announce()
-        ending = await self._bridge.executor.attempt(
-            self._effect, self._arguments, self._next(), self._begin
+        ending = await attempt_when_free(
+            self._bridge, self._effect, self._arguments, self._next(), self._begin
         )
         if isinstance(ending, Returned):
             self._post_completed(ending.value, "attempt")

@@ -25,6 +25,8 @@ from outlast.journal.entry import (
     Entry,
     MessageReceived,
     OperationId,
+    PauseRequested,
+    ResumeRequested,
     StepCompleted,
     StepFailed,
 )
@@ -39,7 +41,7 @@ from outlast.workflows.message import misfit
 
 
 class CancelBody(msgspec.Struct, frozen=True):
-    """The body of an inbox item of kind `cancel`."""
+    """The body of an inbox item of kind `cancel`, `pause` or `resume`."""
 
     by: str = ""
     reason: str = ""
@@ -94,6 +96,12 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
         case MessageKind.CANCEL:
             body = parse_as(_cancels, message.body)
             return CancelRequested(by=body.by or message.sender, reason=body.reason)
+        case MessageKind.PAUSE:
+            body = parse_as(_cancels, message.body)
+            return PauseRequested(by=body.by or message.sender, reason=body.reason)
+        case MessageKind.RESUME:
+            body = parse_as(_cancels, message.body)
+            return ResumeRequested(by=body.by or message.sender, reason=body.reason)
         case MessageKind.DECISION:
             return _decided(stamped, machine)
         case MessageKind.RESOLUTION | MessageKind.OUTCOME:

@@ -29,6 +29,8 @@ def log_parked(run: RunKey, status: Status, note: Mapping[str, Any]) -> None:
     parts += [f"{one} in doubt" for one in note["in_doubt"]]
     if status is Status.READY:
         logger.info("run %s: given back", run)
+    elif status is Status.PAUSED:
+        logger.info("run %s: paused; it goes on with `outlast runs resume %s`", run, run.run_id)
     else:
         logger.info("run %s: parked, %s: %s", run, status, ", ".join(parts) or "a condition")
 

@@ -30,6 +30,7 @@ from outlast.journal.entry import (
     Entry,
     Failed,
     OperationId,
+    RunTimedOut,
     StampedRow,
     Started,
     Taken,
@@ -55,6 +56,7 @@ from outlast.store.change import (
     Conflict,
     Fenced,
     HeadUpdate,
+    MessageKind,
     OperationDrop,
     OperationPut,
     Refused,
@@ -69,6 +71,7 @@ from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deck import Deck
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
+from outlast.worker.hold import Hold, unbegun
 from outlast.worker.inbox import alarm, proposal_of
 from outlast.worker.log import log_alarm, log_end, log_parked
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
@@ -110,6 +113,10 @@ def _too_late(outcome: Proposal) -> Proposal:
     return Proposal(Rank.ARRIVAL, entry, consumed=outcome.consumed)
 
 
+def _gives_back(change: RunChange) -> bool:
+    return change.head is not None and change.head.release
+
+
 class Pilot:
     """One run in this worker's hands.
 
@@ -149,12 +156,14 @@ class Pilot:
         self._mail = head.mail
         self._mail_seen: int | None = None
         self._wake = asyncio.Event()
-        self._crew = Crew(head.run, self._waits, self.store_now, self._wake.set)
+        self.hold = Hold(self._wake.set)
+        self._crew = Crew(head.run, self._waits, self.store_now, self._wake.set, self.hold)
         self._idle_since: float | None = None
         self._stopping = False
         self._aborted = False
         self._ended = False
         self._lost = False
+        self._writing = False
 
     # What the worker says
 
@@ -211,6 +220,11 @@ class Pilot:
     def epoch(self) -> int:
         """The lease epoch under which it holds the run."""
         return self._head.epoch
+
+    @property
+    def version(self) -> int | None:
+        """Of the run's row, as it was left here; None while a change is under way, or once the run was given back."""
+        return None if self._writing else self._head.version
 
     @property
     def ended(self) -> bool:
@@ -296,10 +310,13 @@ class Pilot:
                 hint="the store was changed by hand or is damaged",
             )
         self._gate = Gate(started.namespace)
+        if not any(isinstance(entry, RunTimedOut) for entry, _ in entries):
+            self._waits.add_deadline(started, entries[0][1].at, self.store_now())
         self._machine, self._delivery = self._new_machine()
         await self._delivery.deliver(entries)
         for entry, stamped in entries:
             self._alarms.add(entry, stamped.at)
+            self.hold.note(entry)
         logger.info(
             "run %s: taken up, %d entries of workflow %s",
             self.run_key,
@@ -360,7 +377,11 @@ class Pilot:
         """Do what there is to do when nothing is to be written; True when the run was given back."""
         if self._stopping:
             if self._may_give_back():
-                await self._park(Status.READY)
+                await self._park(Status.PAUSED if self.hold.closed else Status.READY)
+                return True
+        elif self.hold.closed:
+            if not (self._crew.attempting or self._deck.executor.acting(self.run_key)):
+                await self._park(Status.PAUSED)
                 return True
         elif self._held:
             self._carry_out()
@@ -420,14 +441,23 @@ class Pilot:
             )
             for stamped in await self._read(lambda: self._deck.store.mail(self.run_key)):
                 self._mail_seen = max(self._mail_seen or 0, stamped.number)
-                if stamped.message.message_id in known:
+                kind = stamped.message.kind
+                is_admitted = self._outcome is not None or self.hold.admits(kind)
+                if stamped.message.message_id in known or not is_admitted:
                     continue
                 proposal = proposal_of(stamped, self._machine, self._head.generation)
                 if proposal.at is not None:
                     # Messages keep their order of arrival, whatever the wall clock did meanwhile.
                     latest = proposal.at = max(proposal.at, latest or proposal.at)
                 self.post(proposal)
-        for proposal in self._waits.take_due(self.store_now()):
+                if kind is MessageKind.PAUSE:
+                    self.hold.expect(self._proposals)
+            self.hold.expect(self._proposals)
+        if self._machine.outcome is not None:
+            self._waits.forget_deadline()
+        now = self.store_now()
+        until = self.hold.latest_due(now)
+        for proposal in self._waits.take_due(now, until) if until else ():
             self.post(proposal)
 
     def _carry_out(self) -> None:
@@ -489,12 +519,14 @@ class Pilot:
         if not proposals:
             return False
         change = self._change(proposals)
+        self._writing = True
         verdict = await self._deck.writer.submit(change)
+        self._writing = isinstance(verdict, Applied) and _gives_back(change)
         match verdict:
             case Applied():
                 await self._applied(change, proposals, verdict)
                 self._ended = change.head is not None and change.head.status.closed
-                return change.head is not None and change.head.release
+                return _gives_back(change)
             case Refused():
                 self._refused(proposals, verdict)
                 return False
@@ -541,13 +573,22 @@ class Pilot:
         await self._delivery.deliver(entries)
         for entry in written:
             self._note_written(entry, verdict.at)
+        self._free_if_resumed()
         for proposal in proposals:
             proposal.settle(verdict)
         self._crew.abandon_closed(self._machine.is_open)
 
+    def _free_if_resumed(self) -> None:
+        was_closed = self.hold.closed
+        self.hold.expect(self._proposals)
+        if was_closed and not self.hold.closed:
+            # What had to wait in the inbox.
+            self._mail = True
+
     def _note_written(self, entry: Entry, at: datetime) -> None:
         known = len(self._alarms.standing)
         self._alarms.add(entry, at)
+        self.hold.note(entry)
         for one in self._alarms.standing[known:]:
             log_alarm(self.run_key, one)
         operation = getattr(entry, "operation", NO_OPERATION)
@@ -569,6 +610,7 @@ class Pilot:
         for proposal in proposals:
             if is_refused(proposal, refused):
                 self._drop_refused(proposal, refused)
+        self._free_if_resumed()
 
     def _drop_refused(self, proposal: Proposal, refused: Refused) -> None:
         proposal.settle(refused)
@@ -593,7 +635,7 @@ class Pilot:
     async def _wait(self) -> None:
         """Wait until something happens, or the next due time."""
         seconds = LOOK_AGAIN_SECONDS
-        due = self._waits.next_due()
+        due = None if self.hold.closed else self._waits.next_due()
         if due is not None:
             seconds = min(seconds, max(0.0, (due - self.store_now()).total_seconds()))
         if not self._is_idle():
@@ -638,12 +680,16 @@ class Pilot:
         head = HeadUpdate(
             status=status,
             reason=reason,
-            wake_at=self._waits.wake_at(),
+            wake_at=None if status is Status.PAUSED else self._waits.wake_at(),
             release=True,
             note=msgspec.json.encode(note),
         )
+        # An attempt of these was about to begin, and none did.
+        begins = self.hold.waiting | {one.operation for one in self._held} & self._intended_here
+        rows = unbegun(begins, self._machine, self._rows, self.store_now())
         await self._crew.end()
-        self.post(Proposal(Rank.END, head=head))
+        for proposal in (*rows, Proposal(Rank.END, head=head)):
+            self.post(proposal)
         while not await self._commit():
             if self._lost:
                 raise RunLost
@@ -676,6 +722,7 @@ class Pilot:
         # An entry ends the count of lapses: a run that a message sends on gets as many tries again.
         entry = alarm("poison", NO_OPERATION, {"error": why}) if reason == "poison" else None
         change = self._change([Proposal(Rank.END, entry, head=head)])
+        self._writing = True
         verdict = await self._deck.writer.submit(change)
         if not isinstance(verdict, Applied):
             logger.warning("run %s: could not be marked as blocked: %s", self.run_key, verdict)

@@ -20,6 +20,7 @@ from outlast.journal.parse import NotJsonError, parse_as
 from outlast.journal.place import place_of
 from outlast.replay.command import RunStep
 from outlast.store.change import OperationDrop, OperationPut
+from outlast.worker.begin import attempt_when_free
 from outlast.worker.bridge import Bridge
 from outlast.worker.executor import Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
@@ -40,7 +41,7 @@ async def run_step(bridge: Bridge, command: RunStep, step: Step[..., object]) ->
         await bridge.rest(command.operation, rest_of(row, row.due_at, step.options))
     while True:
         attempt = bridge.attempt(command.operation, step.name, failures + 1, "")
-        ending = await bridge.executor.attempt(step, command.arguments, attempt)
+        ending = await attempt_when_free(bridge, step, command.arguments, attempt)
         if isinstance(ending, Returned):
             bridge.post(
                 _outcome(

@@ -8,7 +8,15 @@ from typing import Any
 
 import msgspec
 
-from outlast.journal.entry import ApprovalExpired, Moment, OperationId, TimerFired
+from outlast.journal.entry import (
+    NO_OPERATION,
+    ApprovalExpired,
+    Moment,
+    OperationId,
+    RunTimedOut,
+    Started,
+    TimerFired,
+)
 from outlast.journal.parse import NotJsonError, parse_as
 from outlast.replay.command import StartTimer
 from outlast.store.change import ApprovalExpire
@@ -18,6 +26,7 @@ from outlast.worker.proposal import Proposal, Rank
 class _Note(msgspec.Struct):
     timers: dict[str, Moment] = {}
     retries: dict[str, Moment] = {}
+    deadline: Moment | None = None
 
 
 _notes = msgspec.json.Decoder(_Note)
@@ -68,12 +77,13 @@ class Waits:
     def __init__(self) -> None:
         self._noted = _Note()
         self._timers: dict[OperationId, _Timer] = {}
+        self._deadline: _Timer | None = None
         self._requests: dict[OperationId, tuple[datetime, str]] = {}
         self.retries: dict[OperationId, Rest] = {}
         """The rest of each operation that waits for its next attempt after a failure."""
 
     def __bool__(self) -> bool:
-        """Whether anything will come due."""
+        """Whether anything will come due that the workflow waits for."""
         return bool(self._timers or self._requests or self.retries)
 
     def recall(self, note: bytes) -> None:
@@ -85,11 +95,23 @@ class Waits:
 
     def add_timer(self, asked: StartTimer, now: datetime) -> None:
         """Wait for a timer."""
-        timer = _Timer(asked, asked.due)
-        if asked.armed_at > now:
-            timer.due = min(asked.due, self._noted.timers.get(asked.operation, asked.due))
-        timer.judge(now)
-        self._timers[asked.operation] = timer
+        noted = self._noted.timers.get(asked.operation)
+        self._timers[asked.operation] = _timer(asked, noted, now)
+
+    def add_deadline(self, started: Started, at: datetime, now: datetime) -> None:
+        """Wait for the end of the run's time, if it has one.
+
+        Args:
+            at: When the run was started, by the store's clock then.
+        """
+        due = started.deadline(at)
+        if due is not None:
+            asked = StartTimer(operation=NO_OPERATION, due=due, armed_at=at)
+            self._deadline = _timer(asked, self._noted.deadline, now)
+
+    def forget_deadline(self) -> None:
+        """Wait no longer for the end of the run's time: it is over, or the workflow has ended."""
+        self._deadline = None
 
     def add_rest(self, operation: OperationId, rest: Rest, now: datetime) -> None:
         """Wait for the next attempt of an operation."""
@@ -108,18 +130,27 @@ class Waits:
         self._timers.pop(operation, None)
         self._requests.pop(operation, None)
 
-    def take_due(self, now: datetime) -> list[Proposal]:
-        """Return what is to be written about everything that is due, and wait for it no longer."""
+    def take_due(self, now: datetime, until: datetime | None = None) -> list[Proposal]:
+        """Return what is to be written about everything that is due, and wait for it no longer.
+
+        Args:
+            until: Leave alone what came due later than that, as long as it is before now.
+        """
         due: list[Proposal] = []
-        for wait in (*self._timers.values(), *self.retries.values()):
+        until = now if until is None else until
+        deadline = [] if self._deadline is None else [self._deadline]
+        for wait in (*self._timers.values(), *self.retries.values(), *deadline):
             wait.judge(now)
+        if self._deadline is not None and self._deadline.due <= until:
+            due.append(Proposal(Rank.ARRIVAL, RunTimedOut(), at=self._deadline.due))
+            self._deadline = None
         for operation, timer in sorted(self._timers.items(), key=lambda item: item[1].due):
-            if timer.due <= now:
+            if timer.due <= until:
                 del self._timers[operation]
                 fired = TimerFired(operation)
                 due.append(Proposal(Rank.ARRIVAL, fired, guard=operation, at=timer.due))
         for operation, (at, approval_id) in list(self._requests.items()):
-            if at <= now:
+            if at <= until:
                 del self._requests[operation]
                 expired = ApprovalExpired(operation, approval_id)
                 expire = ApprovalExpire(approval_id)
@@ -127,8 +158,10 @@ class Waits:
         return due
 
     def next_due(self) -> datetime | None:
-        """Return when the next timer or request comes due; retries look after themselves."""
+        """Return when the next timer, request or the run's time comes due; retries look after themselves."""
         times = [timer.due for timer in self._timers.values()]
+        if self._deadline is not None:
+            times.append(self._deadline.due)
         times.extend(due for due, _ in self._requests.values())
         return min(times, default=None)
 
@@ -139,8 +172,19 @@ class Waits:
 
     def note(self) -> dict[str, Any]:
         """Return what the run waits for, for people."""
+        deadline = {} if self._deadline is None else {"deadline": self._deadline.due}
         return {
             "timers": {operation: timer.due for operation, timer in self._timers.items()},
             "approvals": {approval: due for due, approval in self._requests.values()},
             "retries": {operation: rest.due for operation, rest in self.retries.items()},
+            **deadline,
         }
+
+
+def _timer(asked: StartTimer, noted: datetime | None, now: datetime) -> _Timer:
+    """Return a timer; one that was armed at a time that has not come yet goes on as it was noted last."""
+    timer = _Timer(asked, asked.due)
+    if noted is not None and asked.armed_at > now:
+        timer.due = min(asked.due, noted)
+    timer.judge(now)
+    return timer

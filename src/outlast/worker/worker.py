@@ -339,22 +339,33 @@ class Worker:
     async def _look(self) -> float:
         """Claim once; return how long to wait until the next look."""
         self._hint.clear()
-        if self._unsure and self._clock.monotonic() - self._owned_at >= _OWNED_SECONDS:
-            await self._find_owned()
+        await self._find_owned_if_unsure()
         limit = min(_CLAIM_BATCH, self._options.runs - len(self._pilots))
         claim = await self._store.claim(self.id, self._workflows, limit)
         for claimed in claim.runs:
             self._launch(claimed)
         for run in claim.mail:
             self._deliver_mail(run)
+        if claim.held < len(self._pilots):
+            # Perhaps one was terminated; its attempts must not go on until its next write.
+            self._unsure = True
+            await self._find_owned_if_unsure()
         if limit and len(claim.runs) == limit:
             return 0
         return self._next_look(claim)
 
+    async def _find_owned_if_unsure(self) -> None:
+        if self._unsure and self._clock.monotonic() - self._owned_at >= _OWNED_SECONDS:
+            await self._find_owned()
+
     async def _find_owned(self) -> None:
-        """Take up what is ours in the store and not in memory: a claim or a birth whose answer was lost."""
+        """Take up what is ours in the store and not in memory: a claim or a birth whose answer was lost.
+
+        And let go of what is ours in memory and not in the store: a run that was terminated.
+        """
         self._unsure = False
         self._owned_at = self._clock.monotonic()
+        before = [(run, pilot, pilot.version) for run, (pilot, _) in self._pilots.items()]
         try:
             heads = await self._store.owned(self.id)
         except StoreUnavailableError:
@@ -367,6 +378,11 @@ class Worker:
             if not is_known and head.workflow in self._workflows:
                 logger.info("run %s: ours without our knowing; taken up", head.run)
                 self._launch(ClaimedRun(head, timedelta(0)))
+        owned = {head.run for head in heads}
+        for run, pilot, version in before:
+            # A change that was under way meanwhile tells its pilot itself.
+            if run not in owned and version is not None and pilot.version == version:
+                pilot.lose()
 
     def _next_look(self, claim: Claim) -> float:
         poll = self._options.poll.total_seconds()

@@ -25,12 +25,22 @@ R = TypeVar("R")
 @overload
 def workflow(function: Callable[P, Awaitable[R]], /) -> Workflow[P, R]: ...
 @overload
-def workflow(*, name: str = ...) -> Callable[[Callable[P, Awaitable[R]]], Workflow[P, R]]: ...
-def workflow(function: Callable[..., Any] | None = None, /, *, name: str = "") -> Any:
+def workflow(
+    *, name: str = ..., timeout: timedelta | None = ...
+) -> Callable[[Callable[P, Awaitable[R]]], Workflow[P, R]]: ...
+def workflow(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str = "",
+    timeout: timedelta | None = None,
+) -> Any:
     """Make an `async def` function a workflow.
 
     Args:
         name: Under which runs are stored; the function's own by default. Renaming it is a change like any other.
+        timeout: How long a run may take, from its start on; no limit by default. A start may say otherwise. When it is over, the
+            body is cancelled as by `RunHandle.cancel`, cleans up, and the run fails with a `TimeoutError`.
 
     Raises:
         DefinitionError: It is not async, is a generator, or lacks an annotation.
@@ -54,7 +64,7 @@ def workflow(function: Callable[..., Any] | None = None, /, *, name: str = "") -
     """
 
     def decorate(function: Callable[..., Any]) -> Workflow[..., Any]:
-        return declare(Workflow(function, name))
+        return declare(Workflow(function, name, timeout))
 
     return decorate if function is None else decorate(function)
 

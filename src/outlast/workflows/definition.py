@@ -31,6 +31,7 @@ from outlast.journal.entry import Cover
 from outlast.replay.context import Context, EffectRequest, StepRequest
 from outlast.replay.guard import check_source, early_bindings
 from outlast.workflows.call import Call, plain
+from outlast.workflows.timeout import run_seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -144,9 +145,19 @@ class Definition(Generic[P, R]):
 
 
 class Workflow(Definition[P, R]):
-    """An `async def` function that decides what happens; deterministic."""
+    """An `async def` function that decides what happens; deterministic.
+
+    Args:
+        timeout: How long a run may take whose start does not say otherwise.
+    """
 
     kind = "workflow"
+
+    def __init__(
+        self, function: Callable[..., Any], name: str = "", timeout: timedelta | None = None
+    ) -> None:
+        super().__init__(function, name)
+        self.timeout_seconds = run_seconds(timeout, what=f"workflow {self.name}")
 
     def _check_signature(self) -> None:
         super()._check_signature()

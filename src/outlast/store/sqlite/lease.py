@@ -33,6 +33,7 @@ from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, say
 from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.failure import concerns_all
 from outlast.store.sqlite.lock import LockFolder
+from outlast.store.sqlite.owned import RECALL_KINDS
 from outlast.store.sqlite.row import HEAD, LEASE, WORKER, head_of, lease_of, unfit_line
 from outlast.store.sqlite.scope import Writing
 
@@ -41,14 +42,19 @@ _BUILD = f"SELECT CAST(build AS BLOB), {LEASE} FROM worker WHERE worker = ?"
 _OTHERS = f"""
 SELECT worker, EXISTS (SELECT 1 FROM run WHERE owner = worker.worker), {LEASE} FROM worker WHERE worker <> ?
 """
-_GIVE_BACK = """
+_GIVE_BACK = f"""
 UPDATE run SET
     owner = NULL, wake_at = NULL, calls = mail, lapses = min(lapses, 1000000) + ?, stopped_boot = ?, stopped = ?,
     status = CASE status WHEN 'paused' THEN 'paused' ELSE 'ready' END,
-    due = CASE status WHEN 'paused' THEN NULL ELSE ? END, due_set_at = ?
+    due = CASE WHEN status <> 'paused' OR EXISTS (
+        SELECT 1 FROM message AS unread
+        WHERE unread.tenant = run.tenant AND unread.run_id = run.run_id AND unread.generation = run.generation
+          AND unread.consumed = 0 AND unread.kind IN ({RECALL_KINDS})
+    ) THEN ? END, due_set_at = ?
 WHERE owner = ?
 """
 _MAIL = "SELECT tenant, run_id FROM run WHERE owner = ? AND mail = 1 ORDER BY tenant, run_id"
+_HELD = "SELECT count(*) FROM run WHERE owner = ?"
 _FITS = "(unfit_builds = '' OR calls = 1 OR NOT instr(unfit_builds, ?))"
 _DUE = f"""
 SELECT due, {HEAD}, stopped_boot, stopped FROM run
@@ -73,7 +79,9 @@ _LAST_EPOCH = (1 << 63) - 1
 _UNCLAIMED = "run %s is never claimed"
 _LOST = (RUN, _UNCLAIMED)
 _UNBURIED = "worker %s is never buried"
-_CLAIMABLE = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.BLOCKED})
+_CLAIMABLE = frozenset(
+    {Status.READY, Status.RUNNING, Status.WAITING, Status.BLOCKED, Status.PAUSED}
+)
 
 
 def register(writing: Writing, row: WorkerRow) -> None:
@@ -164,7 +172,8 @@ class Claiming:
                 taken = tuple(self._take_due(workflows, build, limit))
         for worker in buried:
             self._locks.bury(worker)
-        return Claim(taken, mail, self._next_due(workflows, build), self._now)
+        held = self._database.value(_HELD, (self._worker,))
+        return Claim(taken, mail, self._next_due(workflows, build), self._now, held)
 
     def _build(self) -> str | None:
         row = self._database.row(_BUILD, (self._worker,))

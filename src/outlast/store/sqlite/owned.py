@@ -12,9 +12,10 @@ from outlast.store.change import (
     OperationPut,
     Refused,
     RunChange,
+    Status,
     Verdict,
 )
-from outlast.store.condition import due_from, settle_approvals, unfit_after
+from outlast.store.condition import RECALLS, due_from, settle_approvals, unfit_after
 from outlast.store.moment import from_micros, micros_or_none
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.row import (
@@ -52,6 +53,13 @@ WHERE tenant = ? AND run_id = ? AND message_id = ? AND generation = ? AND consum
 """
 _LAST_UNREAD = """
 SELECT max(number) FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0
+"""
+RECALL_KINDS = ", ".join(sorted(f"'{kind.value}'" for kind in RECALLS))
+_HAS_RECALL = f"""
+SELECT EXISTS (
+    SELECT 1 FROM message
+    WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0 AND kind IN ({RECALL_KINDS})
+)
 """
 _PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, operation, kind, name, failures, due_at, detail) VALUES ({'?, ' * 7}?)"
 _DROP_OPERATION = "DELETE FROM operation WHERE tenant = ? AND run_id = ? AND operation = ?"
@@ -216,7 +224,10 @@ def _write_head(
             (unread if update.mail_seen is None else update.mail_seen) if update.ignore_mail else 0
         )
         calls = unread > seen
-        due = micros_or_none(due_from(update, calls=calls, now=writing.now))
+        recalled = update.status is Status.PAUSED and bool(
+            writing.database.value(_HAS_RECALL, (*key, generation))
+        )
+        due = micros_or_none(due_from(update, calls=calls, recalled=recalled, now=writing.now))
         stopped = (writing.instant.boot, writing.instant.nanos)
         values = (wake_at, 1, due, int(calls), *stopped, writing.micros, *key)
         writing.database.run(_GIVE_BACK, values)

@@ -21,7 +21,7 @@ from outlast.store.change import (
     Terminate,
     Verdict,
 )
-from outlast.store.condition import APPROVED, DENIED, decision_refusal
+from outlast.store.condition import APPROVED, DENIED, RECALLS, decision_refusal
 from outlast.store.moment import from_micros
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.owned import end_run, find_approval, put_approval
@@ -52,7 +52,7 @@ VALUES (?1, ?2, (SELECT ifnull(max(number), 0) + 1 FROM message WHERE tenant = ?
 """
 _OFFER = """
 UPDATE run SET mail = 1, calls = 1, due_set_at = ?1,
-    due = CASE WHEN owner IS NULL AND status <> 'paused' THEN min(ifnull(due, ?1), ?1) END
+    due = CASE WHEN owner IS NULL AND (status <> 'paused' OR ?4) THEN min(ifnull(due, ?1), ?1) ELSE due END
 WHERE tenant = ?2 AND run_id = ?3
 """
 _TERMINATE = """
@@ -209,4 +209,5 @@ def _deliver(writing: Writing, run: RunKey, message: Message, generation: int) -
         message.body,
     )
     writing.database.run(_ADD_MESSAGE, (run.tenant, run.run_id, *values))
-    writing.database.run(_OFFER, (writing.micros, run.tenant, run.run_id))
+    recalls = int(message.kind in RECALLS)
+    writing.database.run(_OFFER, (writing.micros, run.tenant, run.run_id, recalls))

@@ -124,6 +124,9 @@ class Bodies:
         )
         if here:
             self.check_rested(run, key, at)
+            self._check(
+                not run.paused, 0, "an attempt begins while the run is paused", run=key, at=at
+            )
         if kind == "step":
             # A step of somebody who does not know yet that he has lost the run is harmless; what he makes of it is refused.
             self._check(

@@ -31,6 +31,7 @@ from outlast.store.change import (
     RunChange,
     RunKey,
     StartRun,
+    Status,
     Terminate,
     Verdict,
     WorkerId,
@@ -165,6 +166,10 @@ class Invariants:
                     run=key,
                 )
             self.check(claimed.head.epoch == run.epoch + 1, 7, "an epoch was used twice", run=key)
+            if run.parked is Status.PAUSED:
+                recalled = run.unread_kinds() & {"resume", "cancel"}
+                self.check(recalled, 0, "a paused run was taken, and nobody resumed it", run=key)
+            run.parked = None
             run.owner, run.epoch = worker, claimed.head.epoch
 
     def loaded(self, key: RunKey) -> None:
@@ -312,6 +317,7 @@ class Invariants:
             run.rows.append(StampedRow(row, at))
 
     def _head(self, run: Run, change: RunChange) -> None:
+        key = change.run
         ends = bool(run.rows) and isinstance(from_row(run.rows[-1].row), _END)
         closes = change.head is not None and change.head.status.closed
         self.check(
@@ -324,6 +330,9 @@ class Invariants:
             )
         elif change.head is not None and change.head.release:
             run.let_go(self._clock.monotonic())
+            run.parked = change.head.status
+            paused = run.parked is Status.PAUSED
+            self.check(not paused or run.paused, 0, "parked as paused, and it is not", run=key)
         if run.owner is None:
             life = self.lives.get(change.worker)
             rests = life is None or self.bodies.rests(life.process, change.run)

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from outlast.journal.entry import EffectIntended, StampedRow
-from outlast.store.change import ApprovalPut, RunKey, WorkerId
+from outlast.store.change import ApprovalPut, RunKey, Status, WorkerId
 
 EDGE = 1e-6
 
@@ -102,6 +102,10 @@ class Run:
     last_signal: int = 0
     published: set[str] = field(default_factory=set[str])
     """Operations that published."""
+    paused: bool = False
+    """Whether its journal says that nothing may begin."""
+    parked: Status | None = None
+    """As what it was given back, until it is taken again."""
     left_over: set[str] = field(default_factory=set[str])
     """Keys of what was intended in generations that were terminated: whoever held them may not know yet."""
 
@@ -115,6 +119,7 @@ class Run:
         self.rows, self.intents, self.outcomes, self.done = [], {}, set(), set()
         self.attempted, self.fresh, self.doubts, self.failures = set(), set(), set(), {}
         self.lapses = 0
+        self.paused, self.parked = False, None
         self.resting, self.risky = {}, {}
         self.approvals, self.last_signal, self.published = {}, 0, set()
 
@@ -152,8 +157,13 @@ class Run:
 
     def unread(self) -> list[str]:
         """Return the accepted messages of this generation that were not consumed."""
-        return [
-            key[1]
-            for key, item in self.inbox.items()
-            if key[0] == max(self.generation, 1) and not item.consumed
-        ]
+        return [key[1] for key, _ in self._unread()]
+
+    def unread_kinds(self) -> set[str]:
+        """Return of which kinds there are such messages."""
+        return {item.kind for _, item in self._unread()}
+
+    def _unread(self) -> list[tuple[tuple[int, str], Item]]:
+        generation = max(self.generation, 1)
+        items = self.inbox.items()
+        return [(key, item) for key, item in items if key[0] == generation and not item.consumed]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import msgspec
@@ -91,6 +92,8 @@ class People:
         if plan.meddler:
             self._spawn(self._meddle(run_id))
             self._spawn(self._help(run_id, plan))
+        if plan.pause is not None:
+            self._spawn(self._pause(run_id, plan.pause, plan.resume))
         sending = self._spawn(self._send(run_id, plan))
         for seconds, end in ((plan.cancel, "cancel"), (plan.terminate, "terminate")):
             if seconds is not None:
@@ -105,6 +108,13 @@ class People:
             await sending
             if await self._start(run_id, plan, again=True):
                 self._spawn(self._send(run_id, plan))
+
+    async def _pause(self, run_id: str, after: float, seconds: float) -> None:
+        """Pause a run, and resume it, whatever became of it meanwhile."""
+        for wait, act in ((after, "pause"), (seconds, "resume")):
+            await asyncio.sleep(wait)
+            with contextlib.suppress(RunConflictError):
+                await self._persist(lambda act=act: getattr(self._handle(run_id), act)("a moment"))
 
     async def _intrude(self, run_id: str, plan: Plan) -> None:
         """Start other work under an id that is taken."""
@@ -155,13 +165,14 @@ class People:
         call = SHAPED(shape, f"{run_id}{'/again' if again else ''}")
         if_closed = "restart" if again else "attach"
 
+        timeout = None if plan.timeout is None else timedelta(seconds=plan.timeout)
         run = RunKey("default", run_id)
         before = self._sim.invariants.runs[run].generation if again else 0
 
         async def start(client: Client) -> None:
             # Whoever was not told what became of a restart looks first: one that came to be may have ended meanwhile.
             if not again or self._sim.invariants.runs[run].generation == before:
-                await client.start(call, id=run_id, if_closed=if_closed)
+                await client.start(call, id=run_id, if_closed=if_closed, timeout=timeout)
 
         try:
             if not (inside and await self._inside(start)):

@@ -25,6 +25,7 @@ from outlast.journal.entry import (
     EffectRefused,
     Entry,
     Published,
+    RunTimedOut,
     Started,
     Taken,
     from_row,
@@ -157,11 +158,14 @@ class _Audit:
         await self._check_approvals()
         self._check_cancel()
         await self._check_published()
+        self._check_timeout()
         allowed = {Status.COMPLETED}
         if self._plan.cancel is not None:
             allowed.add(Status.CANCELLED)
         if self._plan.terminate is not None:
             allowed.add(Status.TERMINATED)
+        if any(isinstance(one, RunTimedOut) for one in self._entries):
+            allowed.add(Status.FAILED)
         self._holds(head.status in allowed, 2, f"the run is {head.status}")
         last = self._entries[-1]
         if isinstance(last, Completed):
@@ -205,7 +209,7 @@ class _Audit:
             heard,
             self._plan.deciding.answer,
             self._scenario.fates.declined > 0,
-            any(one.harm in ("forth", "back") for one in self._scenario.disturbances),
+            self._jumps,
         )
         right = fits(self._plan.shape, value, f"{arguments['purpose']}/0", expect)
         self._holds(right, 2, f"the result is wrong: {value}")
@@ -287,7 +291,8 @@ class _Audit:
 
     def _check_cancel(self) -> None:
         """A run that goes on after it was cancelled ends as cancelled."""
-        asked = [at for one, at in self._journal if isinstance(one, CancelRequested)]
+        asks = CancelRequested | RunTimedOut
+        asked = [at for one, at in self._journal if isinstance(one, asks)]
         if any(isinstance(node, Stray) for _, node in nodes(self._plan.shape)):
             # Its outcome is waited for when the body has ended, and can be cancelled no more.
             return
@@ -296,6 +301,18 @@ class _Audit:
             later = [type(one) for one, at in self._journal if at > asked[0]]
             later = [kind for kind in later if kind in OUTCOMES]
             self._holds(not later, 5, f"went on after it was cancelled, as if it was not: {later}")
+
+    def _check_timeout(self) -> None:
+        """A run's time is over once, not before it is over, and a run without one takes as long as it likes."""
+        ends = [at for one, at in self._journal if isinstance(one, RunTimedOut)]
+        started, began = self._journal[0]
+        deadline = started.deadline(began) if isinstance(started, Started) else None
+        right = not ends or (deadline is not None and (ends[0] >= deadline or self._jumps))
+        self._holds(right and len(ends) < 2, 1, f"timed out at {ends}, and has until {deadline}")
+
+    @property
+    def _jumps(self) -> bool:
+        return any(one.harm in ("forth", "back") for one in self._scenario.disturbances)
 
 
 @contextmanager

@@ -78,6 +78,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         inside: Start, and send, through a worker's own client.
         stranger: Somebody starts other work under the same id, which must be refused.
         meddler: Somebody says what became of effects that are not in doubt, which must change nothing.
+        pause: Somebody pauses it then, and resumes it after `resume` seconds.
+        timeout: How long it may take.
     """
 
     shape: Shape
@@ -91,6 +93,9 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     cancel: float | None = None
     terminate: float | None = None
     restart: float | None = None
+    pause: float | None = None
+    resume: float = 5.0
+    timeout: float | None = None
 
 
 Harm: TypeAlias = Literal["kill", "freeze", "stall", "cut", "stop", "outage", "forth", "back"]
@@ -183,7 +188,7 @@ def draw(seed: int) -> Scenario:
     told = random.Random(f"told/{seed}")  # noqa: S311 - apart from the others, so that these stay as they are
     return Scenario(
         seed=seed,
-        plans=tuple(_telling(one, told) for one in plans),
+        plans=_controlled(seed, tuple(_telling(one, told) for one in plans)),
         disturbances=_disturbances(chance),
         faults=_faults(chance),
         fates=_fates(chance),
@@ -237,6 +242,20 @@ def _telling(plan: Plan, chance: random.Random) -> Plan:
         parts = tuple(Tell(one) if chance.random() < 0.5 else one for one in shape.parts)
         shape = replace(shape, parts=parts)
     return replace(plan, shape=Tell(shape))
+
+
+def _controlled(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Pause some runs, and give some of them a time in which to end; drawn apart, so that the rest of a seed stays what it was."""
+    chance = random.Random(f"control/{seed}")  # noqa: S311 - a seed must repeat
+    found: list[Plan] = []
+    for plan in plans:
+        kind = chance.random()
+        if kind < 0.15:
+            plan = replace(plan, pause=_seconds(chance, 10), resume=_seconds(chance, 20))
+        if 0.1 <= kind < 0.2:
+            plan = replace(plan, timeout=0.1 + _seconds(chance, 30))
+        found.append(plan)
+    return tuple(found)
 
 
 def _seconds(chance: random.Random, longest: float) -> float:

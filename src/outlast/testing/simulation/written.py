@@ -18,7 +18,9 @@ from outlast.journal.entry import (
     EffectRefused,
     Entry,
     MessageReceived,
+    PauseRequested,
     Published,
+    ResumeRequested,
     StepCompleted,
     StepFailed,
     TimerFired,
@@ -41,6 +43,8 @@ OUTCOMES = (
 _SAYS: dict[str, tuple[type[Entry], ...]] = {
     "signal": (MessageReceived,),
     "cancel": (CancelRequested,),
+    "pause": (PauseRequested,),
+    "resume": (ResumeRequested,),
     "decision": (ApprovalDecided,),
     "resolution": (
         *(EffectCompleted, EffectFailed, EffectCleared),
@@ -87,9 +91,19 @@ class Written:
         self._check(not left, 0, f"the rows of {left} are left behind", run=change.run)
 
     def _put(self, run: Run, change: RunChange, row: OperationPut) -> None:
-        """A failure is recorded with the time of the next attempt; without one, that attempt begins."""
+        """A failure is recorded with the time of the next attempt; without one, that attempt begins.
+
+        With the run given back the time alone may be written, of an effect that nobody has begun since it was last settled.
+        """
         known = run.failures.get(row.operation, 0)
         right = known + 1 if row.due_at else known
+        if row.due_at and row.failures == known:
+            released = change.head is not None and change.head.release
+            self._check(
+                released, 1, "it rests, and has not failed", run=change.run, at=row.operation
+            )
+            self._check_quiet(change.run, row.operation, row.name)
+            right = known
         self._check(
             row.failures == right,
             1,
@@ -116,6 +130,10 @@ class Written:
             run.outcomes.add(at)
             run.doubts.discard(at)
         match entry:
+            case PauseRequested():
+                run.paused = True
+            case ResumeRequested() | CancelRequested():
+                run.paused = False
             case EffectIntended():
                 self._intended(run, change, entry)
             case EffectCleared():
