@@ -15,6 +15,7 @@ from outlast.journal.entry import StampedRow
 from outlast.store.change import (
     ApprovalRow,
     Change,
+    MessageState,
     OperationPut,
     OutboxItem,
     RunHead,
@@ -110,6 +111,10 @@ class StoreReader(Protocol):
         self, run: RunKey, *, generation: int | None = None
     ) -> tuple[StampedRow, ...]:
         """Return the rows of one generation, by default the current one."""
+        ...
+
+    async def answer(self, run: RunKey, message_id: str) -> MessageState | None:
+        """Return what has become of an update; None when no generation of the run knows one of that id."""
         ...
 
     async def approvals(

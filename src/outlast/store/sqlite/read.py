@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from outlast.journal.entry import StampedRow
 from outlast.store.change import (
     ApprovalRow,
+    MessageState,
     OutboxItem,
     RunHead,
     RunKey,
@@ -59,6 +60,10 @@ WHERE {_OF_RUN} AND generation = ? AND consumed = 0 ORDER BY number
 _MAIL = f"""
 SELECT {MESSAGE} FROM message INDEXED BY message_unread
 WHERE {_OF_RUN} AND generation = (SELECT generation FROM run WHERE {_OF_RUN}) AND consumed = 0 ORDER BY number
+"""
+_ANSWER = f"""
+SELECT generation, consumed, answer FROM message INDEXED BY message_update
+WHERE {_OF_RUN} AND message_id = ? AND kind = 'update' ORDER BY generation DESC LIMIT 1
 """
 _APPROVALS = (
     f"SELECT {APPROVAL} FROM approval WHERE {_OF_RUN} AND generation = ? ORDER BY approval_id"
@@ -171,6 +176,13 @@ def mail(database: Database, run: RunKey) -> tuple[StampedMessage, ...]:
     key = (run.tenant, run.run_id)
     with naming("the run's mail", run.run_id):
         return tuple(message_of(row) for row in database.rows(_MAIL, (*key, *key)))
+
+
+def answer(database: Database, run: RunKey, message_id: str) -> MessageState | None:
+    """Return what has become of an update."""
+    with naming("the answer to an update", run.run_id):
+        row = database.row(_ANSWER, (run.tenant, run.run_id, message_id))
+        return None if row is None else MessageState(row[0], bool(row[1]), row[2])
 
 
 def approvals(
