@@ -16,6 +16,7 @@ from outlast.errors import (
     EffectOutsideWorkflowError,
     EncodeError,
     ForbiddenInWorkflowError,
+    InboxFullError,
     NonDeterminismError,
     NoWorkerWarning,
     OutlastError,
@@ -28,6 +29,8 @@ from outlast.errors import (
     StepFailedError,
     StoreError,
     StoreUnavailableError,
+    UpdateFailedError,
+    UpdateRejectedError,
     WorkflowFailedError,
 )
 from outlast.replay.context import RunInfo
@@ -35,6 +38,7 @@ from outlast.replay.ledger import Grant
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
 from outlast.workflows.call import Call
 from outlast.workflows.decorator import effect, step, workflow
+from outlast.workflows.handler import on_signal, on_update
 from outlast.workflows.inside import (
     approval,
     info,
@@ -45,7 +49,7 @@ from outlast.workflows.inside import (
     uuid4,
     wait_condition,
 )
-from outlast.workflows.message import Signal
+from outlast.workflows.message import Signal, Update
 
 __all__ = [
     "App",
@@ -65,6 +69,7 @@ __all__ = [
     "EncodeError",
     "ForbiddenInWorkflowError",
     "Grant",
+    "InboxFullError",
     "NoWorkerWarning",
     "NonDeterminismError",
     "NotApplied",
@@ -84,6 +89,9 @@ __all__ = [
     "StoreError",
     "StoreUnavailableError",
     "Unknown",
+    "Update",
+    "UpdateFailedError",
+    "UpdateRejectedError",
     "WorkflowFailedError",
     "approval",
     "attempt",
@@ -92,6 +100,8 @@ __all__ = [
     "idempotency_key",
     "info",
     "now",
+    "on_signal",
+    "on_update",
     "open",
     "random",
     "receive",

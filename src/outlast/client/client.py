@@ -13,13 +13,14 @@ import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast, overload
 
 from msgspec import Raw
 
 from outlast.client.approval import Approvals
 from outlast.client.handle import RunHandle
 from outlast.client.port import Port
+from outlast.client.update import check_accepted, result_of, signal_message, update_message
 from outlast.client.view import (
     RunStatus,
     not_found,
@@ -47,6 +48,9 @@ from outlast.store.change import (
     Change,
     Conflict,
     Fenced,
+    Message,
+    PutMessage,
+    Refused,
     RunHead,
     RunKey,
     StartRun,
@@ -58,8 +62,11 @@ from outlast.store.change import (
 from outlast.store.protocol import Store
 from outlast.workflows.call import Call
 from outlast.workflows.definition import Workflow
+from outlast.workflows.message import Signal, Update
 
 R = TypeVar("R")
+T = TypeVar("T")
+A = TypeVar("A")
 
 IfClosed: TypeAlias = Literal["attach", "refuse", "restart"]
 """What starting the id of a closed run means: look at that run, an error, or a new run under the same id."""
@@ -143,18 +150,7 @@ class Client:
                 `if_closed="refuse"`.
             EncodeError: An argument cannot be stored; nothing was written.
         """
-        given: Any = call
-        callee: Any = given.callee if isinstance(given, Call) else None
-        if isinstance(given, Call):
-            given.use()
-        if not isinstance(callee, Workflow):
-            raise DefinitionError(
-                f"{given!r} is not a call of a workflow",
-                hint=f"call it: write {given.name}(…)"
-                if isinstance(given, Workflow)
-                else "start what @workflow decorates, called: fix(finding)",
-            )
-        workflow = cast("Workflow[..., R]", callee)
+        workflow = _workflow_of(call)
         run = RunKey(self.tenant, check_run_id(id))
         arguments = workflow.arguments.encode(call.args, call.kwargs)
         seed = self._random.bits(16)
@@ -178,6 +174,167 @@ class Client:
                         f"the run was not started; the store answered {verdict}", run=run.run_id
                     )
         return RunHandle(self, run, workflow)
+
+    @overload
+    async def signal_with_start(
+        self,
+        call: Call[R],
+        signal: Signal[None],
+        *,
+        id: str,
+        message_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> RunHandle[R]: ...
+    @overload
+    async def signal_with_start(
+        self,
+        call: Call[R],
+        signal: Signal[T],
+        value: T,
+        *,
+        id: str,
+        message_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> RunHandle[R]: ...
+    @overload
+    async def signal_with_start(
+        self,
+        call: Call[R],
+        signal: str,
+        value: Any = ...,
+        *,
+        id: str,
+        message_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> RunHandle[R]: ...
+    async def signal_with_start(
+        self,
+        call: Call[R],
+        signal: Signal[Any] | str,
+        value: Any = None,
+        *,
+        id: str,
+        message_id: str = "",
+        if_closed: IfClosed = "attach",
+    ) -> RunHandle[R]:
+        """Send a message to a run, and start the run with it when there is none: one transaction, so that neither is without the other.
+
+        Args:
+            call: Of a workflow; its input counts only when a run is started.
+            signal: A `Signal`, or its name.
+            id: Of the run.
+            message_id: The same id again is the same message; random by default.
+            if_closed: What a closed run of this id means. It takes no message, so that `attach` and `refuse` are an error, unless it has
+                this message already.
+
+        Raises:
+            RunConflictError: The id belongs to a run of another workflow, or to a closed one; nothing was sent.
+            InboxFullError: The run has 10,000 messages that it has not taken in.
+            EncodeError: The value or an argument cannot be stored; nothing was written.
+
+        Example:
+            ```python
+            import asyncio
+
+            import outlast
+
+            ordered = outlast.Signal("ordered", str)
+
+            @outlast.workflow
+            async def collect(customer: str) -> list[str]:
+                return [await outlast.receive(ordered) for _ in range(2)]
+
+            async def main() -> None:
+                async with outlast.open("memory://") as app:
+                    for item in ("tea", "milk"):
+                        handle = await app.signal_with_start(
+                            collect("ann"), ordered, item, id="orders-of-ann", message_id=item
+                        )
+                    assert await handle.result() == ["tea", "milk"]
+
+            asyncio.run(main())
+            ```
+        """
+        message = signal_message(self, signal, value, message_id)
+        return await self._start_with(call, message, id, if_closed)
+
+    @overload
+    async def update_with_start(
+        self,
+        call: Call[Any],
+        update: Update[None, A],
+        *,
+        id: str,
+        update_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> A: ...
+    @overload
+    async def update_with_start(
+        self,
+        call: Call[Any],
+        update: Update[T, A],
+        value: T,
+        *,
+        id: str,
+        update_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> A: ...
+    @overload
+    async def update_with_start(
+        self,
+        call: Call[Any],
+        update: str,
+        value: Any = ...,
+        *,
+        id: str,
+        update_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> Any: ...
+    async def update_with_start(
+        self,
+        call: Call[Any],
+        update: Update[Any, Any] | str,
+        value: Any = None,
+        *,
+        id: str,
+        update_id: str = "",
+        if_closed: IfClosed = "attach",
+    ) -> Any:
+        """Send an update to a run, start the run with it when there is none, and return the update's result.
+
+        Args, and what is raised: those of `signal_with_start` and of `RunHandle.update`.
+
+        Example:
+            ```python
+            import asyncio
+
+            import outlast
+
+            order = outlast.Update("order", str, int)
+
+            @outlast.workflow
+            async def collect(customer: str) -> list[str]:
+                items: list[str] = []
+
+                def add(item: str) -> int:
+                    items.append(item)
+                    return len(items)
+
+                outlast.on_update(order, add)
+                await outlast.wait_condition(lambda: len(items) == 2)
+                return items
+
+            async def main() -> None:
+                async with outlast.open("memory://") as app:
+                    assert await app.update_with_start(collect("ann"), order, "tea", id="ann") == 1
+                    assert await app.update_with_start(collect("ann"), order, "milk", id="ann") == 2
+
+            asyncio.run(main())
+            ```
+        """
+        message = update_message(self, update, value, update_id)
+        handle = await self._start_with(call, message, id, if_closed)
+        return await result_of(self, RunKey(self.tenant, handle.id), update, message)
 
     async def run(
         self,
@@ -254,7 +411,7 @@ class Client:
                 waited = asyncio.get_running_loop().time() - began
                 if not said and waited >= _NO_WORKER_AFTER.total_seconds():
                     said = True
-                    await self._say_when_no_worker(head)
+                    await self.say_when_no_worker(head)
             return head
         finally:
             if unsubscribe is not None:
@@ -268,6 +425,39 @@ class Client:
         for woken in self._waiters.get(run, ()):
             woken.set()
 
+    async def _start_with(
+        self, call: Call[R], message: Message, id: str, if_closed: IfClosed
+    ) -> RunHandle[R]:
+        """Put a message into the inbox of a run, which is started with it when there is none."""
+        workflow = _workflow_of(call)
+        run = RunKey(self.tenant, check_run_id(id))
+        arguments = workflow.arguments.encode(call.args, call.kwargs)
+        seed = self._random.bits(16)
+        generation = 1
+        while True:
+            verdict = await self._bear(run, workflow, arguments, generation, seed, (message,))
+            match verdict:
+                case Applied():
+                    break
+                case Fenced():
+                    continue
+                case Conflict(head=head) if head is not None:
+                    if await self._is_ours(head, generation, seed):
+                        break
+                    generation = head.generation + 1
+                    if head.status.closed and if_closed == "restart":
+                        continue
+                    if head.workflow != workflow.name:
+                        raise _taken(head, f"the workflow {head.workflow}")
+                    verdict = await self.commit(PutMessage(run, message))
+                    if verdict == Refused("closed") and if_closed == "restart":
+                        continue
+                    check_accepted(verdict, run)
+                    break
+                case _:
+                    check_accepted(verdict, run)
+        return RunHandle(self, run, workflow)
+
     async def _bear(
         self,
         run: RunKey,
@@ -275,9 +465,12 @@ class Client:
         arguments: bytes,
         generation: int,
         seed: bytes,
+        messages: tuple[Message, ...] = (),
     ) -> Verdict:
         """Write the start; a caller who is cancelled meanwhile leaves no run behind that nobody moves."""
-        birth = asyncio.ensure_future(self._start(run, workflow, arguments, generation, seed))
+        birth = asyncio.ensure_future(
+            self._start(run, workflow, arguments, generation, seed, messages)
+        )
         self._births.add(birth)
         birth.add_done_callback(self._births.discard)
         return await asyncio.shield(birth)
@@ -289,6 +482,7 @@ class Client:
         arguments: bytes,
         generation: int,
         seed: bytes,
+        messages: tuple[Message, ...],
     ) -> Verdict:
         started = Started(
             name=workflow.name,
@@ -309,6 +503,7 @@ class Client:
             entries=rows,
             generation=generation,
             worker=owner,
+            messages=messages,
         )
         verdict = await self.commit(change)
         if isinstance(verdict, Applied) and owner is not None and self._birth is not None:
@@ -334,11 +529,7 @@ class Client:
             what = (
                 "other input" if head.workflow == workflow.name else f"the workflow {head.workflow}"
             )
-            raise RunConflictError(
-                f"the id is taken by a run with {what}",
-                run=head.run.run_id,
-                hint="an id stands for one event: derive it from what makes this work different",
-            )
+            raise _taken(head, what)
         if head.status.closed and if_closed == "refuse":
             raise RunConflictError(
                 f"a run of this id has ended as {head.status}",
@@ -347,7 +538,8 @@ class Client:
             )
         return True
 
-    async def _say_when_no_worker(self, head: RunHead) -> None:
+    async def say_when_no_worker(self, head: RunHead) -> None:
+        """Warn when no worker lives that could move the run."""
         if head.status not in {Status.READY, Status.RUNNING, Status.WAITING}:
             return
         workers = await self.store.workers()
@@ -401,6 +593,34 @@ class Runs:
             before=(before.created_at, before.run_id) if before else None,
         )
         return [status_of(head) for head in heads]
+
+
+def _workflow_of(call: Call[R]) -> Workflow[..., R]:
+    """Return the workflow that is called.
+
+    Raises:
+        DefinitionError: It is no call of a workflow.
+    """
+    given: Any = call
+    callee: Any = given.callee if isinstance(given, Call) else None
+    if isinstance(given, Call):
+        given.use()
+    if not isinstance(callee, Workflow):
+        raise DefinitionError(
+            f"{given!r} is not a call of a workflow",
+            hint=f"call it: write {given.name}(…)"
+            if isinstance(given, Workflow)
+            else "start what @workflow decorates, called: fix(finding)",
+        )
+    return cast("Workflow[..., R]", callee)
+
+
+def _taken(head: RunHead, what: str) -> RunConflictError:
+    return RunConflictError(
+        f"the id is taken by a run with {what}",
+        run=head.run.run_id,
+        hint="an id stands for one event: derive it from what makes this work different",
+    )
 
 
 def _fate_unknown() -> StoreUnavailableError:

@@ -16,6 +16,7 @@ _LIBRARY = {
     "condition.py": ("Conditions.",),
     "definition.py": ("Definition.", "Workflow.", "Step.", "Effect."),
     "executor.py": ("Executor.",),
+    "handler.py": ("Handlers.", "_result_of", "on_signal", "on_update"),
     "inside.py": ("sleep", "receive", "wait_condition", "approval", "_cover"),
     "ledger.py": ("EffectLedger.",),
     "locks.py": (

@@ -19,6 +19,7 @@ from outlast.replay.operation import (
     Operation,
     StepOperation,
     TimerOperation,
+    UpdateOperation,
     describe,
     name_of,
 )
@@ -58,10 +59,11 @@ class Agenda:
         """Whether the workflow gave the operation up."""
         return operation in self._abandoned
 
-    def open(self, operation: Operation, command: Command) -> None:
+    def open(self, operation: Operation, command: Command | None = None) -> None:
         """Note a new operation and what is to be done for it."""
         self._open[operation.operation] = operation
-        self.command(command)
+        if command is not None:
+            self.command(command)
 
     def command(self, command: Command) -> None:
         """Let this command stand for its operation, in place of an earlier one."""
@@ -89,9 +91,10 @@ class Agenda:
             self._forget(found)
 
     def abandon_all(self) -> None:
-        """Forget everything but the effects that are intended: the body has ended."""
+        """Forget everything but the effects that are intended, and the updates, which will be answered: the body has ended."""
         for found in list(self._open.values()):
-            if not (isinstance(found, EffectOperation) and found.intent is not None):
+            is_intended = isinstance(found, EffectOperation) and found.intent is not None
+            if not (is_intended or isinstance(found, UpdateOperation)):
                 self._forget(found)
 
     def take(self) -> list[Command]:

@@ -44,6 +44,8 @@ from outlast.journal.entry import (
     StepFailed,
     Taken,
     TimerFired,
+    UpdateAnswered,
+    UpdateReceived,
 )
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.replay.agenda import Agenda
@@ -62,12 +64,14 @@ from outlast.replay.condition import Conditions
 from outlast.replay.context import (
     ApprovalRequest,
     EffectRequest,
+    Handler,
     Request,
     RunInfo,
     StepRequest,
     current_context,
 )
 from outlast.replay.entropy import RunRandom
+from outlast.replay.handler import Handlers
 from outlast.replay.ledger import EffectLedger, grant_of, not_granted
 from outlast.replay.loop import TimerHandle, WorkflowLoop
 from outlast.replay.mailbox import Mailbox
@@ -122,8 +126,10 @@ class Machine:
         self._ledger = EffectLedger(run_id)
         self._agenda = Agenda(run_id, self._ledger)
         self._mailbox = Mailbox(self._loop)
+        self._handlers = Handlers(self._loop, self._agenda, self._mailbox, run_id)
         self._conditions = Conditions(self._loop)
         self._draws: dict[str, int] = {}
+        self._fate: Outcome | None = None
         self._outcome: Outcome | None = None
         self._finish_given = False
         self._closed: Outcome | None = None
@@ -137,7 +143,7 @@ class Machine:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What the body came to, recorded or not."""
+        """What the run came to, recorded or not: body and handlers have ended."""
         return self._outcome
 
     @property
@@ -153,6 +159,11 @@ class Machine:
     def awaited_signals(self) -> list[str]:
         """Names of the messages that the workflow waits for."""
         return self._mailbox.awaited
+
+    @property
+    def handled(self) -> tuple[list[str], list[str]]:
+        """Names of the signals and of the updates that have a handler."""
+        return self._handlers.signals, self._handlers.updates
 
     @property
     def pinned(self) -> int:
@@ -182,9 +193,9 @@ class Machine:
         for entry in turn:
             self._apply(entry)
             self._agenda.position += 1
-        # Workflow code cannot see an intent. If one let code run (a condition over the time, say), that code could give up an
-        # effect whose intent is the next entry of the same commit.
-        if not all(isinstance(entry, EffectIntended) for entry in turn):
+        # Workflow code cannot see an intent, nor an answer. If one let code run (a condition over the time, say), that code could
+        # give up an effect whose intent is the next entry of the same commit.
+        if not all(isinstance(entry, EffectIntended | UpdateAnswered) for entry in turn):
             self._run()
 
     def take_commands(self) -> list[Command]:
@@ -251,8 +262,13 @@ class Machine:
 
     async def receive(self, name: str, decode: Callable[[bytes], Any]) -> Any:
         """Wait for the next message of that name."""
+        self._handlers.check_receiver(name)
         message = await self._mailbox.receive(name)
         return decode(bytes(message.value))
+
+    def handle(self, handler: Handler) -> None:
+        """Handle the messages of a name, those that came before first."""
+        self._handlers.add(handler)
 
     async def wait_condition(self, predicate: Callable[[], bool]) -> None:
         """Wait until `predicate` is true; it is looked at after all messages of a turn were handled."""
@@ -373,15 +389,17 @@ class Machine:
                 if timer is not None:
                     self._agenda.close(timer.operation)
                     self._loop.fire(timer.handle)
-            case MessageReceived():
-                self._mailbox.put(entry)
+            case MessageReceived() | UpdateReceived():
+                self._handlers.deliver(entry)
+            case UpdateAnswered():
+                self._handlers.answered(entry)
             case ApprovalRequested():
                 self._apply_request(entry)
             case ApprovalDecided() | ApprovalExpired():
                 self._apply_decision(entry)
             case CancelRequested():
-                if self._root is not None and not self._root.done():
-                    self._root.cancel()
+                self._handlers.cancelled = True
+                self._cancel_code()
             case AlarmRaised():
                 pass
             case Completed() | Failed() | Cancelled():
@@ -503,14 +521,47 @@ class Machine:
             return
         try:
             self._run_until_idle()
+            while not self._loop.errors and self._settle(self._root):
+                self._run_until_idle()
         except (ForbiddenInWorkflowError, SystemExit) as error:
             # It spins; or it calls `sys.exit()`, which must end the run and not the worker.
-            self._end_body(Failed(failure=capture(error)))
+            self._end_code(Failed(failure=capture(error)))
             return
         if self._loop.errors:
-            self._end_body(Failed(failure=capture(self._loop.errors[0])))
-        elif self._root.done():
-            self._end_body(self._outcome_of(self._root))
+            self._end_code(Failed(failure=capture(self._loop.errors[0])))
+        elif self._fate is not None and self._root.done() and not self._handlers.running:
+            self._end_code(self._fate)
+
+    def _settle(self, root: asyncio.Task[Any]) -> bool:
+        """Note how body and handlers ended; True when that cancels what still runs.
+
+        A run comes to what its body comes to, unless a handler of a signal fails before: the first failure counts. What is being
+        handled when the body returns goes on; a failure cancels body and handlers, once.
+        """
+        ends: list[Outcome] = []
+        if root.done() and not self._handlers.closed:
+            self._handlers.closed = True
+            ends.append(self._outcome_of(root))
+        error = self._handlers.settle()
+        if error is not None:
+            ends.append(_end_by(error))
+        for end in ends:
+            if self._fate is None or isinstance(self._fate, Completed):
+                self._fate = end
+        failed = any(not isinstance(end, Completed) for end in ends)
+        return failed and self._cancel_code(again=False)
+
+    def _cancel_code(self, *, again: bool = True) -> bool:
+        """Cancel body and handlers, as an operator's cancel does; True when there is anything to cancel.
+
+        Args:
+            again: Also what was asked to stop already, and is cleaning up.
+        """
+        root = self._root
+        cancels = root is not None and not root.done() and (again or not root.cancelling())
+        if root is not None and cancels:
+            root.cancel()
+        return self._handlers.cancel(again=again) or cancels
 
     def _run_until_idle(self) -> None:
         self._loop.run_until_idle()
@@ -525,8 +576,9 @@ class Machine:
             self._loop.call_soon(look, context=self._context)
             self._loop.run_until_idle()
 
-    def _end_body(self, outcome: Outcome) -> None:
+    def _end_code(self, outcome: Outcome) -> None:
         self._outcome = outcome
+        self._handlers.end(_word(outcome))
         self._conditions.clear()
         self._loop.close()
         self._agenda.abandon_all()

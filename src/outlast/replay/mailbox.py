@@ -22,27 +22,38 @@ class Mailbox:
 
     def __init__(self, loop: TaskLoop) -> None:
         self._loop = loop
-        self._mail: dict[str, deque[MessageReceived]] = {}
+        self._mail: dict[str, deque[tuple[int, MessageReceived]]] = {}
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self.received: set[str] = set()
+        """Names for which somebody has ever waited."""
 
     @property
     def awaited(self) -> list[str]:
         """Names for which somebody waits."""
         return list(self._waiting)
 
-    def put(self, message: MessageReceived) -> None:
-        """Add a message, and wake who waits longest for one of its name."""
-        self._mail.setdefault(message.name, deque()).append(message)
+    def put(self, message: MessageReceived, number: int) -> None:
+        """Add a message, and wake who waits longest for one of its name.
+
+        Args:
+            number: Its place among the messages of the journal.
+        """
+        self._mail.setdefault(message.name, deque()).append((number, message))
         self._wake(message.name)
+
+    def take_all(self, name: str) -> list[tuple[int, MessageReceived]]:
+        """Return the messages of that name that nobody took, each with its number, and keep none."""
+        return list(self._mail.pop(name, ()))
 
     async def receive(self, name: str) -> MessageReceived:
         """Return the next message of that name; who waits longest is woken first."""
         if self._loop.evicting:
             await self._loop.create_future()
+        self.received.add(name)
         while name not in self._mail:
             await self._wait(name)
         queue = self._mail[name]
-        message = queue.popleft()
+        _, message = queue.popleft()
         if not queue:
             del self._mail[name]
         return message

@@ -37,6 +37,7 @@ from outlast.journal.entry import (
 )
 from outlast.replay.command import (
     Abandon,
+    AnswerUpdate,
     AwaitDecision,
     Finish,
     IntendEffect,
@@ -62,6 +63,7 @@ from outlast.store.change import (
     Status,
 )
 from outlast.store.protocol import RunImage
+from outlast.worker.answer import answering, with_last_answers
 from outlast.worker.bridge import RunLost
 from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deck import Deck
@@ -390,6 +392,8 @@ class Pilot:
                     self._pending_approvals.add(command.approval_id)
                 case Abandon():
                     self._abandon(command)
+                case AnswerUpdate():
+                    self.post(answering(command))
                 case Finish():
                     self._outcome = command.outcome
                 case RunStep() | IntendEffect() | SettleEffect() | RequestApproval():
@@ -473,11 +477,12 @@ class Pilot:
         proposals = in_order([*sifted.now, *(_too_late(one) for one in sifted.extra)])
         if not proposals:
             return False
-        change = self._change(proposals)
+        written = with_last_answers(proposals)
+        change = self._change(written)
         verdict = await self._deck.writer.submit(change)
         match verdict:
             case Applied():
-                await self._applied(change, proposals, verdict)
+                await self._applied(change, written, verdict)
                 self._ended = change.head is not None and change.head.status.closed
                 return change.head is not None and change.head.release
             case Refused():
@@ -614,9 +619,11 @@ class Pilot:
 
     async def _park(self, status: Status) -> None:
         reason = "in doubt" if status is Status.BLOCKED else ""
+        signals, updates = self._machine.handled
         note = {
             **self._waits.note(),
-            "signals": self._machine.awaited_signals,
+            "signals": [*self._machine.awaited_signals, *signals],
+            "updates": updates,
             "in_doubt": self._machine.in_doubt,
             "alarms": [f"{one.what} {one.about}".strip() for one in self._alarms.standing],
         }
