@@ -168,7 +168,7 @@ async def _look(client: Port, run: RunKey, message: Message) -> UpdateAnswered |
     ended = False
     while True:
         state = await client.store.answer(run, message.message_id)
-        if state is not None and state.answer is not None:
+        if state is not None and state.answered:
             return _answer_in(state.answer, run)
         if ended or state is None:
             break

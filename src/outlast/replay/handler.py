@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Raw
 
-from outlast.errors import DecodeError, DefinitionError, UpdateFailedError, UpdateRejectedError
+from outlast.errors import DecodeError, DefinitionError, RunConflictError, RunError
 from outlast.journal.entry import MessageReceived, OperationId, UpdateAnswered, UpdateReceived
 from outlast.journal.failure import capture
 from outlast.replay.agenda import Agenda
@@ -298,16 +298,16 @@ def unheard(message: UpdateReceived, ended_as: str) -> UpdateAnswered:
     Args:
         ended_as: How, in a word, as `completed`.
     """
-    error = UpdateRejectedError(
-        f"the run ended as {ended_as} before it handled the update {message.name!r}",
+    error = RunConflictError(
+        f"the run ended as {ended_as} before it handled the update",
         hint="nothing of it was done; send it to a run that is open",
     )
     return UpdateAnswered(message.message_id, message.name, failure=capture(error), rejected=True)
 
 
 def _interrupted(message: UpdateReceived, ended_as: str) -> UpdateAnswered:
-    error = UpdateFailedError(
-        f"the run ended as {ended_as} while it handled the update {message.name!r}",
+    error = RunError(
+        f"the run ended as {ended_as} while it handled the update",
         hint="part of it may have been done; see the run's journal",
     )
     return UpdateAnswered(message.message_id, message.name, failure=capture(error))

@@ -469,12 +469,13 @@ class MessageState(Struct, frozen=True):
     Args:
         generation: Of the run to which it belongs: the latest one that knows its id.
         consumed: Whether the run has taken it in.
-        answer: JSON of the `UpdateAnswered` entry, once there is one.
+        answer: JSON of the `UpdateAnswered` entry, where it is answered.
     """
 
     generation: Annotated[int, PLAIN]
     consumed: Annotated[bool, PLAIN]
-    answer: Annotated[bytes | None, PAYLOAD]
+    answered: Annotated[bool, PLAIN] = False
+    answer: Annotated[bytes, PAYLOAD] = b""
 
 
 class ApprovalRow(Struct, frozen=True):

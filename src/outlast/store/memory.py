@@ -552,7 +552,8 @@ class MemoryStore:
             if not found:
                 return None
             last = max(found, key=lambda item: item.generation)
-            return MessageState(last.generation, last.consumed, last.answer)
+            answered = last.answer is not None
+            return MessageState(last.generation, last.consumed, answered, last.answer or b"")
 
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None

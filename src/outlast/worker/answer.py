@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from outlast.errors import UpdateRejectedError
+from outlast.errors import DecodeError
 from outlast.journal.entry import NO_OPERATION, OperationId, UpdateAnswered, UpdateReceived
 from outlast.journal.failure import capture
 from outlast.replay.command import AnswerUpdate
@@ -39,8 +39,8 @@ def with_last_answers(proposals: Sequence[Proposal]) -> list[Proposal]:
 
 def unreadable(message: Message, why: str) -> Answer:
     """Return the answer to an update of which nothing can be read."""
-    error = UpdateRejectedError(
-        f"the update {message.name!r} could not be read: {why}",
+    error = DecodeError(
+        f"it could not be read: {why}",
         hint="send it with the version of Outlast that the workers run",
     )
     entry = UpdateAnswered(message.message_id, message.name, failure=capture(error), rejected=True)

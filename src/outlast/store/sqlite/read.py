@@ -182,7 +182,9 @@ def answer(database: Database, run: RunKey, message_id: str) -> MessageState | N
     """Return what has become of an update."""
     with naming("the answer to an update", run.run_id):
         row = database.row(_ANSWER, (run.tenant, run.run_id, message_id))
-        return None if row is None else MessageState(row[0], bool(row[1]), row[2])
+        if row is None:
+            return None
+        return MessageState(row[0], bool(row[1]), row[2] is not None, row[2] or b"")
 
 
 def approvals(

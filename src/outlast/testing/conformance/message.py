@@ -232,12 +232,12 @@ class MessageConformance:
         assert await bench.store.answer(head.run, "u1") is None
         await bench.apply(PutMessage(head.run, update("u1")))
         await bench.apply(PutMessage(head.run, update("u2")))
-        assert await bench.store.answer(head.run, "u1") == MessageState(1, False, None)
+        assert await bench.store.answer(head.run, "u1") == MessageState(1, False)
         early = following(head, answers=(Answer("u1", b"1"),))
         assert await bench.one(early) == Refused("answer", "u1")
         await bench.apply(following(head, consumed=("u1", "u2"), answers=(Answer("u1", b"1"),)))
-        assert await bench.store.answer(head.run, "u1") == MessageState(1, True, b"1")
-        assert await bench.store.answer(head.run, "u2") == MessageState(1, True, None)
+        assert await bench.store.answer(head.run, "u1") == MessageState(1, True, True, b"1")
+        assert await bench.store.answer(head.run, "u2") == MessageState(1, True)
         after = await bench.head(head.run)
         again = following(after, answers=(Answer("u1", b"2"),))
         assert await bench.one(again) == Refused("answer", "u1")
@@ -245,8 +245,8 @@ class MessageConformance:
         assert await bench.one(twice) == Refused("answer", "u2")
         assert await bench.head(head.run) == after
         await bench.apply(ending(after, answers=(Answer("u2", b""),)))
-        assert await bench.store.answer(head.run, "u1") == MessageState(1, True, b"1")
-        assert await bench.store.answer(head.run, "u2") == MessageState(1, True, b"")
+        assert await bench.store.answer(head.run, "u1") == MessageState(1, True, True, b"1")
+        assert await bench.store.answer(head.run, "u2") == MessageState(1, True, True, b"")
         await bench.apply(PutMessage(head.run, update("u2")))
 
     @scenario
@@ -272,9 +272,9 @@ class MessageConformance:
         await bench.apply(PutMessage(head.run, update("u1")))
         await bench.apply(ending(head, consumed=("u1",), answers=(Answer("u1", b"1"),)))
         await bench.start(generation=2, worker=WorkerId("w1"))
-        assert await bench.store.answer(head.run, "u1") == MessageState(1, True, b"1")
+        assert await bench.store.answer(head.run, "u1") == MessageState(1, True, True, b"1")
         await bench.apply(PutMessage(head.run, update("u1")))
-        assert await bench.store.answer(head.run, "u1") == MessageState(2, False, None)
+        assert await bench.store.answer(head.run, "u1") == MessageState(2, False)
 
     @scenario
     async def test_start_with_messages(self, bench: Bench) -> None:
@@ -293,7 +293,7 @@ class MessageConformance:
         ]
         assert (await bench.head(run)).mail
         assert await bench.apply(sending(run)) == Applied(started.at)
-        assert await bench.store.answer(run, "u1") == MessageState(1, False, None)
+        assert await bench.store.answer(run, "u1") == MessageState(1, False)
 
     @scenario
     async def test_start_that_is_not_applied_brings_no_messages(self, bench: Bench) -> None:
