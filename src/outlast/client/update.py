@@ -165,18 +165,11 @@ async def _look(client: Port, run: RunKey, message: Message) -> UpdateAnswered |
     Raises:
         RunConflictError: There will be none.
     """
-    ended = False
-    while True:
-        state = await client.store.answer(run, message.message_id)
-        if state is not None and state.answered:
-            return _answer_in(state.answer, run)
-        if ended or state is None:
-            break
-        head = await client.head(run)
-        if not head.status.closed and head.generation == state.generation:
-            return None
-        # It may have been answered, or have moved on with the run, between the two looks.
-        ended = True
+    state = await client.store.answer(run, message.message_id)
+    if state is not None and state.answered:
+        return _answer_in(state.answer, run)
+    if state is not None and not state.over:
+        return None
     raise RunConflictError(
         f"the run was terminated before it answered the update {message.name!r}",
         run=run.run_id,

@@ -55,6 +55,11 @@ class Agenda:
         """Return the open effects, oldest first."""
         return [one for one in self._open.values() if isinstance(one, EffectOperation)]
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything is open whose outcome could wake the code."""
+        return any(not isinstance(one, UpdateOperation) for one in self._open.values())
+
     def is_abandoned(self, operation: OperationId) -> bool:
         """Whether the workflow gave the operation up."""
         return operation in self._abandoned

@@ -61,8 +61,8 @@ class Handlers:
         self._running: dict[WorkflowTask[Any], UpdateOperation | None] = {}
         self._misfit: DecodeError | None = None
         self._ended_as = ""
-        self.closed = False
-        """The body has ended: what is being handled goes on, and nothing more is begun."""
+        self._is_given_up = False
+        self._is_left = False
         self.cancelled = False
         """The run was asked to stop."""
 
@@ -77,9 +77,14 @@ class Handlers:
         return list(self._updates)
 
     @property
-    def running(self) -> list[WorkflowTask[Any]]:
-        """The tasks of messages that are being handled."""
-        return list(self._running)
+    def closed(self) -> bool:
+        """Whether the body has ended: what is being handled goes on, and nothing more is begun."""
+        return bool(self._ended_as)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no handler is waited for."""
+        return self._is_left or not self._running
 
     def add(self, handler: Handler) -> None:
         """Let the workflow handle the messages of a name, and begin with those that came before.
@@ -183,22 +188,41 @@ class Handlers:
                 first = first or task.exception()
         return first
 
-    def end(self, ended_as: str) -> None:
-        """Answer every update that is left: the run has ended.
+    def close(self, ended_as: str) -> None:
+        """Begin nothing more: the body has ended. Updates that nobody handles are rejected.
 
         Args:
-            ended_as: In a word, as `completed`.
+            ended_as: How, in a word, as `completed`.
+        """
+        if self.closed:
+            return
+        self._ended_as = ended_as
+        handled = [update for update in self._running.values() if update is not None]
+        for update in self._unanswered.values():
+            if update.answer is None and update not in handled:
+                self._answer(update, self._unheard(update.message))
+        self._early.clear()
+
+    def give_up(self) -> bool:
+        """Cancel what nothing can wake any more, once; what waits on after that is left. True when code is to run for it."""
+        if not self._is_given_up:
+            self._is_given_up = True
+            return self.cancel(again=True)
+        self._is_left = True
+        return False
+
+    def end(self, ended_as: str) -> None:
+        """Answer every update that is left: no code of the run runs any more.
+
+        Args:
+            ended_as: How the run ended, in a word.
         """
         self.settle()
-        self.closed = True
-        self._ended_as = ended_as
+        self.close(ended_as)
         for update in self._running.values():
             if update is not None:
-                self._answer(update, _interrupted(update.message, ended_as))
+                self._answer(update, _failed(update.message, self._interrupted(ended_as)))
         self._running.clear()
-        for update in self._unanswered.values():
-            if update.answer is None:
-                self._answer(update, unheard(update.message, ended_as))
 
     # One message
 
@@ -207,9 +231,9 @@ class Handlers:
         self._unanswered[message.message_id] = update
         self._agenda.open(update)
         registered = self._updates.get(message.name)
-        if self._ended_as:
-            self._answer(update, unheard(message, self._ended_as))
-        elif registered is None or self.closed:
+        if self.closed:
+            self._answer(update, self._unheard(message))
+        elif registered is None:
             self._early.setdefault(message.name, []).append(update)
         else:
             self._begin_update(update, registered)
@@ -242,9 +266,7 @@ class Handlers:
             value = handler.decode(bytes(message.value))
             self._validate(handler, value)
         except Exception as error:  # noqa: BLE001 - whatever a validator raises is its no
-            return UpdateAnswered(
-                message.message_id, message.name, failure=capture(error), rejected=True
-            )
+            return _failed(message, error, rejected=True)
         result = await _result_of(handler.call(value))
         encoded = Raw(handler.encode(result))
         return UpdateAnswered(message.message_id, message.name, value=encoded)
@@ -263,25 +285,36 @@ class Handlers:
             )
 
     def _answer_of(self, task: WorkflowTask[Any], message: UpdateReceived) -> UpdateAnswered:
-        error: BaseException | None
         if task.cancelled():
-            error = CancelledError(
-                "the run was cancelled" if self.cancelled else "the handler was cancelled"
-            )
-        else:
-            error = task.exception()
-        if error is None:
-            return task.result()
-        return UpdateAnswered(
-            message.message_id,
-            message.name,
-            failure=capture(error),
-            cancelled=task.cancelled() and self.cancelled,
-        )
+            return _failed(message, CancelledError(self._why()), cancelled=self.cancelled)
+        error = task.exception()
+        return task.result() if error is None else _failed(message, error)
+
+    def _why(self) -> str:
+        if self.cancelled:
+            return "the run was cancelled"
+        if self._is_given_up:
+            return f"the workflow {_verb(self._ended_as)}, and nothing was left that could wake the handler"
+        return "the handler was cancelled"
 
     def _answer(self, update: UpdateOperation, answer: UpdateAnswered) -> None:
         update.answer = answer
         self._agenda.command(AnswerUpdate(operation=update.operation, answer=answer))
+
+    def _unheard(self, message: UpdateReceived) -> UpdateAnswered:
+        error = RunConflictError(
+            f"the workflow {_verb(self._ended_as)} before it handled the update",
+            run=self._run_id,
+            hint="nothing of it was done; send it to a run that is open",
+        )
+        return _failed(message, error, rejected=True)
+
+    def _interrupted(self, ended_as: str) -> RunError:
+        return RunError(
+            f"the run {_verb(ended_as)} while it handled the update",
+            run=self._run_id,
+            hint="part of it may have been done; see the run's journal",
+        )
 
     def _twice(self, handler: Handler, what: str) -> DefinitionError:
         kind = "signal" if isinstance(handler, SignalHandler) else "update"
@@ -292,25 +325,24 @@ class Handlers:
         )
 
 
-def unheard(message: UpdateReceived, ended_as: str) -> UpdateAnswered:
-    """Return the answer to an update that no handler has begun when its run ends.
-
-    Args:
-        ended_as: How, in a word, as `completed`.
-    """
-    error = RunConflictError(
-        f"the run ended as {ended_as} before it handled the update",
-        hint="nothing of it was done; send it to a run that is open",
+def _failed(
+    message: UpdateReceived,
+    error: BaseException,
+    *,
+    rejected: bool = False,
+    cancelled: bool = False,
+) -> UpdateAnswered:
+    return UpdateAnswered(
+        message.message_id,
+        message.name,
+        failure=capture(error),
+        rejected=rejected,
+        cancelled=cancelled,
     )
-    return UpdateAnswered(message.message_id, message.name, failure=capture(error), rejected=True)
 
 
-def _interrupted(message: UpdateReceived, ended_as: str) -> UpdateAnswered:
-    error = RunError(
-        f"the run ended as {ended_as} while it handled the update",
-        hint="part of it may have been done; see the run's journal",
-    )
-    return UpdateAnswered(message.message_id, message.name, failure=capture(error))
+def _verb(ended_as: str) -> str:
+    return "was cancelled" if ended_as == "cancelled" else ended_as
 
 
 def _word(answer: UpdateAnswered) -> str:

@@ -529,19 +529,19 @@ class Machine:
             return
         if self._loop.errors:
             self._end_code(Failed(failure=capture(self._loop.errors[0])))
-        elif self._fate is not None and self._root.done() and not self._handlers.running:
+        elif self._fate is not None and self._root.done() and self._handlers.ended:
             self._end_code(self._fate)
 
     def _settle(self, root: asyncio.Task[Any]) -> bool:
         """Note how body and handlers ended; True when that cancels what still runs.
 
         A run comes to what its body comes to, unless a handler of a signal fails before: the first failure counts. What is being
-        handled when the body returns goes on; a failure cancels body and handlers, once.
+        handled when the body returns goes on as long as anything can wake it; a failure cancels body and handlers, once.
         """
         ends: list[Outcome] = []
         if root.done() and not self._handlers.closed:
-            self._handlers.closed = True
             ends.append(self._outcome_of(root))
+            self._handlers.close(_word(ends[0]))
         error = self._handlers.settle()
         if error is not None:
             ends.append(_end_by(error))
@@ -549,7 +549,10 @@ class Machine:
             if self._fate is None or isinstance(self._fate, Completed):
                 self._fate = end
         failed = any(not isinstance(end, Completed) for end in ends)
-        return failed and self._cancel_code(again=False)
+        if failed and self._cancel_code(again=False):
+            return True
+        stuck = root.done() and not self._handlers.ended and not self._agenda.waits
+        return stuck and self._handlers.give_up()
 
     def _cancel_code(self, *, again: bool = True) -> bool:
         """Cancel body and handlers, as an operator's cancel does; True when there is anything to cancel.

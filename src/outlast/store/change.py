@@ -469,11 +469,13 @@ class MessageState(Struct, frozen=True):
     Args:
         generation: Of the run to which it belongs: the latest one that knows its id.
         consumed: Whether the run has taken it in.
+        over: Whether that run has ended; then there is an answer, or there will be none.
         answer: JSON of the `UpdateAnswered` entry, where it is answered.
     """
 
     generation: Annotated[int, PLAIN]
     consumed: Annotated[bool, PLAIN]
+    over: Annotated[bool, PLAIN] = False
     answered: Annotated[bool, PLAIN] = False
     answer: Annotated[bytes, PAYLOAD] = b""
 

@@ -552,8 +552,14 @@ class MemoryStore:
             if not found:
                 return None
             last = max(found, key=lambda item: item.generation)
-            answered = last.answer is not None
-            return MessageState(last.generation, last.consumed, answered, last.answer or b"")
+            head = self._runs[run].head if run in self._runs else None
+            return MessageState(
+                last.generation,
+                last.consumed,
+                over=head is not None and (head.status.closed or head.generation > last.generation),
+                answered=last.answer is not None,
+                answer=last.answer or b"",
+            )
 
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None

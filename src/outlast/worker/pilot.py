@@ -33,6 +33,7 @@ from outlast.journal.entry import (
     StampedRow,
     Started,
     Taken,
+    UpdateReceived,
     from_row,
 )
 from outlast.replay.command import (
@@ -63,7 +64,7 @@ from outlast.store.change import (
     Status,
 )
 from outlast.store.protocol import RunImage
-from outlast.worker.answer import answering, with_last_answers
+from outlast.worker.answer import answering
 from outlast.worker.bridge import RunLost
 from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deck import Deck
@@ -348,13 +349,18 @@ class Pilot:
             self._wake.clear()
             self._sort_commands()
             await self._gather()
-            if self._outcome is not None and not any(one.head for one in self._proposals):
+            if self._outcome is not None and self._may_end():
                 self.post(ending(self._outcome))
             if self._proposals:
                 if await self._commit():
                     return
             elif await self._act_or_wait():
                 return
+
+    def _may_end(self) -> bool:
+        """Whether the end can be written: once, and not beside an update, whose answer the machine has yet to give."""
+        is_update = (isinstance(one.entry, UpdateReceived) for one in self._proposals)
+        return not any(one.head for one in self._proposals) and not any(is_update)
 
     async def _act_or_wait(self) -> bool:
         """Do what there is to do when nothing is to be written; True when the run was given back."""
@@ -477,12 +483,11 @@ class Pilot:
         proposals = in_order([*sifted.now, *(_too_late(one) for one in sifted.extra)])
         if not proposals:
             return False
-        written = with_last_answers(proposals)
-        change = self._change(written)
+        change = self._change(proposals)
         verdict = await self._deck.writer.submit(change)
         match verdict:
             case Applied():
-                await self._applied(change, written, verdict)
+                await self._applied(change, proposals, verdict)
                 self._ended = change.head is not None and change.head.status.closed
                 return change.head is not None and change.head.release
             case Refused():

@@ -212,7 +212,13 @@ async def two_update_handlers():
 
 @pytest.mark.parametrize(
     "body",
-    [handler_then_receive, receive_then_handler, receives_beside, two_handlers, two_update_handlers],
+    [
+        handler_then_receive,
+        receive_then_handler,
+        receives_beside,
+        two_handlers,
+        two_update_handlers,
+    ],
 )
 def test_a_name_has_one_handler_or_is_received(drive, body):
     """Anything else is an error of the workflow, which names the message."""
@@ -297,31 +303,93 @@ def test_a_handler_in_progress_goes_on_when_the_body_returns(drive):
 
 
 def test_nothing_is_begun_when_the_body_has_ended(drive):
-    """Messages that come while a handler is in progress wait, and an update among them is rejected at the end."""
+    """What comes while a handler is in progress is not handled: updates are rejected at once, also those that waited for a handler."""
     seen = []
 
     async def handle(n):
         seen.append(n)
         await work(n)
         outlast.on_update(shut, lambda _: None)
+        return n
 
     async def body():
         outlast.on_update(add, handle)
         outlast.on_signal(go, seen.append)
-        await outlast.wait_condition(lambda: seen)
+        await outlast.receive(stop)
 
     run = drive(body)
-    run.deliver(run.update("add", 1))
-    run.deliver(run.message("go", 2), run.update("add", 3), run.update("shut", None))
+    run.deliver(run.update("shut", None), run.update("add", 1))
     assert run.answers() == {}
-    run.done("m1:1")
+    run.deliver(run.message("stop", 0))
     answers = run.answers()
+    run.deliver(run.message("go", 2), run.update("add", 3))
+    answers |= run.answers()
+    run.done("m2:1")
+    assert run.answers() == {"m2": 1}
     assert seen == [1]
-    assert answers["m1"][:2] == ("failed", "EncodeError")  # the handler returned None
-    for message in ("m3", "m4"):
-        word, kind, text = answers[message]
+    assert answers.keys() == {"m1", "m5"}
+    for word, kind, text in answers.values():
         assert (word, kind) == ("rejected", "RunConflictError")
-        assert "ended as completed before" in text
+        assert "the workflow completed before" in text
+    assert isinstance(run.machine.outcome, Completed)
+
+
+@pytest.mark.parametrize("wait", ["condition", "receive", "lock"])
+def test_a_handler_that_nothing_can_wake_is_cancelled_when_the_body_has_ended(drive, wait):
+    """Not before another handler has ended that might have woken it; it may clean up, and the run ends."""
+    cleaned = []
+
+    async def body():
+        lock = asyncio.Lock()
+
+        async def handle(n):
+            if n == 1:
+                return await work(n)
+            try:
+                async with lock:
+                    await {"condition": forever, "receive": lambda: outlast.receive(go)}[wait]()
+            finally:
+                await work(n)
+                cleaned.append(n)
+
+        if wait == "lock":
+            await lock.acquire()
+        outlast.on_update(add, handle)
+        await outlast.receive(stop)
+
+    run = drive(body)
+    run.deliver(run.update("add", 1), run.update("add", 2), run.message("stop", 0))
+    assert run.machine.outcome is None
+    assert steps(run) == ["m1:1"]
+    run.done("m1:1", 7)
+    run.done("m2:1")
+    answers = run.answers()
+    assert (cleaned, answers["m1"]) == ([2], 7)
+    assert answers["m2"][:2] == ("failed", "CancelledError")
+    assert "the workflow completed, and nothing was left that could wake" in answers["m2"][2]
+    assert isinstance(run.machine.outcome, Completed)
+
+
+def test_a_handler_that_will_not_end_is_left(drive):
+    """It swallows the cancel and waits on, and nothing can wake it: the run ends without it, and its sender is told."""
+    told = []
+
+    async def handle(n):
+        while True:
+            try:
+                await forever()
+            except asyncio.CancelledError:
+                told.append(n)
+
+    async def body():
+        outlast.on_update(add, handle)
+        await outlast.receive(stop)
+
+    run = drive(body)
+    run.deliver(run.update("add", 1), run.message("stop", 0))
+    assert told == [1]
+    assert run.answers()["m1"][:2] == ("failed", "RunError")
+    assert isinstance(run.machine.outcome, Completed)
 
 
 def test_an_exception_of_a_signals_handler_fails_the_run(drive):
@@ -456,7 +524,7 @@ def test_an_update_that_a_cancel_ends_is_answered_as_cancelled(drive):
     answers = run.answers()
     assert answers["m1"] == ("cancelled", "CancelledError", "the run was cancelled")
     assert answers["m2"][0] == "rejected"
-    assert "ended as cancelled" in answers["m2"][2]
+    assert "the workflow was cancelled before" in answers["m2"][2]
 
 
 def test_an_update_that_a_failing_body_ends_has_failed(drive):
@@ -498,7 +566,7 @@ def test_an_end_without_clean_up_answers_everything(drive, kind):
     answers = run.answers()
     assert answers["m2"] == 22
     assert answers["m1"][:2] == ("failed", "RunError")
-    assert "ended as failed while" in answers["m1"][2]
+    assert "the run failed while" in answers["m1"][2]
     assert answers["m3"][0] == "failed"
     assert answers["m4"][0] == "rejected"
     assert isinstance(run.machine.outcome, Failed)

@@ -62,7 +62,8 @@ SELECT {MESSAGE} FROM message INDEXED BY message_unread
 WHERE {_OF_RUN} AND generation = (SELECT generation FROM run WHERE {_OF_RUN}) AND consumed = 0 ORDER BY number
 """
 _ANSWER = f"""
-SELECT generation, consumed, answer FROM message INDEXED BY message_update
+SELECT generation, consumed, answer, (SELECT NOT open OR generation > message.generation FROM run WHERE {_OF_RUN})
+FROM message INDEXED BY message_update
 WHERE {_OF_RUN} AND message_id = ? AND kind = 'update' ORDER BY generation DESC LIMIT 1
 """
 _APPROVALS = (
@@ -181,10 +182,14 @@ def mail(database: Database, run: RunKey) -> tuple[StampedMessage, ...]:
 def answer(database: Database, run: RunKey, message_id: str) -> MessageState | None:
     """Return what has become of an update."""
     with naming("the answer to an update", run.run_id):
-        row = database.row(_ANSWER, (run.tenant, run.run_id, message_id))
+        key = (run.tenant, run.run_id)
+        row = database.row(_ANSWER, (*key, *key, message_id))
         if row is None:
             return None
-        return MessageState(row[0], bool(row[1]), row[2] is not None, row[2] or b"")
+        generation, consumed, told, over = row
+        return MessageState(
+            generation, bool(consumed), bool(over), answered=told is not None, answer=told or b""
+        )
 
 
 def approvals(

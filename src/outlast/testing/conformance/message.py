@@ -232,12 +232,12 @@ class MessageConformance:
         assert await bench.store.answer(head.run, "u1") is None
         await bench.apply(PutMessage(head.run, update("u1")))
         await bench.apply(PutMessage(head.run, update("u2")))
-        assert await bench.store.answer(head.run, "u1") == MessageState(1, False)
+        assert await bench.store.answer(head.run, "u1") == MessageState(1, consumed=False)
         early = following(head, answers=(Answer("u1", b"1"),))
         assert await bench.one(early) == Refused("answer", "u1")
         await bench.apply(following(head, consumed=("u1", "u2"), answers=(Answer("u1", b"1"),)))
-        assert await bench.store.answer(head.run, "u1") == MessageState(1, True, True, b"1")
-        assert await bench.store.answer(head.run, "u2") == MessageState(1, True)
+        assert await bench.store.answer(head.run, "u1") == answered(1, b"1")
+        assert await bench.store.answer(head.run, "u2") == MessageState(1, consumed=True)
         after = await bench.head(head.run)
         again = following(after, answers=(Answer("u1", b"2"),))
         assert await bench.one(again) == Refused("answer", "u1")
@@ -245,8 +245,8 @@ class MessageConformance:
         assert await bench.one(twice) == Refused("answer", "u2")
         assert await bench.head(head.run) == after
         await bench.apply(ending(after, answers=(Answer("u2", b""),)))
-        assert await bench.store.answer(head.run, "u1") == MessageState(1, True, True, b"1")
-        assert await bench.store.answer(head.run, "u2") == MessageState(1, True, True, b"")
+        assert await bench.store.answer(head.run, "u1") == answered(1, b"1", over=True)
+        assert await bench.store.answer(head.run, "u2") == answered(1, b"", over=True)
         await bench.apply(PutMessage(head.run, update("u2")))
 
     @scenario
@@ -272,9 +272,24 @@ class MessageConformance:
         await bench.apply(PutMessage(head.run, update("u1")))
         await bench.apply(ending(head, consumed=("u1",), answers=(Answer("u1", b"1"),)))
         await bench.start(generation=2, worker=WorkerId("w1"))
-        assert await bench.store.answer(head.run, "u1") == MessageState(1, True, True, b"1")
+        assert await bench.store.answer(head.run, "u1") == answered(1, b"1", over=True)
         await bench.apply(PutMessage(head.run, update("u1")))
-        assert await bench.store.answer(head.run, "u1") == MessageState(2, False)
+        assert await bench.store.answer(head.run, "u1") == MessageState(2, consumed=False)
+
+    @scenario
+    async def test_update_of_a_run_that_is_over(self, bench: Bench) -> None:
+        """Nobody will answer what was left by a termination, before and after the id is used again; what comes early is not over."""
+        run = RunKey("default", "run")
+        await bench.apply(PutMessage(run, update("u0"), early=True))
+        assert await bench.store.answer(run, "u0") == MessageState(1, consumed=False)
+        await bench.start()
+        await bench.apply(PutMessage(run, update("u1")))
+        await bench.apply(Terminate(run, by="alice", reason="enough"))
+        unanswered = MessageState(1, consumed=False, over=True)
+        assert await bench.store.answer(run, "u1") == unanswered
+        await bench.start(generation=2)
+        assert await bench.store.answer(run, "u1") == unanswered
+        assert await bench.store.answer(run, "u0") == unanswered
 
     @scenario
     async def test_start_with_messages(self, bench: Bench) -> None:
@@ -293,7 +308,7 @@ class MessageConformance:
         ]
         assert (await bench.head(run)).mail
         assert await bench.apply(sending(run)) == Applied(started.at)
-        assert await bench.store.answer(run, "u1") == MessageState(1, False)
+        assert await bench.store.answer(run, "u1") == MessageState(1, consumed=False)
 
     @scenario
     async def test_start_that_is_not_applied_brings_no_messages(self, bench: Bench) -> None:
@@ -342,3 +357,8 @@ class MessageConformance:
 def update(message_id: str) -> Message:
     """Return an update."""
     return Message(message_id, MessageKind.UPDATE, "go", "alice", b'"hi"')
+
+
+def answered(generation: int, answer: bytes, *, over: bool = False) -> MessageState:
+    """Return the state of an update that has its answer."""
+    return MessageState(generation, consumed=True, over=over, answered=True, answer=answer)
