@@ -193,6 +193,7 @@ class Machine:
         for entry in turn:
             self._apply(entry)
             self._agenda.position += 1
+        self._mailbox.wake()
         # Workflow code cannot see an intent, nor an answer. If one let code run (a condition over the time, say), that code could
         # give up an effect whose intent is the next entry of the same commit.
         if not all(isinstance(entry, EffectIntended | UpdateAnswered) for entry in turn):

@@ -24,6 +24,7 @@ class Mailbox:
         self._loop = loop
         self._mail: dict[str, deque[tuple[int, MessageReceived]]] = {}
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._new: list[str] = []
         self.received: set[str] = set()
         """Names for which somebody has ever waited."""
 
@@ -33,13 +34,22 @@ class Mailbox:
         return list(self._waiting)
 
     def put(self, message: MessageReceived, number: int) -> None:
-        """Add a message, and wake who waits longest for one of its name.
+        """Add a message; nobody is woken yet.
 
         Args:
             number: Its place among the messages of the journal.
         """
         self._mail.setdefault(message.name, deque()).append((number, message))
-        self._wake(message.name)
+        self._new.append(message.name)
+
+    def wake(self) -> None:
+        """Wake for each new message who waits longest for one of its name.
+
+        To be called when all messages of a turn were handed out: what they are handled by runs before what receives.
+        """
+        names, self._new = self._new, []
+        for name in names:
+            self._wake(name)
 
     def take_all(self, name: str) -> list[tuple[int, MessageReceived]]:
         """Return the messages of that name that nobody took, each with its number, and keep none."""

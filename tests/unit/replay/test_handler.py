@@ -97,6 +97,20 @@ def test_all_messages_of_a_turn_are_handled_before_an_event_wakes_the_body(drive
     assert run.result() == [1, 2, 3]
 
 
+def test_all_messages_of_a_turn_are_handled_before_one_of_them_is_received(drive):
+    """The body that receives the last word has seen what came with it, before it and after."""
+    seen = []
+
+    async def body():
+        outlast.on_signal(go, seen.append)
+        await outlast.receive(stop)
+        return list(seen)
+
+    run = drive(body)
+    run.deliver(run.message("go", 1), run.message("stop", 0), run.message("go", 2))
+    assert run.result() == [1, 2]
+
+
 def test_a_handler_may_await_whatever_the_body_may(drive):
     """Steps, timers, tasks, conditions; operations are numbered below the message's place in the journal."""
     done = []
