@@ -16,6 +16,7 @@ from outlast.errors import (
     EffectOutsideWorkflowError,
     EncodeError,
     ForbiddenInWorkflowError,
+    InboxFullError,
     NonDeterminismError,
     NoWorkerWarning,
     OutlastError,
@@ -29,6 +30,8 @@ from outlast.errors import (
     StepFailedError,
     StoreError,
     StoreUnavailableError,
+    UpdateFailedError,
+    UpdateRejectedError,
     WorkflowFailedError,
 )
 from outlast.portal import Portal
@@ -37,6 +40,7 @@ from outlast.replay.ledger import Grant
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
 from outlast.workflows.call import Call
 from outlast.workflows.decorator import effect, step, workflow
+from outlast.workflows.handler import on_signal, on_update
 from outlast.workflows.inside import (
     approval,
     info,
@@ -48,7 +52,7 @@ from outlast.workflows.inside import (
     uuid4,
     wait_condition,
 )
-from outlast.workflows.message import Signal
+from outlast.workflows.message import Signal, Update
 from outlast.workflows.query import Query, on_query
 
 __all__ = [
@@ -70,6 +74,7 @@ __all__ = [
     "Explanation",
     "ForbiddenInWorkflowError",
     "Grant",
+    "InboxFullError",
     "NoWorkerWarning",
     "NonDeterminismError",
     "NotApplied",
@@ -92,6 +97,9 @@ __all__ = [
     "StoreError",
     "StoreUnavailableError",
     "Unknown",
+    "Update",
+    "UpdateFailedError",
+    "UpdateRejectedError",
     "WorkflowFailedError",
     "approval",
     "attempt",
@@ -101,6 +109,8 @@ __all__ = [
     "info",
     "now",
     "on_query",
+    "on_signal",
+    "on_update",
     "open",
     "publish",
     "random",

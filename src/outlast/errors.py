@@ -17,6 +17,9 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── RunTerminatedError            the run was ended by an operator
 │   ├── RunBlockedError               the run waits for an operator
 │   ├── QueryError                    a question to a run that was not answered
+│   ├── UpdateRejectedError           the run refused an update, and nothing of it was done
+│   ├── UpdateFailedError             the handler of an update raised
+│   ├── InboxFullError                the run has too many messages that it has not taken in
 │   ├── RunNotFoundError              no run of that id in this tenant
 │   └── RunConflictError              the id is taken by a run with other input
 ├── ApprovalError                     an approval that does not permit
@@ -439,6 +442,24 @@ class QueryError(RunError):
         self.reason = reason
         self.entries = entries
         self.build = build
+
+
+class UpdateRejectedError(RunError):
+    """The run refused an update, and nothing of it was done; the cause is what its validator raised, where one did."""
+
+    code = "update_rejected"
+
+
+class UpdateFailedError(RunError):
+    """The handler of an update raised; the cause is that exception, rebuilt as far as its type allows."""
+
+    code = "update_failed"
+
+
+class InboxFullError(RunError):
+    """The run has too many messages that it has not taken in; this one was not accepted."""
+
+    code = "inbox_full"
 
 
 class RunNotFoundError(RunError):

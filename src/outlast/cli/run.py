@@ -152,6 +152,22 @@ def published(
     print_json(session.call(lambda client: client.handle(run).published(key)))
 
 
+@runs.command("update")
+@stored
+def update(
+    session: Session,
+    run: Run,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The update's name.")],
+    value: Annotated[str, typer.Argument(metavar="JSON", help="Its value.")] = "null",
+    update_id: Annotated[
+        str, typer.Option("--id", help="The same id again waits for the same answer.")
+    ] = "",
+) -> None:
+    """Send a run an update, wait for its answer, and print the result as JSON."""
+    body = _json(value)
+    print_json(session.call(lambda client: client.handle(run).update(name, body, id=update_id)))
+
+
 @runs.command("cancel")
 @stored
 def cancel(session: Session, run: Run, reason: Reason = "") -> None:

@@ -196,6 +196,7 @@ def _waits_for(status: RunStatus, *, alarms: bool = True) -> str:
         return ""
     waits = status.waits
     parts = [f"message {name}" for name in waits.get("signals", [])]
+    parts += [f"update {name}" for name in waits.get("updates", [])]
     parts += [f"approval {one}" for one in waits.get("approvals", {})]
     parts += [f"in doubt {one}" for one in waits.get("in_doubt", {})]
     parts += [f"retry {one} at {_due(due)}" for one, due in waits.get("retries", {}).items()]

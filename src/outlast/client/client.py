@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast, overload
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from outlast.client.approval import Approvals
 from outlast.client.handle import RunHandle
 from outlast.client.port import Port
 from outlast.client.replica import Replicas
+from outlast.client.update import check_accepted, result_of, signal_message, update_message
 from outlast.client.view import (
     RunStatus,
     not_found,
@@ -49,6 +50,9 @@ from outlast.store.change import (
     Change,
     Conflict,
     Fenced,
+    Message,
+    PutMessage,
+    Refused,
     RunHead,
     RunKey,
     StartRun,
@@ -60,10 +64,13 @@ from outlast.store.change import (
 from outlast.store.protocol import Store
 from outlast.workflows.call import Call
 from outlast.workflows.definition import Workflow
+from outlast.workflows.message import Signal, Update
 from outlast.workflows.registry import Registry
 from outlast.workflows.timeout import run_seconds
 
 R = TypeVar("R")
+T = TypeVar("T")
+A = TypeVar("A")
 
 IfClosed: TypeAlias = Literal["attach", "refuse", "restart"]
 """What starting the id of a closed run means: look at that run, an error, or a new run under the same id."""
@@ -169,30 +176,9 @@ class Client:
                 `if_closed="refuse"`.
             EncodeError: An argument cannot be stored; nothing was written.
         """
-        given: Any = call
-        callee: Any = given.callee if isinstance(given, Call) else None
-        if isinstance(given, Call):
-            given.use()
-        if not isinstance(callee, Workflow):
-            raise DefinitionError(
-                f"{given!r} is not a call of a workflow",
-                hint=f"call it: write {given.name}(…)"
-                if isinstance(given, Workflow)
-                else "start what @workflow decorates, called: fix(finding)",
-            )
-        workflow = cast("Workflow[..., R]", callee)
+        workflow = _workflow_of(call)
         run = RunKey(self.tenant, check_run_id(id))
-        seconds = run_seconds(timeout, what=f"the start of {workflow.name}")
-        arguments = workflow.arguments.encode(call.args, call.kwargs)
-        seed = self._random.bits(16)
-        started = Started(
-            name=workflow.name,
-            arguments=Raw(arguments),
-            seed=seed,
-            namespace="",
-            principal=self.principal,
-            timeout_seconds=seconds or workflow.timeout_seconds,
-        )
+        started = self._started(workflow, call, timeout)
         generation = 1
         while True:
             verdict = await self._bear(run, started, generation)
@@ -203,9 +189,9 @@ class Client:
                     # The lease of the worker that was to have it is over; the next one, or none, will do.
                     continue
                 case Conflict(head=head) if head is not None:
-                    if await self._is_ours(head, generation, seed):
+                    if await self._is_ours(head, generation, started.seed):
                         break
-                    if self._attaches(head, workflow, arguments, if_closed):
+                    if self._attaches(head, workflow, bytes(started.arguments), if_closed):
                         break
                     generation = head.generation + 1
                 case _:
@@ -213,6 +199,167 @@ class Client:
                         f"the run was not started; the store answered {verdict}", run=run.run_id
                     )
         return RunHandle(self, run, workflow)
+
+    @overload
+    async def signal_with_start(
+        self,
+        call: Call[R],
+        signal: Signal[None],
+        *,
+        id: str,
+        message_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> RunHandle[R]: ...
+    @overload
+    async def signal_with_start(
+        self,
+        call: Call[R],
+        signal: Signal[T],
+        value: T,
+        *,
+        id: str,
+        message_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> RunHandle[R]: ...
+    @overload
+    async def signal_with_start(
+        self,
+        call: Call[R],
+        signal: str,
+        value: Any = ...,
+        *,
+        id: str,
+        message_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> RunHandle[R]: ...
+    async def signal_with_start(
+        self,
+        call: Call[R],
+        signal: Signal[Any] | str,
+        value: Any = None,
+        *,
+        id: str,
+        message_id: str = "",
+        if_closed: IfClosed = "attach",
+    ) -> RunHandle[R]:
+        """Send a message to a run, and start the run with it when there is none: one transaction, so that neither is without the other.
+
+        Args:
+            call: Of a workflow; its input counts only when a run is started.
+            signal: A `Signal`, or its name.
+            id: Of the run.
+            message_id: The same id again is the same message; random by default.
+            if_closed: What a closed run of this id means. It takes no message, so that `attach` and `refuse` are an error, unless it has
+                this message already.
+
+        Raises:
+            RunConflictError: The id belongs to a run of another workflow, or to a closed one; nothing was sent.
+            InboxFullError: The run has 10,000 messages that it has not taken in.
+            EncodeError: The value or an argument cannot be stored; nothing was written.
+
+        Example:
+            ```python
+            import asyncio
+
+            import outlast
+
+            ordered = outlast.Signal("ordered", str)
+
+            @outlast.workflow
+            async def collect(customer: str) -> list[str]:
+                return [await outlast.receive(ordered) for _ in range(2)]
+
+            async def main() -> None:
+                async with outlast.open("memory://") as app:
+                    for item in ("tea", "milk"):
+                        handle = await app.signal_with_start(
+                            collect("ann"), ordered, item, id="orders-of-ann", message_id=item
+                        )
+                    assert await handle.result() == ["tea", "milk"]
+
+            asyncio.run(main())
+            ```
+        """
+        message = signal_message(self, signal, value, message_id)
+        return await self._start_with(call, message, id, if_closed)
+
+    @overload
+    async def update_with_start(
+        self,
+        call: Call[Any],
+        update: Update[None, A],
+        *,
+        id: str,
+        update_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> A: ...
+    @overload
+    async def update_with_start(
+        self,
+        call: Call[Any],
+        update: Update[T, A],
+        value: T,
+        *,
+        id: str,
+        update_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> A: ...
+    @overload
+    async def update_with_start(
+        self,
+        call: Call[Any],
+        update: str,
+        value: Any = ...,
+        *,
+        id: str,
+        update_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> Any: ...
+    async def update_with_start(
+        self,
+        call: Call[Any],
+        update: Update[Any, Any] | str,
+        value: Any = None,
+        *,
+        id: str,
+        update_id: str = "",
+        if_closed: IfClosed = "attach",
+    ) -> Any:
+        """Send an update to a run, start the run with it when there is none, and return the update's result.
+
+        Args, and what is raised: those of `signal_with_start` and of `RunHandle.update`.
+
+        Example:
+            ```python
+            import asyncio
+
+            import outlast
+
+            order = outlast.Update("order", str, int)
+
+            @outlast.workflow
+            async def collect(customer: str) -> list[str]:
+                items: list[str] = []
+
+                def add(item: str) -> int:
+                    items.append(item)
+                    return len(items)
+
+                outlast.on_update(order, add)
+                await outlast.wait_condition(lambda: len(items) == 2)
+                return items
+
+            async def main() -> None:
+                async with outlast.open("memory://") as app:
+                    assert await app.update_with_start(collect("ann"), order, "tea", id="ann") == 1
+                    assert await app.update_with_start(collect("ann"), order, "milk", id="ann") == 2
+
+            asyncio.run(main())
+            ```
+        """
+        message = update_message(self, update, value, update_id)
+        handle = await self._start_with(call, message, id, if_closed)
+        return await result_of(self, RunKey(self.tenant, handle.id), update, message)
 
     async def run(
         self,
@@ -290,7 +437,7 @@ class Client:
                 waited = asyncio.get_running_loop().time() - began
                 if not said and waited >= _NO_WORKER_AFTER.total_seconds():
                     said = True
-                    await self._say_when_no_worker(head)
+                    await self.say_when_no_worker(head)
             return head
         finally:
             if unsubscribe is not None:
@@ -304,14 +451,68 @@ class Client:
         for woken in self._waiters.get(run, ()):
             woken.set()
 
-    async def _bear(self, run: RunKey, started: Started, generation: int) -> Verdict:
+    async def _start_with(
+        self, call: Call[R], message: Message, id: str, if_closed: IfClosed
+    ) -> RunHandle[R]:
+        """Put a message into the inbox of a run, which is started with it when there is none."""
+        workflow = _workflow_of(call)
+        run = RunKey(self.tenant, check_run_id(id))
+        started = self._started(workflow, call, None)
+        generation = 1
+        while True:
+            verdict = await self._bear(run, started, generation, (message,))
+            match verdict:
+                case Applied():
+                    break
+                case Fenced():
+                    continue
+                case Conflict(head=head) if head is not None:
+                    if await self._is_ours(head, generation, started.seed):
+                        break
+                    generation = head.generation + 1
+                    if head.status.closed and if_closed == "restart":
+                        continue
+                    if head.workflow != workflow.name:
+                        raise _taken(head, f"the workflow {head.workflow}")
+                    verdict = await self.commit(PutMessage(run, message))
+                    if verdict == Refused("closed") and if_closed == "restart":
+                        continue
+                    check_accepted(verdict, run)
+                    break
+                case _:
+                    check_accepted(verdict, run)
+        return RunHandle(self, run, workflow)
+
+    def _started(
+        self, workflow: Workflow[..., Any], call: Call[Any], timeout: timedelta | None
+    ) -> Started:
+        """Return the first entry of a run, but for its namespace, which belongs to a generation."""
+        seconds = run_seconds(timeout, what=f"the start of {workflow.name}")
+        return Started(
+            name=workflow.name,
+            arguments=Raw(workflow.arguments.encode(call.args, call.kwargs)),
+            seed=self._random.bits(16),
+            namespace="",
+            principal=self.principal,
+            timeout_seconds=seconds or workflow.timeout_seconds,
+        )
+
+    async def _bear(
+        self,
+        run: RunKey,
+        started: Started,
+        generation: int,
+        messages: tuple[Message, ...] = (),
+    ) -> Verdict:
         """Write the start; a caller who is cancelled meanwhile leaves no run behind that nobody moves."""
-        birth = asyncio.ensure_future(self._start(run, started, generation))
+        birth = asyncio.ensure_future(self._start(run, started, generation, messages))
         self._births.add(birth)
         birth.add_done_callback(self._births.discard)
         return await asyncio.shield(birth)
 
-    async def _start(self, run: RunKey, started: Started, generation: int) -> Verdict:
+    async def _start(
+        self, run: RunKey, started: Started, generation: int, messages: tuple[Message, ...]
+    ) -> Verdict:
         started = replace(started, namespace=namespace(run.tenant, run.run_id, generation))
         owner = self._birth.owner(started.name) if self._birth else None
         entries: list[Entry] = [started]
@@ -325,6 +526,7 @@ class Client:
             entries=rows,
             generation=generation,
             worker=owner,
+            messages=messages,
         )
         verdict = await self.commit(change)
         if isinstance(verdict, Applied) and owner is not None and self._birth is not None:
@@ -334,7 +536,7 @@ class Client:
 
     async def _is_ours(self, head: RunHead, generation: int, seed: bytes) -> bool:
         """Whether the run that stands there is the one we started, when the answer to our start was lost."""
-        if head.generation != generation:
+        if head.generation < generation:
             return False
         rows = await self.store.journal(head.run, generation=generation)
         first = from_row(rows[0].row) if rows else None
@@ -350,11 +552,7 @@ class Client:
             what = (
                 "other input" if head.workflow == workflow.name else f"the workflow {head.workflow}"
             )
-            raise RunConflictError(
-                f"the id is taken by a run with {what}",
-                run=head.run.run_id,
-                hint="an id stands for one event: derive it from what makes this work different",
-            )
+            raise _taken(head, what)
         if head.status.closed and if_closed == "refuse":
             raise RunConflictError(
                 f"a run of this id has ended as {head.status}",
@@ -363,7 +561,8 @@ class Client:
             )
         return True
 
-    async def _say_when_no_worker(self, head: RunHead) -> None:
+    async def say_when_no_worker(self, head: RunHead) -> None:
+        """Warn when no worker lives that could move the run."""
         if head.status not in {Status.READY, Status.RUNNING, Status.WAITING}:
             return
         workers = await self.store.workers()
@@ -417,6 +616,34 @@ class Runs:
             before=(before.created_at, before.run_id) if before else None,
         )
         return [status_of(head) for head in heads]
+
+
+def _workflow_of(call: Call[R]) -> Workflow[..., R]:
+    """Return the workflow that is called.
+
+    Raises:
+        DefinitionError: It is no call of a workflow.
+    """
+    given: Any = call
+    callee: Any = given.callee if isinstance(given, Call) else None
+    if isinstance(given, Call):
+        given.use()
+    if not isinstance(callee, Workflow):
+        raise DefinitionError(
+            f"{given!r} is not a call of a workflow",
+            hint=f"call it: write {given.name}(…)"
+            if isinstance(given, Workflow)
+            else "start what @workflow decorates, called: fix(finding)",
+        )
+    return cast("Workflow[..., R]", callee)
+
+
+def _taken(head: RunHead, what: str) -> RunConflictError:
+    return RunConflictError(
+        f"the id is taken by a run with {what}",
+        run=head.run.run_id,
+        hint="an id stands for one event: derive it from what makes this work different",
+    )
 
 
 def _fate_unknown() -> StoreUnavailableError:

@@ -43,8 +43,8 @@ class Wait(msgspec.Struct, frozen=True):
     """One thing that a run waits for.
 
     Args:
-        kind: `timer`, `retry`, `signal`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm`, `paused`,
-            `timeout` or `worker`.
+        kind: `timer`, `retry`, `signal`, `update`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm`,
+            `paused`, `timeout` or `worker`.
         about: The operation, approval or signal.
         until: When something happens without anyone acting.
         text: All of it in words, without the commands.
@@ -187,6 +187,8 @@ class _Teller:
         for name in self._noted.get("signals", []):
             yield self._signal(name)
         yield from self._timeout()
+        for name in self._noted.get("updates", []):
+            yield self._update(name)
         for alarm in self._detail.alarms:
             yield self._alarm(alarm)
         if self._detail.unread:
@@ -424,6 +426,17 @@ class _Teller:
             purposes=("send the message",),
         )
 
+    def _update(self, name: str) -> Wait:
+        send = self._command("runs", "update", self._run, name, "JSON")
+        return Wait(
+            "update",
+            name,
+            f"It takes the update {name!r}, which anyone with access may send, and answers it.",
+            since=self._status.changed_at,
+            commands=(send,),
+            purposes=("send the update, and see the answer",),
+        )
+
     def _mail(self) -> Wait:
         count = self._detail.unread
         what = "A message has" if count == 1 else f"{count} messages have"
@@ -441,7 +454,7 @@ class _Teller:
         )
 
     def _waits_for_nothing_known(self) -> bool:
-        noted = self._noted.get("timers") or self._noted.get("signals")
+        noted = any(self._noted.get(kind) for kind in ("timers", "signals", "updates"))
         known = noted or self._detail.operations or self._detail.approvals
         return self._status.status is Status.WAITING and not known
 

@@ -12,8 +12,10 @@ from msgspec import UNSET, Raw
 
 from outlast.client.explain import Explanation, explain
 from outlast.client.port import Port
-from outlast.client.query import BUDGET, ask
+from outlast.client.query import BUDGET
+from outlast.client.query import ask as ask_query
 from outlast.client.text import command
+from outlast.client.update import ask, check_accepted, signal_message
 from outlast.client.view import (
     JournalEntry,
     RunDetail,
@@ -35,7 +37,6 @@ from outlast.errors import (
     DefinitionError,
     OutlastError,
     RunCancelledError,
-    RunConflictError,
     RunTerminatedError,
     StoreError,
     WorkflowFailedError,
@@ -52,18 +53,16 @@ from outlast.journal.entry import (
 from outlast.journal.failure import Failure, rebuild
 from outlast.journal.parse import read
 from outlast.store.change import (
-    Applied,
     Message,
     MessageKind,
     PutMessage,
-    Refused,
     RunKey,
     Status,
     Terminate,
     Verdict,
 )
 from outlast.workflows.definition import Workflow
-from outlast.workflows.message import Signal
+from outlast.workflows.message import Signal, Update
 from outlast.workflows.query import Query
 
 R = TypeVar("R")
@@ -147,29 +146,64 @@ class RunHandle(Generic[R]):
         return status_of(await self._client.head(self._run))
 
     @overload
-    async def send(self, signal: Signal[None], *, id: str = ...) -> None: ...
+    async def send(self, signal: Signal[None], *, id: str = ..., early: bool = ...) -> None: ...
     @overload
-    async def send(self, signal: Signal[T], value: T, *, id: str = ...) -> None: ...
+    async def send(
+        self, signal: Signal[T], value: T, *, id: str = ..., early: bool = ...
+    ) -> None: ...
     @overload
-    async def send(self, signal: str, value: Any = ..., *, id: str = ...) -> None: ...
-    async def send(self, signal: Signal[Any] | str, value: Any = None, *, id: str = "") -> None:
+    async def send(
+        self, signal: str, value: Any = ..., *, id: str = ..., early: bool = ...
+    ) -> None: ...
+    async def send(
+        self, signal: Signal[Any] | str, value: Any = None, *, id: str = "", early: bool = False
+    ) -> None:
         """Send a message; it is accepted when this returns, and delivered once.
 
         Args:
             signal: A `Signal`, or its name.
             id: The same id again is the same message; random by default.
+            early: Accept it also when there is no such run yet: it waits for the first run of that id.
 
         Raises:
             EncodeError: The value does not fit the signal's type.
             RunNotFoundError: There is no such run.
             RunConflictError: The run has ended.
+            InboxFullError: The run has 10,000 messages that it has not taken in.
         """
-        if isinstance(signal, Signal):
-            name, body = signal.name, signal.codec.encode(value)
-        else:
-            name, body = signal, codec_for(Any, where=f"signal {signal!r}").encode(value)
-        message_id = f"signal/{id or self._client.new_id()}"
-        await self._put(message_id, MessageKind.SIGNAL, name, body)
+        message = signal_message(self._client, signal, value, id)
+        change = PutMessage(self._run, message, early=early)
+        check_accepted(await self._client.commit(change), self._run)
+
+    @overload
+    async def update(self, update: Update[None, A], *, id: str = ...) -> A: ...
+    @overload
+    async def update(self, update: Update[T, A], value: T, *, id: str = ...) -> A: ...
+    @overload
+    async def update(self, update: str, value: Any = ..., *, id: str = ...) -> Any: ...
+    async def update(
+        self, update: Update[Any, Any] | str, value: Any = None, *, id: str = ""
+    ) -> Any:
+        """Send an update, wait until the run has answered it, and return the result.
+
+        Every update that was accepted is answered, also when the run is parked, moves to another worker, or ends. Giving up the wait
+        does not take the update back; the same id again waits for the same answer.
+
+        Args:
+            update: An `Update`, or its name; by name the result is plain JSON data.
+            id: The same id again is the same update; random by default.
+
+        Raises:
+            UpdateRejectedError: The run said no, or ended before; nothing of the update was done. The cause is what the validator
+                raised.
+            UpdateFailedError: The handler raised; the cause is that exception.
+            RunCancelledError: The run was cancelled while it handled the update.
+            RunConflictError: The run has ended, or was terminated before it answered.
+            RunNotFoundError: There is no such run.
+            InboxFullError: The run has 10,000 messages that it has not taken in.
+            EncodeError: The value does not fit the update's type.
+        """
+        return await ask(self._client, self._run, update, value, id)
 
     async def cancel(self, reason: str = "") -> None:
         """Ask the run to stop and clean up. An effect that was intended is settled first."""
@@ -332,10 +366,10 @@ class RunHandle(Generic[R]):
         if isinstance(query, Query):
             body = query.codec.encode(value)
             return query.result.decode(
-                await ask(self._client, self._run, query.name, body, timeout)
+                await ask_query(self._client, self._run, query.name, body, timeout)
             )
         body = codec_for(Any, where=f"the value of query {query!r}").encode(value)
-        answer = await ask(self._client, self._run, query, body, timeout)
+        answer = await ask_query(self._client, self._run, query, body, timeout)
         return read(answer, f"the answer to query {query!r}")
 
     @overload
@@ -381,17 +415,7 @@ class RunHandle(Generic[R]):
         self._check(await self._client.commit(PutMessage(self._run, message)))
 
     def _check(self, verdict: Verdict) -> None:
-        match verdict:
-            case Applied():
-                return
-            case Refused(reason="not_found"):
-                raise not_found(self._run)
-            case Refused(reason="closed"):
-                raise RunConflictError(
-                    "the run has ended", run=self.id, hint="see `outlast runs show`"
-                )
-            case _:
-                raise StoreError(f"the store answered {verdict}", run=self.id)
+        check_accepted(verdict, self._run)
 
     def _decode(self, value: Raw) -> Any:
         if self._workflow is None:

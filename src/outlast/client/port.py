@@ -39,3 +39,7 @@ class Port(Protocol):
     def new_id(self) -> str:
         """Return a random id."""
         ...
+
+    async def say_when_no_worker(self, head: RunHead) -> None:
+        """Warn when no worker lives that could move the run."""
+        ...

@@ -50,6 +50,7 @@ class _Note(msgspec.Struct):
     in_doubt: dict[str, str] = {}
     alarms: list[str] = []
     error: str = ""
+    updates: list[str] = []
 
 
 class _Cover(msgspec.Struct):
@@ -75,7 +76,7 @@ class RunStatus(msgspec.Struct, frozen=True):
 
     Args:
         reason: Why it is blocked, or how it ended.
-        waits: What it waits for: timers, approvals, retries, signals, effects in doubt.
+        waits: What it waits for: timers, approvals, retries, signals, updates, effects in doubt.
         worker: Who has it in memory.
 
     Example:

@@ -29,6 +29,7 @@ from outlast.journal.entry import (
     StepCompleted,
     StepFailed,
     TimerFired,
+    UpdateReceived,
 )
 from outlast.journal.failure import Failure
 from outlast.journal.parse import NotJsonError, parse, parse_as
@@ -43,6 +44,7 @@ _PROGRESS = (
     *_OUTCOMES,
     TimerFired,
     MessageReceived,
+    UpdateReceived,
     ApprovalDecided,
     ApprovalExpired,
     CancelRequested,

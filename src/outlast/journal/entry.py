@@ -214,6 +214,33 @@ class MessageReceived(Struct, frozen=True, tag="message_received"):
     sender: str = ""
 
 
+class UpdateReceived(Struct, frozen=True, tag="update_received"):
+    """A message that wants an answer was taken from the inbox."""
+
+    message_id: str
+    name: str
+    value: Raw
+    sender: str = ""
+
+
+class UpdateAnswered(Struct, frozen=True, tag="update_answered"):
+    """An update has its answer; the same stands in the message's row, where its sender reads it.
+
+    Args:
+        value: JSON of what the handler returned.
+        failure: What it raised, or why the update was rejected; then there is no value.
+        rejected: It was refused, and nothing of it was done.
+        cancelled: It was not done, because the run was asked to stop.
+    """
+
+    message_id: str
+    name: str
+    value: Raw = Raw(b"null")
+    failure: Failure | None = None
+    rejected: bool = False
+    cancelled: bool = False
+
+
 class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
     """A person was asked.
 
@@ -333,6 +360,8 @@ Entry: TypeAlias = (
     | EffectCleared
     | TimerFired
     | MessageReceived
+    | UpdateReceived
+    | UpdateAnswered
     | ApprovalRequested
     | ApprovalDecided
     | ApprovalExpired

@@ -17,6 +17,7 @@ _LIBRARY = {
     "definition.py": ("Definition.", "Workflow.", "Step.", "Effect."),
     "executor.py": ("Executor.",),
     "inside.py": ("sleep", "receive", "wait_condition", "publish", "approval", "_cover"),
+    "handler.py": ("Handlers.", "_result_of", "on_signal", "on_update"),
     "ledger.py": ("EffectLedger.",),
     "locks.py": (
         "Barrier.",

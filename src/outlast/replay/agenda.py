@@ -20,6 +20,7 @@ from outlast.replay.operation import (
     PublishOperation,
     StepOperation,
     TimerOperation,
+    UpdateOperation,
     describe,
     name_of,
 )
@@ -57,14 +58,20 @@ class Agenda:
         """Return the open effects, oldest first."""
         return [one for one in self._open.values() if isinstance(one, EffectOperation)]
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything is open whose outcome could wake the code."""
+        return any(not isinstance(one, UpdateOperation) for one in self._open.values())
+
     def is_abandoned(self, operation: OperationId) -> bool:
         """Whether the workflow gave the operation up."""
         return operation in self._abandoned
 
-    def open(self, operation: Operation, command: Command) -> None:
+    def open(self, operation: Operation, command: Command | None = None) -> None:
         """Note a new operation and what is to be done for it."""
         self._open[operation.operation] = operation
-        self.command(command)
+        if command is not None:
+            self.command(command)
 
     def command(self, command: Command) -> None:
         """Let this command stand for its operation, in place of an earlier one."""
@@ -92,10 +99,10 @@ class Agenda:
             self._forget(found)
 
     def abandon_all(self) -> None:
-        """Forget everything but the effects that are intended and what was published: the body has ended."""
+        """Forget all but what goes on when the body has ended: intended effects, answers to updates, and what was published."""
         for found in list(self._open.values()):
-            intended = isinstance(found, EffectOperation) and found.intent is not None
-            if not (intended or isinstance(found, PublishOperation)):
+            is_intended = isinstance(found, EffectOperation) and found.intent is not None
+            if not (is_intended or isinstance(found, UpdateOperation | PublishOperation)):
                 self._forget(found)
 
     def take(self) -> list[Command]:

@@ -19,6 +19,7 @@ from outlast.journal.entry import (
     Failed,
     GrantUse,
     OperationId,
+    UpdateAnswered,
 )
 
 
@@ -117,6 +118,17 @@ class Abandon(Struct, frozen=True):
     approval_id: str = ""
 
 
+class AnswerUpdate(Struct, frozen=True):
+    """Record the answer to an update, and let its sender have it.
+
+    Args:
+        operation: The path of the task that handled it, as `m3`.
+    """
+
+    operation: OperationId
+    answer: UpdateAnswered
+
+
 class Finish(Struct, frozen=True):
     """Record the end of the run. Given once, when no intended effect is unsettled."""
 
@@ -132,5 +144,6 @@ Command: TypeAlias = (
     | AwaitDecision
     | PublishValue
     | Abandon
+    | AnswerUpdate
     | Finish
 )

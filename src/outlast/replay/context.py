@@ -111,6 +111,39 @@ class ApprovalRequest(Struct, frozen=True):
 Request: TypeAlias = StepRequest | EffectRequest | ApprovalRequest
 
 
+class SignalHandler(Struct, frozen=True):
+    """What the workflow does with each signal of a name.
+
+    Args:
+        decode: Turns the recorded JSON into the signal's type.
+        call: Plain or async, of one value.
+    """
+
+    name: str
+    decode: Callable[[bytes], Any]
+    call: Callable[[Any], Any]
+
+
+class UpdateHandler(Struct, frozen=True):
+    """What the workflow does with each update of a name.
+
+    Args:
+        decode: Turns the recorded JSON into the update's type.
+        encode: Turns what `call` came to into JSON.
+        call: Plain or async, of one value.
+        validate: Raises to reject; may only look.
+    """
+
+    name: str
+    decode: Callable[[bytes], Any]
+    encode: Callable[[Any], bytes]
+    call: Callable[[Any], Any]
+    validate: Callable[[Any], object] | None
+
+
+Handler: TypeAlias = SignalHandler | UpdateHandler
+
+
 class Context(Protocol):
     """The run as seen from inside."""
 
@@ -144,6 +177,10 @@ class Context(Protocol):
 
     def receive(self, name: str, decode: Callable[[bytes], Any]) -> Awaitable[Any]:
         """Wait for the next message of that name."""
+        ...
+
+    def handle(self, handler: Handler) -> None:
+        """Handle the messages of a name, those that came before first."""
         ...
 
     def wait_condition(self, predicate: Callable[[], bool]) -> Awaitable[None]:

@@ -119,6 +119,7 @@ class WorkflowLoop(TaskLoop):
         self._reading = False
         self.disturbed = False
         """Whether a reader has tried to act."""
+        self._looking = ""
 
     # What the machine does
 
@@ -178,9 +179,42 @@ class WorkflowLoop(TaskLoop):
         return task
 
     def next_operation(self) -> tuple[TaskPath, int]:
-        """Return the current task's path and the number of its next operation."""
+        """Return the current task's path and the number of its next operation.
+
+        Raises:
+            ForbiddenInWorkflowError: The code that runs may only look.
+        """
+        self.check_acting("beginning an operation")
         branch = self._branch()
         return branch.path, branch.next_operation()
+
+    @contextmanager
+    def looking(self, who: str) -> Generator[None, None, None]:
+        """Let the code inside look and not act: it begins no operation and no task.
+
+        Args:
+            who: For the refusal, as `the validator of update 'add'`.
+        """
+        self._looking = who
+        try:
+            yield
+        finally:
+            self._looking = ""
+
+    def check_acting(self, what: str) -> None:
+        """Return when the code that runs may act.
+
+        Args:
+            what: It means to do, as `beginning an operation`.
+
+        Raises:
+            ForbiddenInWorkflowError: It may only look.
+        """
+        if self._looking:
+            raise ForbiddenInWorkflowError(
+                f"{what} is not for {self._looking}",
+                hint="it may look at what the workflow knows, and return or raise; act in the handler",
+            )
 
     def current_path(self) -> TaskPath:
         """Return the path of the current task, or the one that stands for plain callbacks."""
@@ -297,6 +331,9 @@ class WorkflowLoop(TaskLoop):
             self.refuse_reader("create a task")
         if self.evicting:
             return self._dead_task(coro)
+        if self._looking:
+            coro.close()
+            self.check_acting("creating a task")
         branch = self._branch()
         if isinstance(coro, Startable):
             coro.begin()

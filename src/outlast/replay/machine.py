@@ -49,6 +49,8 @@ from outlast.journal.entry import (
     StepFailed,
     Taken,
     TimerFired,
+    UpdateAnswered,
+    UpdateReceived,
 )
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.replay.agenda import Agenda
@@ -67,12 +69,14 @@ from outlast.replay.condition import Conditions
 from outlast.replay.context import (
     ApprovalRequest,
     EffectRequest,
+    Handler,
     Request,
     RunInfo,
     StepRequest,
     current_context,
 )
 from outlast.replay.entropy import RunRandom
+from outlast.replay.handler import Handlers
 from outlast.replay.ledger import EffectLedger, grant_of, not_granted
 from outlast.replay.loop import TimerHandle, WorkflowLoop
 from outlast.replay.mailbox import Mailbox
@@ -132,12 +136,14 @@ class Machine:
         self._ledger = EffectLedger(run_id)
         self._agenda = Agenda(run_id, self._ledger)
         self._mailbox = Mailbox(self._loop)
+        self._handlers = Handlers(self._loop, self._agenda, self._mailbox, run_id)
         self._conditions = Conditions(self._loop)
         self._publications = Publications(self._agenda)
         self.published = self._publications.values
         """The last value that was published under each name."""
         self._queries = Queries(self._loop, self._context, run_id)
         self._draws: dict[str, int] = {}
+        self._fate: Outcome | None = None
         self._outcome: Outcome | None = None
         self._finish_given = False
         self._closed: Outcome | None = None
@@ -152,7 +158,7 @@ class Machine:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What the body came to, recorded or not."""
+        """What the run came to, recorded or not: body and handlers have ended."""
         return self._outcome
 
     @property
@@ -168,6 +174,11 @@ class Machine:
     def awaited_signals(self) -> list[str]:
         """Names of the messages that the workflow waits for."""
         return self._mailbox.awaited
+
+    @property
+    def handled(self) -> tuple[list[str], list[str]]:
+        """Names of the signals and of the updates that have a handler."""
+        return self._handlers.signals, self._handlers.updates
 
     @property
     def pinned(self) -> int:
@@ -197,8 +208,9 @@ class Machine:
         for entry in turn:
             self._apply(entry)
             self._agenda.position += 1
-        # Workflow code cannot see an intent. If one let code run (a condition over the time, say), that code could give up an
-        # effect whose intent is the next entry of the same commit. A pause is none of its business.
+        self._mailbox.wake()
+        # Workflow code cannot see an intent, nor an answer. If one let code run (a condition over the time, say), that code could
+        # give up an effect whose intent is the next entry of the same commit. A pause is none of its business.
         if not all(isinstance(entry, _UNSEEN) for entry in turn):
             self._run()
 
@@ -300,8 +312,13 @@ class Machine:
 
     async def receive(self, name: str, decode: Callable[[bytes], Any]) -> Any:
         """Wait for the next message of that name."""
+        self._handlers.check_receiver(name)
         message = await self._mailbox.receive(name)
         return decode(bytes(message.value))
+
+    def handle(self, handler: Handler) -> None:
+        """Handle the messages of a name, those that came before first."""
+        self._handlers.add(handler)
 
     async def wait_condition(self, predicate: Callable[[], bool]) -> None:
         """Wait until `predicate` is true; it is looked at after all messages of a turn were handled."""
@@ -422,17 +439,21 @@ class Machine:
                 if timer is not None:
                     self._agenda.close(timer.operation)
                     self._loop.fire(timer.handle)
-            case MessageReceived():
-                self._mailbox.put(entry)
+            case MessageReceived() | UpdateReceived():
+                self._handlers.deliver(entry)
+            case UpdateAnswered():
+                self._handlers.answered(entry)
             case ApprovalRequested():
                 self._apply_request(entry)
             case ApprovalDecided() | ApprovalExpired():
                 self._apply_decision(entry)
             case CancelRequested():
-                self._cancel_body("the run was cancelled")
+                self._handlers.cancelled = True
+                self._cancel_code("the run was cancelled")
             case RunTimedOut():
                 self._timed_out = True
-                self._cancel_body(self._out_of_time())
+                self._handlers.out_of_time = self._out_of_time()
+                self._cancel_code(self._out_of_time())
             case AlarmRaised() | PauseRequested() | ResumeRequested():
                 pass
             case Published():
@@ -450,15 +471,6 @@ class Machine:
         # Decoded here and not in the task: arguments that do not fit are for an operator, and no failure of the run.
         body = self._program.start(bytes(self._started.arguments))
         self._root = self._loop.spawn(body, name=self._run_id, context=self._context)
-
-    def _cancel_body(self, message: str) -> None:
-        """Cancel what the workflow's code does, wherever it waits; intended effects are settled first.
-
-        Args:
-            message: Of the `CancelledError` that the code sees.
-        """
-        if self._root is not None and not self._root.done():
-            self._root.cancel(message)
 
     def _out_of_time(self) -> str:
         assert self._started is not None
@@ -569,14 +581,51 @@ class Machine:
             return
         try:
             self._run_until_idle()
+            while not self._loop.errors and self._settle(self._root):
+                self._run_until_idle()
         except (ForbiddenInWorkflowError, SystemExit) as error:
             # It spins; or it calls `sys.exit()`, which must end the run and not the worker.
-            self._end_body(Failed(failure=capture(error)))
+            self._end_code(Failed(failure=capture(error)))
             return
         if self._loop.errors:
-            self._end_body(Failed(failure=capture(self._loop.errors[0])))
-        elif self._root.done():
-            self._end_body(self._outcome_of(self._root))
+            self._end_code(Failed(failure=capture(self._loop.errors[0])))
+        elif self._fate is not None and self._root.done() and self._handlers.ended:
+            self._end_code(self._fate)
+
+    def _settle(self, root: asyncio.Task[Any]) -> bool:
+        """Note how body and handlers ended; True when that cancels what still runs.
+
+        A run comes to what its body comes to, unless a handler of a signal fails before: the first failure counts. What is being
+        handled when the body returns goes on as long as anything can wake it; a failure cancels body and handlers, once.
+        """
+        ends: list[Outcome] = []
+        if root.done() and not self._handlers.closed:
+            ends.append(self._outcome_of(root))
+            self._handlers.close(_word(ends[0]))
+        error = self._handlers.settle()
+        if error is not None:
+            ends.append(_end_by(error))
+        for end in ends:
+            if self._fate is None or isinstance(self._fate, Completed):
+                self._fate = end
+        failed = any(not isinstance(end, Completed) for end in ends)
+        if failed and self._cancel_code(None, again=False):
+            return True
+        stuck = root.done() and not self._handlers.ended and not self._agenda.waits
+        return stuck and self._handlers.give_up()
+
+    def _cancel_code(self, message: str | None, *, again: bool = True) -> bool:
+        """Cancel body and handlers, wherever they wait; intended effects are settled first. True when there is anything to cancel.
+
+        Args:
+            message: Of the `CancelledError` that the code sees.
+            again: Also what was asked to stop already, and is cleaning up.
+        """
+        root = self._root
+        cancels = root is not None and not root.done() and (again or not root.cancelling())
+        if root is not None and cancels:
+            root.cancel(message)
+        return self._handlers.cancel(message, again=again) or cancels
 
     def _run_until_idle(self) -> None:
         self._loop.run_until_idle()
@@ -591,8 +640,9 @@ class Machine:
             self._loop.call_soon(look, context=self._context)
             self._loop.run_until_idle()
 
-    def _end_body(self, outcome: Outcome) -> None:
+    def _end_code(self, outcome: Outcome) -> None:
         self._outcome = outcome
+        self._handlers.end(_word(outcome))
         self._conditions.clear()
         self._loop.close()
         self._agenda.abandon_all()

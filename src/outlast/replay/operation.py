@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from outlast.journal.entry import ApprovalRequested, EffectIntended, GrantUse, OperationId
+from outlast.journal.entry import (
+    ApprovalRequested,
+    EffectIntended,
+    GrantUse,
+    OperationId,
+    UpdateAnswered,
+    UpdateReceived,
+)
 from outlast.replay.context import ApprovalRequest, EffectRequest, StepRequest
 from outlast.replay.loop import TimerHandle
 from outlast.replay.task import WorkflowFuture
@@ -79,13 +86,37 @@ class PublishOperation:
     name: str
 
 
-Operation = StepOperation | EffectOperation | TimerOperation | ApprovalOperation | PublishOperation
+@dataclass(slots=True, eq=False)
+class UpdateOperation:
+    """An update whose answer is not recorded: it waits for its handler, is handled, or has come to an answer.
+
+    Args:
+        operation: `m{number}`, the path of the task that handles it.
+        number: Its place among the messages of the journal.
+    """
+
+    operation: OperationId
+    number: int
+    message: UpdateReceived
+    answer: UpdateAnswered | None = None
+
+
+Operation = (
+    StepOperation
+    | EffectOperation
+    | TimerOperation
+    | ApprovalOperation
+    | PublishOperation
+    | UpdateOperation
+)
 
 
 def name_of(operation: Operation) -> str:
-    """Return the name of the step, effect or published value, or an empty string for what has none."""
+    """Return the name of the step, effect, update or published value, or an empty string for what has none."""
     if isinstance(operation, PublishOperation):
         return operation.name
+    if isinstance(operation, UpdateOperation):
+        return operation.message.name
     return operation.request.name if isinstance(operation, StepOperation | EffectOperation) else ""
 
 

@@ -28,6 +28,7 @@ from outlast.replay.operation import (
     PublishOperation,
     StepOperation,
     TimerOperation,
+    UpdateOperation,
     name_of,
 )
 
@@ -52,6 +53,7 @@ class Stand:
         conditions: How many are waited for.
         draws: How many generators each task took.
         tasks: Where each unfinished task waits, outermost frame first, as `function:line`.
+        handlers: Names of the signals and of the updates that have a handler.
     """
 
     outcome: Any
@@ -63,6 +65,7 @@ class Stand:
     conditions: int
     draws: dict[str, int]
     tasks: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    handlers: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
 
 class Difference(NamedTuple):
@@ -107,10 +110,15 @@ def stand_of(machine: Machine, commands: Mapping[OperationId, Command]) -> Stand
         },
         given_up=sorted(machine._agenda._abandoned),
         receivers={name: len(waiting) for name, waiting in mailbox._waiting.items()},
-        unread={name: [one.message_id for one in mail] for name, mail in mailbox._mail.items()},
+        unread={name: [one.message_id for _, one in mail] for name, mail in mailbox._mail.items()},
         conditions=len(machine._conditions),
         draws=dict(machine._draws),
         tasks={task.path: _frames(task.get_coro()) for task in machine._loop.unfinished_tasks()},
+        handlers={
+            kind: names
+            for kind, names in zip(("signals", "updates"), machine.handled, strict=True)
+            if names
+        },
     )
 
 
@@ -201,6 +209,9 @@ def _operation(operation: Operation, command: Command | None) -> dict[str, Any]:
             told["approval_id"] = operation.approval_id
             told["subject_sha256"] = operation.request.subject_sha256
             told["asked"] = operation.requested is not None
+        case UpdateOperation():
+            told["message_id"] = operation.message.message_id
+            told["answered"] = operation.answer is not None
         case TimerOperation() | PublishOperation():
             pass
     told["command"] = None if command is None else {"do": type(command).__name__, **_plain(command)}
@@ -223,6 +234,8 @@ def _effect(effect: EffectOperation) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return a value of a command as JSON has it; bytes are JSON text already."""
     match value:
+        case Failure():
+            return _failure(value)
         case Struct():
             return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
         case bytes() | Raw():

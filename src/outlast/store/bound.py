@@ -50,7 +50,9 @@ def unstorable_part(change: Change) -> str:
             return _first(_owned(change))
         case StartRun():
             what = _texts((), workflow=change.workflow, fingerprint=change.fingerprint)
-            return _first(itertools.chain(_run(change.run), what, _entries(change)))
+            return _first(
+                itertools.chain(_run(change.run), what, _entries(change), _messages(change))
+            )
         case PutMessage():
             return _first(itertools.chain(_run(change.run), _message(("message",), change.message)))
         case Decide():
@@ -92,6 +94,9 @@ def _owned(change: RunChange) -> Iterator[_Path]:
         yield from _message(("outbox", place, "message"), item.message)
     for place, act in enumerate(change.approvals):
         yield from _approval(("approvals", place), act)
+    for place, answer in enumerate(change.answers):
+        yield from _text(("answers", place, "message_id"), answer.message_id)
+        yield from _body(("answers", place, "body"), answer.body)
     for place, spend in enumerate(change.spends):
         path = ("spends", place)
         yield from _texts(path, operation=spend.operation, approval_id=spend.approval_id)
@@ -106,6 +111,11 @@ def _entries(change: RunChange | StartRun) -> Iterator[_Path]:
         path = ("entries", place)
         yield from _texts(path, kind=row.kind, operation=row.operation, name=row.name)
         yield from _body((*path, "body"), row.body)
+
+
+def _messages(change: StartRun) -> Iterator[_Path]:
+    for place, message in enumerate(change.messages):
+        yield from _message(("messages", place), message)
 
 
 def _message(path: _Path, message: Message) -> Iterator[_Path]:

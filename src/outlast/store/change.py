@@ -69,6 +69,7 @@ class MessageKind(StrEnum):
     """What an inbox item is. Operator acts and outcomes from elsewhere come the same way as signals."""
 
     SIGNAL = "signal"
+    UPDATE = "update"
     CANCEL = "cancel"
     DECISION = "decision"
     RESOLUTION = "resolution"
@@ -92,6 +93,24 @@ class Message(Struct, frozen=True):
     kind: Annotated[MessageKind, PLAIN]
     name: Annotated[str, PLAIN]
     sender: Annotated[str, PLAIN]
+    body: Annotated[bytes, PAYLOAD]
+
+
+MAX_UNREAD = 10_000
+"""Unread items of a run, from which on its inbox takes no more signals and updates; what operators and effects say still passes."""
+
+CAPPED = frozenset({MessageKind.SIGNAL, MessageKind.UPDATE})
+"""Kinds of messages that a full inbox refuses."""
+
+
+class Answer(Struct, frozen=True):
+    """The answer to an update, kept in its row.
+
+    Args:
+        body: JSON of the `UpdateAnswered` entry.
+    """
+
+    message_id: Annotated[str, PLAIN]
     body: Annotated[bytes, PAYLOAD]
 
 
@@ -219,6 +238,7 @@ class RunChange(Struct, frozen=True, tag="run"):
         digest: Of this change (`digest_of`): kept on the head, so that a change sent again is recognised as applied.
         entries: Appended; the first one's `seq` is the head's `next_seq`.
         consumed: Ids of the inbox items that the entries stand for.
+        answers: To updates that are consumed, by this change or before, each once. Refused with `answer` otherwise.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -233,6 +253,7 @@ class RunChange(Struct, frozen=True, tag="run"):
     outbox: Annotated[tuple[OutboxItem, ...], PLAIN] = ()
     approvals: Annotated[tuple[ApprovalPut | ApprovalExpire | ApprovalWithdraw, ...], PLAIN] = ()
     spends: Annotated[tuple[GrantSpend, ...], PLAIN] = ()
+    answers: Annotated[tuple[Answer, ...], PLAIN] = ()
 
 
 class StartRun(Struct, frozen=True, tag="start"):
@@ -246,6 +267,7 @@ class StartRun(Struct, frozen=True, tag="start"):
         fingerprint: SHA-256 of workflow name and arguments; equal ones attach.
         entries: `Started`, and `Taken` too when the run is born claimed.
         worker: Born claimed by this worker, at epoch 1 or the former epoch + 1; or none, and `ready`.
+        messages: In the inbox from the beginning; one whose id is known there already is that one.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -254,6 +276,7 @@ class StartRun(Struct, frozen=True, tag="start"):
     entries: Annotated[tuple[EntryRow, ...], PLAIN]
     generation: Annotated[int, PLAIN] = 1
     worker: Annotated[WorkerId | None, PLAIN] = None
+    messages: Annotated[tuple[Message, ...], PLAIN] = ()
 
 
 class PutMessage(Struct, frozen=True, tag="message"):
@@ -261,7 +284,7 @@ class PutMessage(Struct, frozen=True, tag="message"):
 
     Args:
         early: Accept it although no run of that key exists yet: it waits for generation 1. Otherwise refused with `not_found`.
-            A closed run refuses with `closed`.
+            A closed run refuses with `closed`, one with `MAX_UNREAD` unread items with `full` (kinds of `CAPPED` only).
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -440,6 +463,23 @@ class StampedMessage(Struct, frozen=True):
     message: Message
     at: datetime
     number: int
+
+
+class MessageState(Struct, frozen=True):
+    """What has become of an update.
+
+    Args:
+        generation: Of the run to which it belongs: the latest one that knows its id.
+        consumed: Whether the run has taken it in.
+        over: Whether that run has ended; then there is an answer, or there will be none.
+        answer: JSON of the `UpdateAnswered` entry, where it is answered.
+    """
+
+    generation: Annotated[int, PLAIN]
+    consumed: Annotated[bool, PLAIN]
+    over: Annotated[bool, PLAIN] = False
+    answered: Annotated[bool, PLAIN] = False
+    answer: Annotated[bytes, PAYLOAD] = b""
 
 
 class ApprovalRow(Struct, frozen=True):

@@ -19,6 +19,8 @@ from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import StampedRow
 from outlast.store.bound import UNSTORABLE, unstorable_part
 from outlast.store.change import (
+    CAPPED,
+    MAX_UNREAD,
     Applied,
     ApprovalRow,
     Change,
@@ -28,6 +30,8 @@ from outlast.store.change import (
     Fenced,
     HeadUpdate,
     Message,
+    MessageKind,
+    MessageState,
     OperationDrop,
     OperationPut,
     OutboxItem,
@@ -68,6 +72,7 @@ class _Item:
     stamped: StampedMessage
     generation: int
     consumed: bool = False
+    answer: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -204,6 +209,18 @@ class MemoryStore:
         for message_id in change.consumed:
             if not self._unread(run, message_id) or change.consumed.count(message_id) > 1:
                 return Refused("message", message_id)
+        answered = [answer.message_id for answer in change.answers]
+        for message_id in answered:
+            item = self._inboxes.get(change.run, {}).get((run.head.generation, message_id))
+            consumed = item is not None and (item.consumed or message_id in change.consumed)
+            if (
+                item is None
+                or not consumed
+                or item.stamped.message.kind is not MessageKind.UPDATE
+                or item.answer is not None
+                or answered.count(message_id) > 1
+            ):
+                return Refused("answer", message_id)
         for item in change.outbox:
             if (change.run, item.number) in self._outbox:
                 return Refused("outbox", str(item.number))
@@ -220,6 +237,8 @@ class MemoryStore:
             item = self._inboxes[change.run][head.generation, message_id]
             item.consumed = True
             item.stamped = replace(item.stamped, message=replace(item.stamped.message, body=b""))
+        for answer in change.answers:
+            self._inboxes[change.run][head.generation, answer.message_id].answer = answer.body
         for act in change.operations:
             if isinstance(act, OperationDrop):
                 run.operations.pop(act.operation, None)
@@ -308,6 +327,9 @@ class MemoryStore:
         run.approvals.clear()
         run.head, run.calls, run.unfit_builds = head, False, ()
         run.due, run.due_set_at = None if change.worker else now, now
+        for message in change.messages:
+            if self._known(change.run, run, message) is None:
+                self._add(change.run, run, message, now)
         run.head = replace(head, mail=bool(self._unconsumed(run)))
         run.journals[change.generation] = [StampedRow(row, at) for row in change.entries]
         return Applied(at, run.head.epoch if change.worker else 0)
@@ -321,15 +343,14 @@ class MemoryStore:
             return Refused("not_found")
         if run is not None and run.head.status.closed:
             return Refused("closed")
+        if change.message.kind in CAPPED and self._is_full(change.run, run):
+            return Refused("full", change.message.message_id)
         self._deliver(change.run, change.message, now)
         return Applied(now)
 
     def _deliver(self, key: RunKey, message: Message, now: datetime) -> None:
         run = self._runs.get(key)
-        inbox = self._inboxes.setdefault(key, {})
-        stamped = StampedMessage(message, now, len(inbox) + 1)
-        generation = _receiving(run)
-        inbox[generation, message.message_id] = _Item(stamped, generation)
+        self._add(key, run, message, now)
         if run is None:
             return
         run.head = replace(run.head, mail=True)
@@ -337,6 +358,12 @@ class MemoryStore:
         is_offered = run.head.status is not Status.PAUSED or message.kind in RECALLS
         if run.head.owner is None and is_offered:
             run.due = now if run.due is None else min(run.due, now)
+
+    def _add(self, key: RunKey, run: _Run | None, message: Message, now: datetime) -> None:
+        inbox = self._inboxes.setdefault(key, {})
+        stamped = StampedMessage(message, now, len(inbox) + 1)
+        generation = _receiving(run)
+        inbox[generation, message.message_id] = _Item(stamped, generation)
 
     def _decide(self, change: Decide, now: datetime) -> Verdict:
         run = self._runs.get(change.run)
@@ -522,6 +549,27 @@ class MemoryStore:
             rows = reversed(self._rows(run, generation))
             return next((one for one in rows if (one.row.kind, one.row.name) == (kind, name)), None)
 
+    async def answer(self, run: RunKey, message_id: str) -> MessageState | None:
+        """Return what has become of an update."""
+        with self._lock:
+            self._check_open()
+            found = [
+                item
+                for (_, known), item in self._inboxes.get(run, {}).items()
+                if known == message_id and item.stamped.message.kind is MessageKind.UPDATE
+            ]
+            if not found:
+                return None
+            last = max(found, key=lambda item: item.generation)
+            head = self._runs[run].head if run in self._runs else None
+            return MessageState(
+                last.generation,
+                last.consumed,
+                over=head is not None and (head.status.closed or head.generation > last.generation),
+                answered=last.answer is not None,
+                answer=last.answer or b"",
+            )
+
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None
     ) -> list[ApprovalRow]:
@@ -631,6 +679,14 @@ class MemoryStore:
 
     def _recalled(self, run: _Run) -> bool:
         return any(item.stamped.message.kind in RECALLS for item in self._unconsumed(run))
+
+    def _is_full(self, key: RunKey, run: _Run | None) -> bool:
+        inbox = self._inboxes.get(key, {})
+        if len(inbox) < MAX_UNREAD:
+            return False
+        generation = _receiving(run)
+        unread = (not one.consumed and one.generation == generation for one in inbox.values())
+        return sum(unread) >= MAX_UNREAD
 
     def _unread(self, run: _Run, message_id: str) -> bool:
         item = self._inboxes.get(run.head.run, {}).get((run.head.generation, message_id))

@@ -15,6 +15,7 @@ from outlast.journal.entry import StampedRow
 from outlast.store.change import (
     ApprovalRow,
     Change,
+    MessageState,
     OperationPut,
     OutboxItem,
     RunHead,
@@ -125,6 +126,10 @@ class StoreReader(Protocol):
 
         For the kind `published` the cost does not grow with the journal.
         """
+        ...
+
+    async def answer(self, run: RunKey, message_id: str) -> MessageState | None:
+        """Return what has become of an update; None when no generation of the run knows one of that id."""
         ...
 
     async def approvals(

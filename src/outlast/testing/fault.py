@@ -18,6 +18,7 @@ from outlast.journal.entry import StampedRow
 from outlast.store.change import (
     ApprovalRow,
     Change,
+    MessageState,
     OutboxItem,
     RunChange,
     RunHead,
@@ -212,6 +213,10 @@ class FaultyStore:
         return await self._ask(
             "latest", lambda: self._inner.latest(run, kind, name, generation=generation)
         )
+
+    async def answer(self, run: RunKey, message_id: str) -> MessageState | None:
+        """Return what has become of an update."""
+        return await self._ask("answer", lambda: self._inner.answer(run, message_id))
 
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None

@@ -29,12 +29,14 @@ from outlast.journal.entry import (
     ResumeRequested,
     StepCompleted,
     StepFailed,
+    UpdateReceived,
 )
 from outlast.journal.failure import is_too_deep
 from outlast.journal.parse import parse, parse_as
 from outlast.replay.machine import Machine
 from outlast.replay.operation import ApprovalOperation, EffectOperation, StepOperation
 from outlast.store.change import Message, MessageKind, OperationDrop, StampedMessage
+from outlast.worker.answer import unreadable
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.text import plain
 from outlast.workflows.message import misfit
@@ -55,14 +57,15 @@ _resolutions = msgspec.json.Decoder(Resolution)
 def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> Proposal:
     """Return what is written for one message, which is consumed with it."""
     message = stamped.message
+    answer = None
     try:
         entry = _entry_of(stamped, machine, generation)
     except Exception as error:  # noqa: BLE001 - whoever wrote it, it must not stop the run that reads it
-        entry = alarm(
-            "unreadable_message",
-            NO_OPERATION,
-            {"message": message.message_id, "why": plain(f"{type(error).__name__}: {error}")},
-        )
+        why = plain(f"{type(error).__name__}: {error}")
+        detail = {"message": message.message_id, "why": why}
+        entry = alarm("unreadable_message", NO_OPERATION, detail)
+        if message.kind is MessageKind.UPDATE:
+            answer = unreadable(message, why)
     is_outcome = isinstance(
         entry, StepCompleted | StepFailed | EffectCompleted | EffectFailed | EffectCleared
     )
@@ -74,6 +77,7 @@ def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> P
         else None,
         consumed=message.message_id,
         at=None if is_outcome else stamped.at,
+        answer=answer,
     )
 
 
@@ -91,6 +95,11 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
                 # It must not end a run that somebody mistyped a value; the sender can send another one.
                 return _unfit_message(message, why)
             return MessageReceived(
+                message.message_id, message.name, Raw(message.body), message.sender
+            )
+        case MessageKind.UPDATE:
+            parse(message.body)
+            return UpdateReceived(
                 message.message_id, message.name, Raw(message.body), message.sender
             )
         case MessageKind.CANCEL:

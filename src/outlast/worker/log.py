@@ -26,6 +26,7 @@ def log_parked(run: RunKey, status: Status, note: Mapping[str, Any]) -> None:
         for one, due in note[key].items()
     ]
     parts += [f"message {name!r}" for name in note["signals"]]
+    parts += [f"update {name!r}" for name in note.get("updates", ())]
     parts += [f"{one} in doubt" for one in note["in_doubt"]]
     if status is Status.READY:
         logger.info("run %s: given back", run)

@@ -34,10 +34,12 @@ from outlast.journal.entry import (
     StampedRow,
     Started,
     Taken,
+    UpdateReceived,
     from_row,
 )
 from outlast.replay.command import (
     Abandon,
+    AnswerUpdate,
     AwaitDecision,
     Finish,
     IntendEffect,
@@ -66,6 +68,7 @@ from outlast.store.change import (
     Status,
 )
 from outlast.store.protocol import RunImage
+from outlast.worker.answer import answering
 from outlast.worker.bridge import RunLost
 from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deck import Deck
@@ -364,7 +367,7 @@ class Pilot:
             self._wake.clear()
             self._sort_commands()
             await self._gather()
-            if self._outcome is not None and not any(one.head for one in self._proposals):
+            if self._outcome is not None and self._may_end():
                 self.post(ending(self._outcome))
             if self._proposals:
                 self._publish()
@@ -372,6 +375,11 @@ class Pilot:
                     return
             elif await self._act_or_wait():
                 return
+
+    def _may_end(self) -> bool:
+        """Whether the end can be written: once, and not beside an update, whose answer the machine has yet to give."""
+        is_update = (isinstance(one.entry, UpdateReceived) for one in self._proposals)
+        return not any(one.head for one in self._proposals) and not any(is_update)
 
     async def _act_or_wait(self) -> bool:
         """Do what there is to do when nothing is to be written; True when the run was given back."""
@@ -413,6 +421,8 @@ class Pilot:
                     self._pending_approvals.add(command.approval_id)
                 case Abandon():
                     self._abandon(command)
+                case AnswerUpdate():
+                    self.post(answering(command))
                 case Finish():
                     self._outcome = command.outcome
                 case (
@@ -671,9 +681,11 @@ class Pilot:
 
     async def _park(self, status: Status) -> None:
         reason = "in doubt" if status is Status.BLOCKED else ""
+        signals, updates = self._machine.handled
         note = {
             **self._waits.note(),
-            "signals": self._machine.awaited_signals,
+            "signals": [*self._machine.awaited_signals, *signals],
+            "updates": updates,
             "in_doubt": self._machine.in_doubt,
             "alarms": [f"{one.what} {one.about}".strip() for one in self._alarms.standing],
         }

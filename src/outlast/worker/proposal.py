@@ -1,7 +1,7 @@
 """What a run's owner means to write, until it is written; and how proposals become one change.
 
 Order inside a change: intents first, so that no earlier turn of the same change can have given their effect up; then outcomes;
-then messages and due timers by the store's time, messages first at a tie; then requests, rows and the end.
+then messages and due timers by the store's time, messages first at a tie; then requests, answers, rows and the end.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from outlast.journal.entry import (
     OperationId,
     StepCompleted,
     StepFailed,
+    UpdateReceived,
     to_row,
 )
 from outlast.store.change import (
+    Answer,
     Applied,
     ApprovalExpire,
     ApprovalPut,
@@ -64,6 +66,7 @@ class Proposal:
         entry: What is appended; none for a mere row.
         guard: An operation that must still be open when the change is made; otherwise the proposal is dropped.
         at: For arrivals: when it came, or came due.
+        answer: To an update.
         done: Resolved with the verdict once the change is applied and delivered, or this part is refused; cancelled when dropped.
     """
 
@@ -77,6 +80,7 @@ class Proposal:
     head: HeadUpdate | None = None
     at: datetime | None = None
     done: asyncio.Future[Applied | Refused] | None = None
+    answer: Answer | None = None
 
     def settle(self, verdict: Applied | Refused) -> None:
         """Tell who waits."""
@@ -156,7 +160,7 @@ def in_order(proposals: Sequence[Proposal]) -> list[Proposal]:
 
     def key(proposal: Proposal) -> tuple[int, float, int]:
         at = proposal.at.timestamp() if proposal.at else 0.0
-        is_message = isinstance(proposal.entry, MessageReceived)
+        is_message = isinstance(proposal.entry, MessageReceived | UpdateReceived)
         return proposal.rank, at, 0 if is_message else 1
 
     return sorted(proposals, key=key)
@@ -174,7 +178,7 @@ def rows_of(proposals: Sequence[Proposal], *, seq: int, turn: int) -> tuple[Entr
     for proposal in proposals:
         if proposal.entry is None:
             continue
-        is_message = isinstance(proposal.entry, MessageReceived)
+        is_message = isinstance(proposal.entry, MessageReceived | UpdateReceived)
         if rows and not (together and is_message):
             turn += 1
         together = is_message
@@ -198,5 +202,6 @@ def change_of(
         consumed=tuple(one.consumed for one in proposals if one.consumed),
         approvals=approvals,
         spends=tuple(one.spend for one in proposals if one.spend is not None),
+        answers=tuple(one.answer for one in proposals if one.answer is not None),
     )
     return msgspec.structs.replace(change, digest=digest_of(change))

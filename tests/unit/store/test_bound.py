@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from outlast.store.bound import MAX_BODY_BYTES, unstorable_part
 from outlast.store.change import (
+    Answer,
     ApprovalPut,
     ApprovalWithdraw,
     ClearOutbox,
@@ -66,6 +67,10 @@ class Length:
         (starting(workflow=BAD), "workflow"),
         (starting(entries=(row(0), row(1, operation=BAD))), "entries[1].operation"),
         (starting(entries=(row(0, Length()),)), "entries[0].body"),
+        (starting(messages=(letter(), letter(TORN))), "messages[1].message_id"),
+        (starting(messages=(letter(body=Length()),)), "messages[0].body"),
+        (owned(answers=(Answer(BAD, b""),)), "answers[0].message_id"),
+        (owned(answers=(Answer("m", b""), Answer("n", Length()))), "answers[1].body"),
         (sending(RUN, TORN), "message.message_id"),
         (replace(sending(RUN), message=letter(body=Length())), "message.body"),
         (Decide(RUN, "a1", "s", True, BAD, letter()), "by"),

@@ -51,6 +51,11 @@ _CONSUME = """
 UPDATE message SET consumed = 1, body = x''
 WHERE tenant = ? AND run_id = ? AND message_id = ? AND generation = ? AND consumed = 0
 """
+_ANSWER = """
+UPDATE message SET answer = ?
+WHERE tenant = ? AND run_id = ? AND message_id = ? AND generation = ?
+    AND kind = 'update' AND consumed = 1 AND answer IS NULL
+"""
 _LAST_UNREAD = """
 SELECT max(number) FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0
 """
@@ -162,6 +167,9 @@ def _write_parts(writing: Writing, change: RunChange, generation: int) -> Refuse
     for message_id in change.consumed:
         if database.changed(_CONSUME, (*key, message_id, generation)) != 1:
             return Refused("message", message_id)
+    for answer in change.answers:
+        if database.changed(_ANSWER, (answer.body, *key, answer.message_id, generation)) != 1:
+            return Refused("answer", answer.message_id)
     for act in change.operations:
         if isinstance(act, OperationPut):
             values = (

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from outlast.journal.entry import StampedRow
 from outlast.store.change import (
     ApprovalRow,
+    MessageState,
     OutboxItem,
     RunHead,
     RunKey,
@@ -66,6 +67,11 @@ WHERE {_OF_RUN} AND generation = ? AND consumed = 0 ORDER BY number
 _MAIL = f"""
 SELECT {MESSAGE} FROM message INDEXED BY message_unread
 WHERE {_OF_RUN} AND generation = (SELECT generation FROM run WHERE {_OF_RUN}) AND consumed = 0 ORDER BY number
+"""
+_ANSWER = f"""
+SELECT generation, consumed, answer, (SELECT NOT open OR generation > message.generation FROM run WHERE {_OF_RUN})
+FROM message INDEXED BY message_update
+WHERE {_OF_RUN} AND message_id = ? AND kind = 'update' ORDER BY generation DESC LIMIT 1
 """
 _APPROVALS = (
     f"SELECT {APPROVAL} FROM approval WHERE {_OF_RUN} AND generation = ? ORDER BY approval_id"
@@ -195,6 +201,19 @@ def mail(database: Database, run: RunKey) -> tuple[StampedMessage, ...]:
     key = (run.tenant, run.run_id)
     with naming("the run's mail", run.run_id):
         return tuple(message_of(row) for row in database.rows(_MAIL, (*key, *key)))
+
+
+def answer(database: Database, run: RunKey, message_id: str) -> MessageState | None:
+    """Return what has become of an update."""
+    with naming("the answer to an update", run.run_id):
+        key = (run.tenant, run.run_id)
+        row = database.row(_ANSWER, (*key, *key, message_id))
+        if row is None:
+            return None
+        generation, consumed, told, over = row
+        return MessageState(
+            generation, bool(consumed), bool(over), answered=told is not None, answer=told or b""
+        )
 
 
 def approvals(

@@ -22,6 +22,7 @@ from outlast.journal.entry import StampedRow
 from outlast.store.change import (
     ApprovalRow,
     Change,
+    MessageState,
     OutboxItem,
     RunHead,
     RunKey,
@@ -223,6 +224,10 @@ class SQLiteStore:
         return await self._read(
             lambda database: read.latest(database, run, generation, (kind, name))
         )
+
+    async def answer(self, run: RunKey, message_id: str) -> MessageState | None:
+        """Return what has become of an update."""
+        return await self._read(lambda database: read.answer(database, run, message_id))
 
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None

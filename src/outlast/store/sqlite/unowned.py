@@ -6,6 +6,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from outlast.store.change import (
+    CAPPED,
+    MAX_UNREAD,
     Applied,
     ClearOutbox,
     Conflict,
@@ -42,6 +44,14 @@ SELECT EXISTS (SELECT 1 FROM message WHERE tenant = ? AND run_id = ? AND generat
 """
 _KNOWN_MESSAGE = """
 SELECT at FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND message_id = ?
+"""
+_SPAN = """
+SELECT (SELECT max(number) FROM message WHERE tenant = ?1 AND run_id = ?2) - min(number) + 1
+FROM message INDEXED BY message_unread WHERE tenant = ?1 AND run_id = ?2 AND generation = ?3 AND consumed = 0
+"""
+_COUNT_UNREAD = """
+SELECT count(*) FROM message INDEXED BY message_unread
+WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0
 """
 _FIRST_GENERATION = 1
 """A message that comes before its run waits for this one."""
@@ -104,6 +114,9 @@ def start(writing: Writing, change: StartRun) -> Verdict:
         stopped = database.row(_STOPPED, key) or stopped
         database.run("DELETE FROM run WHERE tenant = ? AND run_id = ?", key)
     epoch += change.worker is not None
+    for message in change.messages:
+        if _known_at(writing, change.run, change.generation, message) is None:
+            _add_message(writing, change.run, message, change.generation)
     database.run(_ADD_RUN, _run_values(writing, change, epoch, at, stopped))
     for entry in change.entries:
         values = (entry.seq, entry.turn, entry.kind, entry.operation, entry.name, at, entry.body)
@@ -138,8 +151,20 @@ def _put_message(writing: Writing, change: PutMessage) -> Verdict:
         return Refused("not_found")
     if row is not None and not row[1]:
         return Refused("closed")
+    if change.message.kind in CAPPED and _is_full(writing, (*_key(change.run), generation)):
+        return Refused("full", change.message.message_id)
     _deliver(writing, change.run, change.message, generation)
     return Applied(writing.now)
+
+
+def _is_full(writing: Writing, inbox: tuple[str, str, int]) -> bool:
+    """Whether an inbox takes no more. Numbers have no gaps: as long as few were given since the oldest unread item, none is counted."""
+    span = writing.database.value(_SPAN, inbox) or 0
+    return span >= MAX_UNREAD and writing.database.value(_COUNT_UNREAD, inbox) >= MAX_UNREAD
+
+
+def _key(run: RunKey) -> tuple[str, str]:
+    return run.tenant, run.run_id
 
 
 def _decide(writing: Writing, change: Decide) -> Verdict:
@@ -199,6 +224,12 @@ def _known_at(writing: Writing, run: RunKey, generation: int, message: Message) 
 
 
 def _deliver(writing: Writing, run: RunKey, message: Message, generation: int) -> None:
+    _add_message(writing, run, message, generation)
+    recalls = int(message.kind in RECALLS)
+    writing.database.run(_OFFER, (writing.micros, run.tenant, run.run_id, recalls))
+
+
+def _add_message(writing: Writing, run: RunKey, message: Message, generation: int) -> None:
     values = (
         message.message_id,
         generation,
@@ -209,5 +240,3 @@ def _deliver(writing: Writing, run: RunKey, message: Message, generation: int) -
         message.body,
     )
     writing.database.run(_ADD_MESSAGE, (run.tenant, run.run_id, *values))
-    recalls = int(message.kind in RECALLS)
-    writing.database.run(_OFFER, (writing.micros, run.tenant, run.run_id, recalls))

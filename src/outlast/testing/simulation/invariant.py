@@ -222,6 +222,8 @@ class Invariants:
             run.epoch += 1
             run.workers[run.epoch] = change.worker
             self._seen(change.worker, change.run)
+        for message in change.messages:
+            self._accepted(change.run, message)
 
     def _accepted(self, key: RunKey, message: Message) -> bool:
         """Note a message; False when it is known already."""
@@ -327,6 +329,9 @@ class Invariants:
             run.end(self._clock.monotonic())
             self.check(
                 not run.unread(), 5, f"ended with unread messages {run.unread()}", run=change.run
+            )
+            self.check(
+                not run.asked, 5, f"ended with unanswered updates {run.asked}", run=change.run
             )
         elif change.head is not None and change.head.release:
             run.let_go(self._clock.monotonic())

@@ -84,6 +84,8 @@ class Run:
     """Operations of effects that were completed."""
     attempted: set[str] = field(default_factory=set[str])
     doubts: set[str] = field(default_factory=set[str])
+    asked: set[str] = field(default_factory=set[str])
+    """Ids of the updates that were taken in and have no answer."""
     failures: dict[str, int] = field(default_factory=dict[str, int])
     """Of each operation that has a row, how many attempts are recorded as failed."""
     resting: dict[str, datetime] = field(default_factory=dict[str, datetime])
@@ -118,7 +120,7 @@ class Run:
         self.closed = self.terminated = False
         self.rows, self.intents, self.outcomes, self.done = [], {}, set(), set()
         self.attempted, self.fresh, self.doubts, self.failures = set(), set(), set(), {}
-        self.lapses = 0
+        self.lapses, self.asked = 0, set()
         self.paused, self.parked = False, None
         self.resting, self.risky = {}, {}
         self.approvals, self.last_signal, self.published = {}, 0, set()

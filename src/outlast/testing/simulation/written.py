@@ -24,6 +24,8 @@ from outlast.journal.entry import (
     StepCompleted,
     StepFailed,
     TimerFired,
+    UpdateAnswered,
+    UpdateReceived,
     from_row,
 )
 from outlast.store.change import (
@@ -42,6 +44,7 @@ OUTCOMES = (
 )
 _SAYS: dict[str, tuple[type[Entry], ...]] = {
     "signal": (MessageReceived,),
+    "update": (UpdateReceived,),
     "cancel": (CancelRequested,),
     "pause": (PauseRequested,),
     "resume": (ResumeRequested,),
@@ -141,8 +144,10 @@ class Written:
                 run.risky.pop(at, None)
             case EffectCompleted() | EffectFailed() | EffectInDoubt() | EffectRefused():
                 self._settled(run, change, entry)
-            case MessageReceived():
+            case MessageReceived() | UpdateReceived():
                 self._received(run, change, entry)
+            case UpdateAnswered():
+                self._told(run, change, entry)
             case ApprovalDecided() | ApprovalExpired():
                 self._answered(run, change, entry)
             case Published():
@@ -238,7 +243,27 @@ class Written:
             at=at,
         )
 
-    def _received(self, run: Run, change: RunChange, entry: MessageReceived) -> None:
+    def _told(self, run: Run, change: RunChange, entry: UpdateAnswered) -> None:
+        """An update that was taken in has one answer, in the journal and, with it, in its row."""
+        self._check(
+            entry.message_id in run.asked,
+            5,
+            f"an answer to {entry.message_id}, which has one already or was never taken in",
+            run=change.run,
+        )
+        run.asked.discard(entry.message_id)
+        self._check(
+            [one.message_id for one in change.answers].count(entry.message_id) == 1,
+            5,
+            f"the answer to {entry.message_id} is kept from its sender",
+            run=change.run,
+        )
+
+    def _received(
+        self, run: Run, change: RunChange, entry: MessageReceived | UpdateReceived
+    ) -> None:
+        if isinstance(entry, UpdateReceived):
+            run.asked.add(entry.message_id)
         item = run.inbox.get((run.generation, entry.message_id))
         if item is None or entry.message_id not in change.consumed:
             self._check(
