@@ -31,6 +31,7 @@ from outlast.client.view import (
 from outlast.clock import Random
 from outlast.effects.key import check_run_id, check_tenant, namespace
 from outlast.errors import (
+    DecodeError,
     DefinitionError,
     NoWorkerWarning,
     RunConflictError,
@@ -539,7 +540,11 @@ class Client:
         if head.generation < generation:
             return False
         rows = await self.store.journal(head.run, generation=generation)
-        first = from_row(rows[0].row) if rows else None
+        try:
+            first = from_row(rows[0].row) if rows else None
+        except DecodeError:
+            # What we have just written could be read.
+            return False
         return isinstance(first, Started) and first.seed == seed
 
     def _attaches(

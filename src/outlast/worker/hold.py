@@ -46,6 +46,7 @@ class Hold:
         self._changed = changed
         self._paused = False
         self._coming: datetime | None = None
+        self._was_closed = False
         self._settling: set[OperationId] = set()
         self._freed = asyncio.Event()
         self.waiting: set[OperationId] = set()
@@ -60,15 +61,21 @@ class Hold:
         """Whether a message of this kind is taken in now; the others wait in the inbox."""
         return not self.closed or kind in _ADMITTED
 
-    def expect(self, pending: Iterable[Proposal]) -> None:
-        """Take in what came by the inbox and is about to be written: it holds from the moment at which it was read."""
+    def expect(self, pending: Iterable[Proposal]) -> bool:
+        """Take in what came by the inbox and is about to be written: it holds from the moment at which it was read.
+
+        Returns:
+            Whether the run is free, and was not when this was asked last: what waits in the inbox can be taken in.
+        """
         came = [one for one in pending if one.consumed]
         pauses = [one.at for one in came if isinstance(one.entry, PauseRequested) and one.at]
         self._coming = min(pauses, default=None)
         self._settling = {_operation_of(one) for one in came if one.rank is Rank.OUTCOME}
+        was_closed, self._was_closed = self._was_closed, self.closed
         if self.waiting and not self.closed:
             self._freed.set()
             self._freed = asyncio.Event()
+        return was_closed and not self.closed
 
     def note(self, entry: Entry) -> None:
         """Take in an entry of the journal; `expect` follows."""

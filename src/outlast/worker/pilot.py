@@ -583,17 +583,10 @@ class Pilot:
         await self._delivery.deliver(entries)
         for entry in written:
             self._note_written(entry, verdict.at)
-        self._free_if_resumed()
+        self._mail = self.hold.expect(self._proposals) or self._mail
         for proposal in proposals:
             proposal.settle(verdict)
         self._crew.abandon_closed(self._machine.is_open)
-
-    def _free_if_resumed(self) -> None:
-        was_closed = self.hold.closed
-        self.hold.expect(self._proposals)
-        if was_closed and not self.hold.closed:
-            # What had to wait in the inbox.
-            self._mail = True
 
     def _note_written(self, entry: Entry, at: datetime) -> None:
         known = len(self._alarms.standing)
@@ -620,7 +613,7 @@ class Pilot:
         for proposal in proposals:
             if is_refused(proposal, refused):
                 self._drop_refused(proposal, refused)
-        self._free_if_resumed()
+        self._mail = self.hold.expect(self._proposals) or self._mail
 
     def _drop_refused(self, proposal: Proposal, refused: Refused) -> None:
         proposal.settle(refused)
