@@ -19,6 +19,7 @@ from outlast.journal.entry import (
     EffectFailed,
     EffectIntended,
     Failed,
+    Published,
     StepCompleted,
     StepFailed,
 )
@@ -37,6 +38,12 @@ THRICE = outlast.RetryPolicy(maximum_attempts=3)
 
 @outlast.step
 async def double(number: int) -> int:
+    return number * 2
+
+
+@outlast.step
+async def double_slowly(number: int) -> int:
+    await asyncio.sleep(0.3)
     return number * 2
 
 
@@ -191,7 +198,23 @@ async def late() -> str:
     return await late_and_probed("x") + await late_with_neither("y")
 
 
+@outlast.workflow
+async def publishing() -> int:
+    """A value before each of several steps and effects, one after the last, and one in a row with it."""
+    total = 0
+    for number in range(3):
+        outlast.publish("number", 2 * number)
+        total += await double_slowly(number)
+        outlast.publish("number", 2 * number + 1)
+    await idempotent("a")
+    outlast.publish("number", 6)
+    outlast.publish("number", 7)
+    outlast.publish("total", total)
+    return total
+
+
 CODE = [
+    *(publishing, double_slowly),
     *(double, third_time, blocking, broken),
     *(idempotent, in_thread, answers_late, probed, probed_in_thread, neither),
     *(late_and_probed, late_with_neither),
@@ -205,6 +228,19 @@ async def feed(client: Client) -> None:
     while not (views := await client.approvals.list()):
         await asyncio.sleep(0.5)
     await client.approvals.approve("run", views[0].approval_id, seen_sha256=views[0].subject_sha256)
+
+
+seen: list[int] = []
+"""What somebody outside saw of the published values, each once."""
+
+
+async def watch(client: Client) -> None:
+    """Look at what is published, without end."""
+    while True:
+        value = await client.handle("run").published("number", int)
+        if value is not None and seen[-1:] != [value]:
+            seen.append(value)
+        await asyncio.sleep(0.1)
 
 
 def workload(workflow: Any, **more: Any) -> Workload[Any]:
@@ -262,6 +298,7 @@ REPEATABLE = {
     "timed_out": (workload(timed_out), Status.COMPLETED),
     "retried": (workload(retried), Status.COMPLETED),
     "fails": (workload(fails), Status.FAILED),
+    "publishing": (workload(publishing), Status.COMPLETED),
     "steps started elsewhere": (workload(steps, started_outside=True), Status.COMPLETED),
     "waiting started elsewhere": (workload(waiting, started_outside=True), Status.COMPLETED),
 }
@@ -291,6 +328,26 @@ def test_every_crash_in_every_recovery_leads_to_the_undisturbed_result(workflow:
     tried = Counter(len(trial.points) for trial in _checked(plain, every_crash(work, crashes=2)))
     assert tried[1] == len(plain.lives[0].points)
     assert tried[2] > tried[1] * 4
+
+
+def test_published_values_are_seen_in_their_order_wherever_the_process_dies() -> None:
+    """Nothing that was seen outside is ever taken back, and nothing comes late: what was written is written once, in its order."""
+    work = Workload(
+        lambda: publishing(), receiver=receiver, definitions=CODE, meanwhile=watch, reset=seen.clear
+    )
+    plain = undisturbed(work)
+    written: set[tuple[int, ...]] = set()
+    for trial in every_crash(work, crashes=1):
+        values = [one.entry for one in trial.journal if isinstance(one.entry, Published)]
+        assert [(one.name, int(one.value)) for one in values] == [
+            *(("number", number) for number in range(8)),
+            ("total", 6),
+        ], trial
+        assert seen == sorted(set(seen)), trial
+        assert len(seen) > 1, trial
+        assert trial.result == plain.result, trial
+        written.add(tuple(seen))
+    assert len(written) > 1
 
 
 @pytest.mark.soak

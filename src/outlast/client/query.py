@@ -119,7 +119,7 @@ class _Asking:
             raise QueryError(
                 f"the process that asks cannot replay the run: {error.message}",
                 reason="no_code",
-                hint="import the module that declares the workflow; on the command line, name it with -m MODULE",
+                hint=f"{error.hint}; on the command line, name that module with -m MODULE",
             ) from error
 
     async def _remedy(self, replica: Replica) -> str:
