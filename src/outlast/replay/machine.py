@@ -93,7 +93,7 @@ from outlast.replay.task import WorkflowFuture
 
 Outcome: TypeAlias = Completed | Failed | Cancelled
 
-_UNSEEN = (EffectIntended, PauseRequested, ResumeRequested)
+_UNSEEN = (EffectIntended, UpdateAnswered, PauseRequested, ResumeRequested)
 """Entries that workflow code cannot see."""
 
 
