@@ -375,3 +375,65 @@ def test_case_044_the_first_of_two_under_one_id_is_the_one() -> None:
         return told, await handle.result()
 
     assert Simulation([hear_twice], options=SHORT).run(scenario) == ([7, 7, 7], [1, 4, 7])
+
+
+# 112: senders of what is being handled when the run is cancelled
+
+
+cleaned: list[str] = []
+PASS = outlast.Update("cases pass", str, str)
+
+
+async def _gate() -> None:
+    lock = asyncio.Lock()
+
+    async def handle(how: str) -> str:
+        try:
+            match how:
+                case "step":
+                    await wait(1)
+                case "timer":
+                    await outlast.sleep(timedelta(days=1))
+                case "message":
+                    await outlast.receive(GO)
+                case "lock":
+                    async with lock:
+                        await outlast.wait_condition(lambda: False)
+        finally:
+            await wait(2)
+            cleaned.append(how)
+        return how
+
+    outlast.on_update(PASS, handle)
+    await outlast.receive(DONE)
+
+
+gate = workflow(_gate)
+HOWS = ["step", "timer", "message", "lock", "lock"]
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["in memory", "parked"])
+def test_case_112_senders_of_what_is_handled_are_told_of_the_cancel(cold: bool) -> None:
+    """Each handler in progress is cancelled, wherever it waits, and cleans up; its sender hears that the run was cancelled."""
+    cleaned.clear()
+
+    async def scenario(sim: Simulation) -> Any:
+        first = await sim.start_worker()
+        handle = await sim.client.start(gate(), id="r")
+        hows = HOWS[1:] if cold else HOWS
+        asked = [sim.spawn(told(handle.update(PASS, how))) for how in hows]
+        while not [one for one in await handle.journal() if isinstance(one.entry, UpdateReceived)]:
+            await asyncio.sleep(0.01)
+        if cold:
+            await sim.until("r", parked)
+            await first.stop()
+        await handle.cancel("no longer needed")
+        if cold:
+            await sim.start_worker()
+        return hows, await asyncio.gather(*asked), await told(handle.result())
+
+    hows, errors, end = Simulation([gate, wait], options=SHORT).run(scenario)
+    for error in [*errors, end]:
+        assert type(error) is outlast.RunCancelledError, error
+    assert all("while it handled the update 'cases pass'" in one.message for one in errors)
+    assert Counter(cleaned) >= Counter(hows)
