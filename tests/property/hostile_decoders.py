@@ -19,6 +19,7 @@ from outlast.approvals.request import still_asks, subject_of
 from outlast.cli.output import plain
 from outlast.cli.run import _json
 from outlast.cli.text import parse_length
+from outlast.client.update import _answer_in
 from outlast.client.view import JournalEntry, status_of, view_of
 from outlast.demo.forge_state import Fault
 from outlast.demo.github import GitHub, _Pull
@@ -132,6 +133,8 @@ SAMPLES: list[Entry] = [
     entries.Completed(Raw(b"[1,null,true]")),
     entries.Failed(FAILURE),
     entries.Cancelled(FAILURE),
+    entries.UpdateReceived("u1", "add", Raw(b'{"a":"b"}'), "you"),
+    entries.UpdateAnswered("u1", "add", failure=FAILURE, rejected=True),
 ]  # fmt: skip
 BODIES = {str(type(one).__struct_config__.tag): to_row(one, 0, 0).body for one in SAMPLES}
 assert BODIES.keys() == KINDS.keys()
@@ -312,13 +315,14 @@ DECODERS: dict[str, Decoder] = {
     **{f"shown {kind}": Decoder(show_entry(kind), [body], ("client.view:JournalEntry.__repr__",)) for kind, body in BODIES.items()},
     **{f"message {kind.value}": Decoder(take_in(kind), seeds, ("worker.inbox:_entry_of", "worker.inbox:_decided"), ())
        for kind, seeds in {
-           MessageKind.SIGNAL: [TREE, b'"x"'], MessageKind.CANCEL: [b'{"by":"me","reason":"x"}'], MessageKind.DECISION: [DECISION],
+           MessageKind.SIGNAL: [TREE, b'"x"'], MessageKind.UPDATE: [TREE, b'"x"'], MessageKind.CANCEL: [b'{"by":"me","reason":"x"}'], MessageKind.DECISION: [DECISION],
            MessageKind.RESOLUTION: [RESOLUTION], MessageKind.OUTCOME: [RESOLUTION]}.items()},
     "failure": Decoder(raise_again, [BODIES["failed"]], ("journal.entry:from_row",)),
     "codec": Decoder(TREES.decode, [TREE], ("journal.codec:TypeCodec.decode",)),
     "codec of anything": Decoder(WITH_DAYS.decode, [b'{"a":[1,{}]}', b"[" + TREE + b"]", b"null"], ("journal.codec:TypeCodec.decode",)),
     "signal": Decoder(lambda data: misfit(DECLARED.name, data), [TREE], ("journal.codec:TypeCodec.decode",), ()),
-    "untyped value": Decoder(lambda data: read(data, "the result"), [TREE], ("client.handle:RunHandle._decode", "client.handle:RunHandle.query", "demo.stage:_url", "journal.parse:read", "journal.parse:read_as")),
+    "answer to an update": Decoder(lambda data: _answer_in(data, RUN), [BODIES["update_answered"]], ("client.update:_answer_in",)),
+    "untyped value": Decoder(lambda data: read(data, "the result"), [TREE], ("client.update:result_of", "client.handle:RunHandle._decode", "client.handle:RunHandle.query", "demo.stage:_url", "journal.parse:read", "journal.parse:read_as")),
     "note": Decoder(recall, [NOTE, NAIVE_NOTE], ("worker.wait:Waits.recall",), ()),
     "waits": Decoder(waiting, [NOTE], ("client.view:_waits_in",), ()),
     "asked": Decoder(asked, [BODIES["approval_requested"]], ("client.view:_subject_in",), ()),

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from searching import machine
 
 from outlast.store.change import (
+    Answer,
     Applied,
     ApprovalExpire,
     ApprovalWithdraw,
@@ -43,6 +44,7 @@ RUNS = [RunKey("default", "a"), RunKey("default", "b"), RunKey("tenant", "a")]
 WORKERS = [WorkerId("w1"), WorkerId("w2")]
 KINDS = ["step_completed", "published"]
 MESSAGES = ["m1", "m2", "m3"]
+UPDATES = ["u1", "u2"]
 STATUSES = [
     Status.READY,
     Status.RUNNING,
@@ -56,16 +58,23 @@ runs = st.sampled_from(RUNS)
 workers = st.sampled_from(WORKERS)
 messages = st.sampled_from(MESSAGES)
 kinds = st.sampled_from([MessageKind.SIGNAL, MessageKind.RESUME, MessageKind.CANCEL])
+asked = st.sampled_from(UPDATES)
 seconds = st.sampled_from([1, 5, 14, 15, 3600])
 updates = st.builds(
-    lambda status, release, ignore, seen, unfit, wake: (status, release, ignore, seen, unfit, wake),
+    lambda *parts: parts,
     st.sampled_from(STATUSES),
     st.booleans(),
     st.booleans(),
     st.none() | st.integers(0, 3),
     st.sampled_from(["", "b1", "b2"]),
     st.none() | st.integers(-3, 9),
+    st.booleans(),
 )
+
+
+def asking_for(message_id):
+    """Return an update."""
+    return Message(message_id, MessageKind.UPDATE, "go", "alice", b"1")
 
 
 class TwoStores(RuleBasedStateMachine):
@@ -83,6 +92,7 @@ class TwoStores(RuleBasedStateMachine):
         )
         self.accepted = defaultdict(set)
         self.consumed = defaultdict(list)
+        self.answers = {}
         self.epochs = dict.fromkeys(RUNS, 0)
         self.rows = {}
         self.last = None
@@ -109,9 +119,14 @@ class TwoStores(RuleBasedStateMachine):
         match change:
             case StartRun():
                 self.rows[change.run, change.generation] = list(change.entries)
+                names = {message.message_id for message in change.messages}
+                self.accepted[change.run, change.generation] |= names
             case RunChange() if before.version == change.version:
                 self.rows[change.run, before.generation] += change.entries
                 self.consumed[change.run, before.generation] += change.consumed
+                for answer in change.answers:
+                    assert (change.run, before.generation, answer.message_id) not in self.answers
+                    self.answers[change.run, before.generation, answer.message_id] = answer.body
             case PutMessage() | Decide():
                 generation = 1 if before is None else before.generation
                 self.accepted[change.run, generation].add(change.message.message_id)
@@ -121,16 +136,34 @@ class TwoStores(RuleBasedStateMachine):
         registration = WorkerRow(worker, "host", 1, build, ("fix",), timedelta(seconds=15))
         self.both(lambda store: store.register(registration))
 
-    @rule(run=runs, generation=st.integers(1, 3), worker=st.none() | workers)
-    def start(self, run, generation, worker):
-        """Start a run or a generation."""
-        change = starting(run.run_id, tenant=run.tenant, generation=generation, worker=worker)
+    @rule(
+        run=runs,
+        generation=st.integers(1, 3),
+        worker=st.none() | workers,
+        brings=st.lists(
+            st.sampled_from([letter("m1"), letter("m2"), asking_for("u1")]), max_size=2
+        ),
+    )
+    def start(self, run, generation, worker, brings):
+        """Start a run or a generation, perhaps with messages, perhaps with the same one twice."""
+        change = starting(
+            run.run_id,
+            tenant=run.tenant,
+            generation=generation,
+            worker=worker,
+            messages=tuple(brings),
+        )
         self.commit(change)
 
     @rule(run=runs, message=messages, kind=kinds, early=st.booleans())
     def send(self, run, message, kind, early):
         """Send a message of some kind, perhaps before the run, perhaps again."""
         self.commit(PutMessage(run, replace(letter(message), kind=kind), early=early))
+
+    @rule(run=runs, message=asked)
+    def ask(self, run, message):
+        """Send an update."""
+        self.commit(PutMessage(run, asking_for(message)))
 
     @rule(run=runs)
     def terminate(self, run):
@@ -141,20 +174,23 @@ class TwoStores(RuleBasedStateMachine):
         run=runs,
         entries=st.integers(0, 2),
         update=st.none() | updates,
-        consumed=st.lists(messages, max_size=2),
+        consumed=st.lists(messages | asked, max_size=2),
+        answered=st.just([]) | st.lists(asked, max_size=2),
         stale=st.sampled_from([0, 0, 0, 1]),
         extra=st.integers(0, 7),
     )
-    def advance_run(self, run, entries, update, consumed, stale, extra):
+    def advance_run(self, run, entries, update, consumed, answered, stale, extra):
         """Write as the owner, sometimes with something that does not hold."""
         head = self.both(lambda store: store.head(run))
         if head is None:
             return
         fields = {}
         if update is not None:
-            status, release, ignore, seen, unfit, wake = update
+            status, release, ignore, seen, unfit, wake, ending = update
             wake_at = None if wake is None else self.clock.now() + timedelta(seconds=wake)
-            fields["head"] = HeadUpdate(status, "r", wake_at, release, ignore, seen, unfit, b"n")
+            fields["head"] = HeadUpdate(
+                status, "r", wake_at, release, ignore, seen, unfit, b"n", ending
+            )
         if extra == 1:
             fields["operations"] = (
                 OperationPut("r:1", "step", "n", 1, self.clock.now()),
@@ -179,6 +215,7 @@ class TwoStores(RuleBasedStateMachine):
                 row(head.next_seq + place, kind=KINDS[place % 2]) for place in range(entries)
             ),
             consumed=tuple(consumed),
+            answers=tuple(Answer(one, b"%d" % head.version) for one in answered),
             **fields,
         )
         self.last = replace(change, digest=digest_of(change))
@@ -301,6 +338,22 @@ class TwoStores(RuleBasedStateMachine):
         assert image.head.mail == bool(unread)
         assert not unread & set(consumed)
         assert unread | set(consumed) == self.accepted[run, generation]
+        for one in UPDATES:
+            state = self.both(lambda store: store.answer(run, one))
+            known = [
+                number
+                for (key, number), names in self.accepted.items()
+                if key == run and one in names
+            ]
+            assert (state is None) is (not known)
+            if state is not None:
+                assert state.generation == max(known)
+                assert state.consumed is (one in self.consumed[run, state.generation])
+                answer = self.answers.get((run, state.generation, one))
+                assert (state.answered, state.answer) == (answer is not None, answer or b"")
+                assert state.over is (
+                    image.head.status.closed or state.generation < image.head.generation
+                )
         if image.head.status.closed:
             assert (image.head.owner, image.head.wake_at, image.operations) == (None, None, ())
 

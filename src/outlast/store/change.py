@@ -218,6 +218,7 @@ class HeadUpdate(Struct, frozen=True):
             progress and forgets them (this one excepted); a claim forgets nothing, or two builds that both do not fit would
             hand the run to and fro for ever.
         note: JSON: what the run waits for, for `explain`.
+        ending: Take no more signals and updates, as a closed run does: the end is to be written next. Until the next update.
     """
 
     status: Annotated[Status, PLAIN]
@@ -228,6 +229,7 @@ class HeadUpdate(Struct, frozen=True):
     mail_seen: Annotated[int | None, PLAIN] = None
     unfit_build: Annotated[str, PLAIN] = ""
     note: Annotated[bytes, PAYLOAD] = b""
+    ending: Annotated[bool, PLAIN] = False
 
 
 class RunChange(Struct, frozen=True, tag="run"):
@@ -284,7 +286,8 @@ class PutMessage(Struct, frozen=True, tag="message"):
 
     Args:
         early: Accept it although no run of that key exists yet: it waits for generation 1. Otherwise refused with `not_found`.
-            A closed run refuses with `closed`, one with `MAX_UNREAD` unread items with `full` (kinds of `CAPPED` only).
+            A closed run refuses with `closed`; so does one that is ending, and one with `MAX_UNREAD` unread items with `full` (kinds of
+            `CAPPED` only).
     """
 
     run: Annotated[RunKey, PLAIN]

@@ -83,6 +83,7 @@ class _Run:
     stopped: Instant | None = None
     calls: bool = False
     unfit_builds: tuple[str, ...] = ()
+    ending: bool = False
     journals: dict[int, list[StampedRow]] = field(default_factory=dict[int, list[StampedRow]])
     operations: dict[str, OperationPut] = field(default_factory=dict[str, OperationPut])
     approvals: dict[str, ApprovalRow] = field(default_factory=dict[str, ApprovalRow])
@@ -267,6 +268,7 @@ class MemoryStore:
             wake_at=update.wake_at,
             note=update.note,
         )
+        run.ending = update.ending
         if update.status.closed:
             self._end(run, update.status)
         elif update.release:
@@ -325,7 +327,7 @@ class MemoryStore:
             run = self._runs[change.run] = _Run(head, None)
         run.former_approvals.extend(run.approvals.values())
         run.approvals.clear()
-        run.head, run.calls, run.unfit_builds = head, False, ()
+        run.head, run.calls, run.unfit_builds, run.ending = head, False, (), False
         run.due, run.due_set_at = None if change.worker else now, now
         for message in change.messages:
             if self._known(change.run, run, message) is None:
@@ -343,8 +345,11 @@ class MemoryStore:
             return Refused("not_found")
         if run is not None and run.head.status.closed:
             return Refused("closed")
-        if change.message.kind in CAPPED and self._is_full(change.run, run):
-            return Refused("full", change.message.message_id)
+        if change.message.kind in CAPPED:
+            if run is not None and run.ending:
+                return Refused("closed")
+            if self._is_full(change.run, run):
+                return Refused("full", change.message.message_id)
         self._deliver(change.run, change.message, now)
         return Applied(now)
 

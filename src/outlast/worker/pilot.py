@@ -91,6 +91,9 @@ logger = logging.getLogger("outlast.worker")
 POISON_LAPSES = 10
 """Owners that died in a row without any new entry, after which a run is held to be what kills them."""
 
+_CROWDED = 2
+"""How often the end of a run is refused because of new messages, before the run takes no more of them."""
+
 _STORE_RETRY_SECONDS = 0.5
 
 _Acting = RunStep | IntendEffect | SettleEffect | RequestApproval | PublishValue
@@ -156,6 +159,7 @@ class Pilot:
         self._alarms = Alarms()
         self._intended_here: set[OperationId] = set()
         self._outcome: Outcome | None = None
+        self._crowded = 0
         self._mail = head.mail
         self._mail_seen: int | None = None
         self._wake = asyncio.Event()
@@ -367,8 +371,8 @@ class Pilot:
             self._wake.clear()
             self._sort_commands()
             await self._gather()
-            if self._outcome is not None and self._may_end():
-                self.post(ending(self._outcome))
+            if self._outcome is not None and not any(one.head for one in self._proposals):
+                self._propose_end(self._outcome)
             if self._proposals:
                 self._publish()
                 if await self._commit():
@@ -376,10 +380,17 @@ class Pilot:
             elif await self._act_or_wait():
                 return
 
-    def _may_end(self) -> bool:
-        """Whether the end can be written: once, and not beside an update, whose answer the machine has yet to give."""
-        is_update = (isinstance(one.entry, UpdateReceived) for one in self._proposals)
-        return not any(one.head for one in self._proposals) and not any(is_update)
+    def _propose_end(self, outcome: Outcome) -> None:
+        """Propose the end; not beside an update, whose answer the machine has yet to give.
+
+        When messages come faster than the end can be written, the run first takes no more of them.
+        """
+        if self._crowded == _CROWDED:
+            self._crowded += 1
+            self._mail = True
+            self.post(Proposal(Rank.END, head=HeadUpdate(status=Status.RUNNING, ending=True)))
+        elif not any(isinstance(one.entry, UpdateReceived) for one in self._proposals):
+            self.post(ending(outcome))
 
     async def _act_or_wait(self) -> bool:
         """Do what there is to do when nothing is to be written; True when the run was given back."""
@@ -625,6 +636,7 @@ class Pilot:
         if isinstance(entry, ApprovalExpired) and refused.reason == "not_due":
             # The clock was set back in between.
             self._waits.add_request(entry.operation, self._expiry(entry), entry.approval_id)
+        self._crowded += refused.reason == "mail"
         self._mail = True
 
     def _expiry(self, entry: ApprovalExpired) -> datetime:

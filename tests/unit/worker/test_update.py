@@ -265,19 +265,13 @@ ENDS = {
 def test_every_sender_is_told_when_the_run_ends(how: str) -> None:
     """Of the update that is being handled, of one that no handler has, and of one that comes too late."""
 
-    async def told(work: Awaitable[Any]) -> Any:
-        try:
-            return await work
-        except OutlastError as error:
-            return error
-
     async def scenario(sim: Simulation, handle: RunHandle[int]) -> Any:
-        handled = sim.spawn(told(handle.update(slow, 3)))
-        unheard = sim.spawn(told(handle.update("nobody handles this")))
+        handled = sim.spawn(error_or_value(handle.update(slow, 3)))
+        unheard = sim.spawn(error_or_value(handle.update("nobody handles this")))
         while not calls:
             await asyncio.sleep(0.05)
         await (handle.send(finish, 0) if how == "end" else getattr(handle, how)("enough"))
-        return await handled, await unheard, await told(handle.update(add, 1))
+        return await handled, await unheard, await error_or_value(handle.update(add, 1))
 
     handled, unheard, late = play(scenario)
     assert (type(handled), type(unheard)) == ENDS[how][:2]
@@ -309,7 +303,7 @@ def test_updates_that_come_while_the_run_ends_are_all_answered() -> None:
         return said, await handle.result(), await entries(sim)
 
     totals: Counter[str] = Counter()
-    for seed in range(8):
+    for seed in range(3):
         said, result, journal = play(scenario, seed=seed, faults=Faults(latency=0.02))
         totals.update(said)
         assert result == said.count("done")
@@ -319,6 +313,36 @@ def test_updates_that_come_while_the_run_ends_are_all_answered() -> None:
         assert sorted(ids) == sorted(answered)
         assert len(ids) == len(set(ids)) == 100 - said.count("closed")
     assert set(totals) == {"rejected", "closed", "done"}, totals
+
+
+@pytest.mark.parametrize("kind", ["signals", "updates"])
+def test_a_run_ends_however_fast_messages_come(kind: str) -> None:
+    """They come faster than a look at the inbox and a write together; before it ends the run takes no more of them."""
+
+    async def scenario(sim: Simulation, handle: RunHandle[int]) -> float:
+        async def flood() -> None:
+            tasks = []
+            for _ in range(1000):
+                send = handle.send("flood") if kind == "signals" else handle.update(add, 0)
+                tasks.append(sim.spawn(error_or_value(send)))
+                await asyncio.sleep(0.005)
+
+        flooding = sim.spawn(flood())
+        await asyncio.sleep(0.05)
+        await handle.send(finish, 0)
+        began = sim.clock.monotonic()
+        await sim.closed("r")
+        flooding.cancel()
+        return sim.clock.monotonic() - began
+
+    assert play(scenario, faults=Faults(latency=0.01)) < 2
+
+
+async def error_or_value(work: Awaitable[Any]) -> Any:
+    try:
+        return await work
+    except OutlastError as error:
+        return error
 
 
 async def _update_and_finish(client: Client) -> None:

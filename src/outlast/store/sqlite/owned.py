@@ -39,9 +39,7 @@ UPDATE run SET
     version = version + 1, next_seq = ?, digest = ?, mail = ?, lapses = ?, changed_at = ?, unfit_builds = ?
 WHERE tenant = ? AND run_id = ?
 """
-_SET_HEAD = (
-    "UPDATE run SET status = ?, reason = ?, wake_at = ?, note = ? WHERE tenant = ? AND run_id = ?"
-)
+_SET_HEAD = "UPDATE run SET status = ?, reason = ?, wake_at = ?, note = ?, ending = ? WHERE tenant = ? AND run_id = ?"
 _GIVE_BACK = """
 UPDATE run SET owner = NULL, wake_at = ?, open = ?, due = ?, calls = ?, stopped_boot = ?, stopped = ?, due_set_at = ?
 WHERE tenant = ? AND run_id = ?
@@ -223,7 +221,8 @@ def _write_head(
 ) -> None:
     wake_at = micros_or_none(update.wake_at)
     writing.database.run(
-        _SET_HEAD, (update.status.value, update.reason, wake_at, update.note, *key)
+        _SET_HEAD,
+        (update.status.value, update.reason, wake_at, update.note, int(update.ending), *key),
     )
     if update.status.closed:
         end_run(writing, key, generation)

@@ -38,7 +38,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD_ENTRY = f"INSERT INTO entry (tenant, run_id, generation, seq, turn, kind, operation, name, at, body) VALUES ({'?, ' * 9}?)"
 _STOPPED = "SELECT stopped_boot, stopped FROM run WHERE tenant = ? AND run_id = ?"
-_STANDING = "SELECT generation, open, changed_at FROM run WHERE tenant = ? AND run_id = ?"
+_STANDING = "SELECT generation, open, changed_at, ending FROM run WHERE tenant = ? AND run_id = ?"
 _HAS_UNREAD = """
 SELECT EXISTS (SELECT 1 FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0)
 """
@@ -151,8 +151,11 @@ def _put_message(writing: Writing, change: PutMessage) -> Verdict:
         return Refused("not_found")
     if row is not None and not row[1]:
         return Refused("closed")
-    if change.message.kind in CAPPED and _is_full(writing, (*_key(change.run), generation)):
-        return Refused("full", change.message.message_id)
+    if change.message.kind in CAPPED:
+        if row is not None and row[3]:
+            return Refused("closed")
+        if _is_full(writing, (*_key(change.run), generation)):
+            return Refused("full", change.message.message_id)
     _deliver(writing, change.run, change.message, generation)
     return Applied(writing.now)
 
@@ -191,7 +194,7 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
     row = _standing(writing, change.run)
     if row is None:
         return Refused("not_found")
-    generation, open_, changed_at = row
+    generation, open_, changed_at, _ = row
     if not open_:
         return Refused("closed")
     at = max(writing.micros, changed_at)
@@ -213,7 +216,7 @@ def _put_control(writing: Writing, change: PutControl) -> Verdict:
 
 
 def _standing(writing: Writing, run: RunKey) -> Row | None:
-    """Return generation, whether it is open, and `changed_at` of a run."""
+    """Return generation, whether it is open, `changed_at`, and whether it is ending, of a run."""
     return writing.database.row(_STANDING, (run.tenant, run.run_id))
 
 

@@ -11,6 +11,7 @@ from outlast.store.change import (
     Answer,
     Applied,
     ApprovalExpire,
+    HeadUpdate,
     Message,
     MessageKind,
     MessageState,
@@ -352,6 +353,32 @@ class MessageConformance:
         assert await bench.one(sending(run, "yet more")) == Refused("full", "yet more")
         await bench.start("other")
         await bench.apply(sending(RunKey("default", "other")))
+
+    @scenario
+    async def test_ending_run_takes_no_mail(self, bench: Bench) -> None:
+        """A run that is about to end refuses signals and updates, knows those that it has, and takes what operators say."""
+        head = await bench.owned()
+        await bench.apply(sending(head.run))
+        shut = HeadUpdate(Status.RUNNING, ending=True)
+        await bench.apply(following(head, head=shut))
+        assert await bench.one(sending(head.run, "m2")) == Refused("closed")
+        assert await bench.one(PutMessage(head.run, update("u1"))) == Refused("closed")
+        await bench.apply(sending(head.run))
+        cancel = Message("c1", MessageKind.CANCEL, "", "alice", b"{}")
+        await bench.apply(PutMessage(head.run, cancel))
+        await bench.apply(following(await bench.head(head.run), consumed=("m1", "c1")))
+        assert await bench.one(sending(head.run, "m2")) == Refused("closed")
+        await bench.apply(parking(await bench.head(head.run)))
+        await bench.apply(sending(head.run, "m2"))
+
+    @scenario
+    async def test_next_generation_takes_mail_again(self, bench: Bench) -> None:
+        """What was ending is not the run that re-uses its id."""
+        head = await bench.owned()
+        await bench.apply(following(head, head=HeadUpdate(Status.RUNNING, ending=True)))
+        await bench.apply(Terminate(head.run, by="alice", reason="enough"))
+        await bench.start(generation=2)
+        await bench.apply(sending(head.run))
 
 
 def update(message_id: str) -> Message:

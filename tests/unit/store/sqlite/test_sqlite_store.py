@@ -134,7 +134,7 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
         path,
         "DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN due_set_at; DELETE FROM migration WHERE number > 1",
         "DROP INDEX entry_published",
-        "DROP INDEX message_update; ALTER TABLE message DROP COLUMN answer",
+        "DROP INDEX message_update; ALTER TABLE message DROP COLUMN answer; ALTER TABLE run DROP COLUMN ending",
     )
     assert with_bench(path, go_on) == (["ready"], "parked")
 
