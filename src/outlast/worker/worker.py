@@ -401,6 +401,9 @@ class Worker:
         run = claimed.head.run
         former = self._pilots.get(run)
         pilot = Pilot(self._deck, claimed.head, claimed.stopped_ago, rows)
+        if former is not None:
+            # It was given back, or terminated and started anew: what is attempted there is nobody's any more.
+            former[0].lose()
 
         async def fly() -> None:
             if former is not None:

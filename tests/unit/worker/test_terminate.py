@@ -42,12 +42,12 @@ async def short(name: str) -> str:
 
 @outlast.effect(start_to_close_timeout=timedelta(seconds=100))
 async def stubborn(name: str) -> str:
-    """Act, however often it is cancelled."""
-    for _ in range(10):
-        try:
-            await asyncio.sleep(1)
-        except asyncio.CancelledError:
-            seen.append("cancelled")
+    """Act a little later when it is cancelled."""
+    try:
+        await asyncio.sleep(100)
+    except asyncio.CancelledError:
+        seen.append("cancelled")
+        await asyncio.sleep(2)
     return receiver.apply(outlast.idempotency_key(), name)
 
 
