@@ -155,7 +155,7 @@ class TwoStores(RuleBasedStateMachine):
             fields["head"] = HeadUpdate(status, "r", wake_at, release, ignore, seen, unfit, b"n")
         if extra == 1:
             fields["operations"] = (
-                OperationPut("r:1", "step", "n", 1, self.clock.now()),
+                OperationPut("r:1", "step", "n", 1, self.clock.now(), b"d", b"p", awaits=True),
                 OperationDrop("r:2"),
             )
         if extra == 2:

@@ -20,6 +20,7 @@ from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.row import (
     APPROVAL,
     HEAD,
+    OPERATION,
     approval_of,
     approval_values,
     head_of,
@@ -53,7 +54,7 @@ WHERE tenant = ? AND run_id = ? AND message_id = ? AND generation = ? AND consum
 _LAST_UNREAD = """
 SELECT max(number) FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0
 """
-_PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, operation, kind, name, failures, due_at, detail) VALUES ({'?, ' * 7}?)"
+_PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, {OPERATION}) VALUES ({'?, ' * 9}?)"
 _DROP_OPERATION = "DELETE FROM operation WHERE tenant = ? AND run_id = ? AND operation = ?"
 _ADD_OUTBOX = f"""
 INSERT OR IGNORE INTO outbox
@@ -163,6 +164,8 @@ def _write_parts(writing: Writing, change: RunChange, generation: int) -> Refuse
                 act.failures,
                 micros_or_none(act.due_at),
                 act.detail,
+                act.progress,
+                int(act.awaits),
             )
             database.run(_PUT_OPERATION, (*key, *values))
         else:
