@@ -35,7 +35,13 @@ from outlast.workflows.call import Call, plain
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_LONGEST_ATTEMPT = timedelta(days=365)
+_YEAR, _CENTURY = timedelta(days=365), timedelta(days=36_500)
+_TIMES = (
+    ("start_to_close_timeout", _YEAR, "a year"),
+    ("schedule_to_close_timeout", _CENTURY, "a hundred years"),
+    ("heartbeat_timeout", _YEAR, "a year"),
+)
+"""The times that attempts may have: each longer than nothing, and shorter than this."""
 
 
 class Definition(Generic[P, R]):
@@ -198,11 +204,15 @@ class AttemptOptions:
         retry: When to try again.
         start_to_close_timeout: How long one attempt may take.
         raises: Exception types that reach the workflow as themselves.
+        schedule_to_close_timeout: How long all attempts and the waits between them may take, from the call on.
+        heartbeat_timeout: How long one attempt may be silent.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     start_to_close_timeout: timedelta | None = None
     raises: tuple[type[BaseException], ...] = ()
+    schedule_to_close_timeout: timedelta | None = None
+    heartbeat_timeout: timedelta | None = None
 
 
 class Step(Definition[P, R]):
@@ -223,6 +233,7 @@ class Step(Definition[P, R]):
                 arguments=self.arguments.encode(call.args, call.kwargs),
                 decode=self.result.decode,
                 raises=self.options.raises,
+                has_deadline=self.options.schedule_to_close_timeout is not None,
             )
         )
 
@@ -329,6 +340,7 @@ class Effect(Definition[P, R]):
                 same_arguments=lambda recorded: self._recode(recorded) == arguments,
                 decode=self.result.decode,
                 raises=self.options.raises,
+                has_deadline=self.options.schedule_to_close_timeout is not None,
             )
         )
 
@@ -417,12 +429,20 @@ def once_unless(rules: EffectOptions, retry: RetryPolicy | None) -> RetryPolicy:
 
 def _check_options(definition: Definition[Any, Any], options: AttemptOptions) -> None:
     _check_types(definition, options)
-    timeout = options.start_to_close_timeout
-    if timeout is not None and not timedelta(0) < timeout < _LONGEST_ATTEMPT:
+    for name, longest, words in _TIMES:
+        time: timedelta | None = getattr(options, name)
+        if time is not None and not timedelta(0) < time < longest:
+            raise DefinitionError(
+                f"{definition.kind} {definition.name} has a {name} of {time}",
+                step=definition.name,
+                hint=f"give a time longer than nothing and shorter than {words}",
+            )
+    silence, timeout = options.heartbeat_timeout, options.start_to_close_timeout
+    if silence is not None and timeout is not None and silence >= timeout:
         raise DefinitionError(
-            f"{definition.kind} {definition.name} has a start_to_close_timeout of {timeout}",
+            f"{definition.kind} {definition.name} has a heartbeat_timeout of {silence}, and its attempts are over after {timeout}",
             step=definition.name,
-            hint="give a time longer than nothing and shorter than a year",
+            hint="give a heartbeat_timeout shorter than the start_to_close_timeout, or leave it out",
         )
     unfit = [one for one in options.raises if not _can_arrive(one)]
     if unfit:
@@ -444,9 +464,9 @@ def _check_types(definition: Definition[Any, Any], options: AttemptOptions) -> N
         ),
         ("raises", options.raises, tuple, "a tuple of exception types, as raises=(ValueError,)"),
     ]
-    times: list[tuple[str, Any]] = []
-    if options.start_to_close_timeout is not None:
-        times.append(("start_to_close_timeout", options.start_to_close_timeout))
+    times: list[tuple[str, Any]] = [
+        (name, time) for name, _, _ in _TIMES if (time := getattr(options, name)) is not None
+    ]
     if isinstance(definition, Effect):
         rules = definition.rules
         times.append(("settle", rules.settle))
