@@ -41,6 +41,8 @@ class _Note(msgspec.Struct):
     timers: dict[str, Moment] = {}
     approvals: dict[str, Moment] = {}
     retries: dict[str, Moment] = {}
+    completions: dict[str, Moment | None] = {}
+    deadlines: dict[str, Moment] = {}
     signals: list[str] = []
     in_doubt: dict[str, str] = {}
     alarms: list[str] = []
@@ -70,7 +72,7 @@ class RunStatus(msgspec.Struct, frozen=True):
 
     Args:
         reason: Why it is blocked, or how it ended.
-        waits: What it waits for: timers, approvals, retries, signals, effects in doubt.
+        waits: What it waits for: timers, approvals, retries, completions from outside, signals, effects in doubt.
         worker: Who has it in memory.
     """
 

@@ -71,28 +71,24 @@ def completion_token() -> str:
     Example:
         ```python
         import asyncio
+
         import outlast
 
-        asked: list[str] = []
+        asked: asyncio.Queue[str] = asyncio.Queue()
 
         @outlast.step
         async def review(text: str) -> str:
-            asked.append(outlast.completion_token())  # in earnest: mail it, or give it to a webhook
+            asked.put_nowait(outlast.completion_token())  # in earnest: mail it, or give it to a webhook
             outlast.complete_later()
 
         @outlast.workflow
         async def publish(text: str) -> str:
             return await review(text)
 
-        async def main() -> str:
-            async with outlast.open("memory://") as app:
-                handle = await app.start(publish("hello"), id="post-1")
-                while not asked:
-                    await asyncio.sleep(0.01)
-                await app.complete(asked[0], "looks good")
-                return await handle.result()
-
-        assert asyncio.run(main()) == "looks good"
+        async with outlast.open("memory://") as app:
+            handle = await app.start(publish("hello"), id="post-1")
+            await app.complete(await asked.get(), "looks good")
+            assert await handle.result() == "looks good"
         ```
     """
     here = _step("outlast.completion_token()")
@@ -114,7 +110,6 @@ def complete_later() -> NoReturn:
 
     Example:
         ```python
-        import asyncio
         from datetime import timedelta
 
         import outlast
@@ -133,11 +128,8 @@ def complete_later() -> NoReturn:
             except TimeoutError:
                 return "nobody answered"
 
-        async def main() -> str:
-            async with outlast.open("memory://") as app:
-                return await app.run(patient(), id="ask-1")
-
-        assert asyncio.run(main()) == "nobody answered"
+        async with outlast.open("memory://") as app:
+            assert await app.run(patient(), id="ask-1") == "nobody answered"
         ```
     """
     _step("outlast.complete_later()")

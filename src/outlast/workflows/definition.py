@@ -31,17 +31,10 @@ from outlast.journal.entry import Cover
 from outlast.replay.context import Context, EffectRequest, StepRequest
 from outlast.replay.guard import check_source, early_bindings
 from outlast.workflows.call import Call, plain
+from outlast.workflows.timeout import TIMES, check_times
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_YEAR, _CENTURY = timedelta(days=365), timedelta(days=36_500)
-_TIMES = (
-    ("start_to_close_timeout", _YEAR, "a year"),
-    ("schedule_to_close_timeout", _CENTURY, "a hundred years"),
-    ("heartbeat_timeout", _YEAR, "a year"),
-)
-"""The times that attempts may have: each longer than nothing, and shorter than this."""
 
 
 class Definition(Generic[P, R]):
@@ -429,21 +422,7 @@ def once_unless(rules: EffectOptions, retry: RetryPolicy | None) -> RetryPolicy:
 
 def _check_options(definition: Definition[Any, Any], options: AttemptOptions) -> None:
     _check_types(definition, options)
-    for name, longest, words in _TIMES:
-        time: timedelta | None = getattr(options, name)
-        if time is not None and not timedelta(0) < time < longest:
-            raise DefinitionError(
-                f"{definition.kind} {definition.name} has a {name} of {time}",
-                step=definition.name,
-                hint=f"give a time longer than nothing and shorter than {words}",
-            )
-    silence, timeout = options.heartbeat_timeout, options.start_to_close_timeout
-    if silence is not None and timeout is not None and silence >= timeout:
-        raise DefinitionError(
-            f"{definition.kind} {definition.name} has a heartbeat_timeout of {silence}, and its attempts are over after {timeout}",
-            step=definition.name,
-            hint="give a heartbeat_timeout shorter than the start_to_close_timeout, or leave it out",
-        )
+    check_times(definition.kind, definition.name, {name: getattr(options, name) for name in TIMES})
     unfit = [one for one in options.raises if not _can_arrive(one)]
     if unfit:
         raise DefinitionError(
@@ -465,7 +444,7 @@ def _check_types(definition: Definition[Any, Any], options: AttemptOptions) -> N
         ("raises", options.raises, tuple, "a tuple of exception types, as raises=(ValueError,)"),
     ]
     times: list[tuple[str, Any]] = [
-        (name, time) for name, _, _ in _TIMES if (time := getattr(options, name)) is not None
+        (name, time) for name in TIMES if (time := getattr(options, name)) is not None
     ]
     if isinstance(definition, Effect):
         rules = definition.rules

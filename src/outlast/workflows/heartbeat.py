@@ -38,14 +38,14 @@ class Beats:
         former: bytes = b"",
         heard: Callable[[], None] = _nobody,
     ) -> None:
-        self._now = now
+        self.now = now
         self._heard = heard
         self._stopped = ""
         self.former = former
         self.latest = former
         """JSON of the newest details, those of earlier attempts included."""
         self.at = float("-inf")
-        """When the last beat was, by `now`."""
+        """When the last beat was, by `now`; before any time when there was none."""
         self.is_async = False
         """Whether the body is a coroutine function: a cancel reaches it where it awaits."""
 
@@ -63,7 +63,7 @@ class Beats:
         Raises:
             asyncio.CancelledError: The body was told to stop, and nothing else would tell it.
         """
-        self.at = self._now()
+        self.at = self.now()
         if details:
             self.latest = details
             self._heard()
@@ -100,7 +100,6 @@ def heartbeat(details: Any = None) -> None:
 
     Example:
         ```python
-        import asyncio
         from datetime import timedelta
 
         import outlast
@@ -121,11 +120,8 @@ def heartbeat(details: Any = None) -> None:
         async def crawl(pages: int) -> str:
             return await index(pages)
 
-        async def main() -> str:
-            async with outlast.open("memory://") as app:
-                return await app.run(crawl(5), id="crawl-1")
-
-        assert asyncio.run(main()) == "from page 3"
+        async with outlast.open("memory://") as app:
+            assert await app.run(crawl(5), id="crawl-1") == "from page 3"
         ```
     """
     beats = _beats("outlast.heartbeat()")
