@@ -111,6 +111,7 @@ class OperationPut(Struct, frozen=True):
         detail: JSON of the last failure.
         progress: JSON of the details of the last beat that was kept: what the next attempt may go on from.
         awaits: The step was handed out: its outcome comes from outside, and no attempt is under way.
+        unapplied: Each failed attempt of the effect has proved that it changed nothing.
     """
 
     operation: Annotated[str, PLAIN]
@@ -121,6 +122,7 @@ class OperationPut(Struct, frozen=True):
     detail: Annotated[bytes, PAYLOAD] = b""
     progress: Annotated[bytes, PAYLOAD] = b""
     awaits: Annotated[bool, PLAIN] = False
+    unapplied: Annotated[bool, PLAIN] = False
 
 
 class OperationDrop(Struct, frozen=True):

@@ -85,7 +85,8 @@ class EffectRun:
         # A due time stands in the row until the next attempt is announced: none has begun then, whatever clocks say.
         self._is_first = fresh
         # An error of one attempt, whatever it proves, says nothing of those before: only an answer does.
-        self._may_have_happened = effect.repeat is Repeat.IDEMPOTENT and not fresh
+        is_known = fresh or (self._rest is not None and row is not None and row.unapplied)
+        self._may_have_happened = effect.repeat is Repeat.IDEMPOTENT and not is_known
         self._doubt = None if fresh or self._rest is not None else self._recovered()
 
     async def run(self) -> None:
@@ -249,7 +250,7 @@ class EffectRun:
                 return True
             # Something may have happened: it is called a last time when its time is over.
             gap = max(left, timedelta(0))
-        await series.record_failure(failure, gap)
+        await series.record_failure(failure, gap, unapplied=not self._may_have_happened)
         return False
 
     def _post_completed(self, value: bytes, source: str) -> None:

@@ -161,11 +161,21 @@ class Series:
         """Return how long to wait before the next attempt: as long as the policy says, or the failure asks for."""
         return max(self._definition.options.retry.gap(self.failures), asked_for(failure))
 
-    async def record_failure(self, failure: Failure, gap: timedelta) -> None:
-        """Record a failed attempt that will be followed by another, and wait until that is due."""
+    async def record_failure(
+        self, failure: Failure, gap: timedelta, *, unapplied: bool = False
+    ) -> None:
+        """Record a failed attempt that will be followed by another, and wait until that is due.
+
+        Args:
+            unapplied: This one and all before are known to have changed nothing.
+        """
         due = self._bridge.store_now() + gap
         row = msgspec.structs.replace(
-            self.begun(), failures=self.failures, due_at=due, detail=msgspec.json.encode(failure)
+            self.begun(),
+            failures=self.failures,
+            due_at=due,
+            detail=msgspec.json.encode(failure),
+            unapplied=unapplied,
         )
         await self._bridge.propose(Proposal(Rank.ROW, guard=self._operation, row=row))
         self._kept = self._progress

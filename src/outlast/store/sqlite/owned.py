@@ -54,7 +54,7 @@ WHERE tenant = ? AND run_id = ? AND message_id = ? AND generation = ? AND consum
 _LAST_UNREAD = """
 SELECT max(number) FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0
 """
-_PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, {OPERATION}) VALUES ({'?, ' * 9}?)"
+_PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, {OPERATION}) VALUES ({'?, ' * 10}?)"
 _DROP_OPERATION = "DELETE FROM operation WHERE tenant = ? AND run_id = ? AND operation = ?"
 _ADD_OUTBOX = f"""
 INSERT OR IGNORE INTO outbox
@@ -166,6 +166,7 @@ def _write_parts(writing: Writing, change: RunChange, generation: int) -> Refuse
                 act.detail,
                 act.progress,
                 int(act.awaits),
+                int(act.unapplied),
             )
             database.run(_PUT_OPERATION, (*key, *values))
         else:

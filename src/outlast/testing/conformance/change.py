@@ -181,9 +181,11 @@ class ChangeConformance:
     async def test_an_operation_keeps_its_progress_and_whether_it_awaits(
         self, bench: Bench
     ) -> None:
-        """Both come back as they were put, and a row that is put anew has what that one says, and nothing of the former."""
+        """All comes back as it was put, and a row that is put anew has what that one says, and nothing of the former."""
         head = await bench.owned()
-        beaten = OperationPut("r:1", "step", "crawl", 1, None, b"{}", b'{"page":7}')
+        beaten = OperationPut(
+            "r:1", "effect", "crawl", 1, None, b"{}", b'{"page":7}', unapplied=True
+        )
         awaited = OperationPut("r:2", "step", "render", due_at=bench.clock.now(), awaits=True)
         await bench.apply(following(head, operations=(beaten, awaited)))
         image = await bench.store.load(head.run)

@@ -124,6 +124,13 @@ class Bodies:
         )
         if here:
             self.check_rested(run, key, at)
+            self._check(
+                at not in run.handed_out,
+                1,
+                f"step {attempt.name} begins although it was handed out",
+                run=key,
+                at=at,
+            )
         if kind == "step":
             # A step of somebody who does not know yet that he has lost the run is harmless; what he makes of it is refused.
             self._check(
