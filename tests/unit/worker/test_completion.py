@@ -695,12 +695,14 @@ def test_what_was_handed_out_is_not_attempted_again() -> None:
         reset=tokens.clear,
     )
     calls = {str(trial.points[0]): len(trial.calls) for trial in every_crash(work)}
-    # Commit 1 is the start, 2 the hand-out of the first step, 3 its outcome, 4 and 5 those of the second one, 6 the end.
-    assert calls["before step render 1"] == 2
-    assert calls["after step render 1"] == calls["before commit 2"] == 3
-    assert calls["after commit 2"] == calls["before commit 3"] == calls["after commit 3"] == 2
-    assert calls["before commit 4"] == 3
-    assert calls["after commit 4"] == calls["before commit 5"] == calls["after commit 6"] == 2
+    # Commits: the start; of each step the hand-out, the parking, the outcome; the end.
+    again = {name for name, count in calls.items() if count == 3}
+    assert again == {
+        *("after step render 1", "before commit 2"),
+        *("after step render_in_thread 1", "before commit 5"),
+    }
+    assert {count for name, count in calls.items() if name not in again} == {2}
+    assert {"after commit 2", "before commit 8", "before step render 1"} <= calls.keys()
 
 
 def test_a_crash_at_any_point_gives_nobody_more_time() -> None:
