@@ -39,8 +39,10 @@ from outlast.replay.context import RunInfo
 from outlast.replay.ledger import Grant
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
 from outlast.workflows.call import Call
+from outlast.workflows.completion import complete_later, completion_token
 from outlast.workflows.decorator import effect, step, workflow
 from outlast.workflows.handler import on_signal, on_update
+from outlast.workflows.heartbeat import heartbeat, heartbeat_details
 from outlast.workflows.inside import (
     approval,
     info,
@@ -103,8 +105,12 @@ __all__ = [
     "WorkflowFailedError",
     "approval",
     "attempt",
+    "complete_later",
+    "completion_token",
     "connect",
     "effect",
+    "heartbeat",
+    "heartbeat_details",
     "idempotency_key",
     "info",
     "now",

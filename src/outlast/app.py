@@ -28,6 +28,7 @@ from outlast.journal.entry import Taken
 from outlast.store.finding import Finding
 from outlast.store.protocol import Store
 from outlast.worker.lease import LEASE
+from outlast.worker.stall import LoopWatch
 from outlast.worker.worker import Worker, WorkerOptions
 from outlast.workflows.definition import Workflow
 from outlast.workflows.registry import Registry
@@ -311,14 +312,16 @@ class App(Client):
             await self.store.close()
 
     async def _start_worker(self, store: Store, registry: Registry) -> None:
+        threads = SystemThreads()
         self.worker = Worker(
             store,
             registry,
             clock=SystemClock(),
             random=SystemRandom(),
-            threads=SystemThreads(),
+            threads=threads,
             options=self._options,
             closed=self.closed,
+            watch=LoopWatch(threads),
         )
         await self.worker.start()
         python = f"{sys.version_info.major}.{sys.version_info.minor}"

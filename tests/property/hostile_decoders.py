@@ -62,7 +62,7 @@ from outlast.store.sqlite.damage import naming
 from outlast.store.sqlite.row import approval_of, head_of, operation_of, unfit_of, worker_of
 from outlast.testing.golden import Golden, GoldenRow
 from outlast.worker.inbox import proposal_of
-from outlast.worker.step import rest_of
+from outlast.worker.series import rest_of
 from outlast.worker.wait import Waits
 from outlast.workflows.definition import AttemptOptions
 from outlast.workflows.message import Signal, misfit
@@ -332,7 +332,7 @@ DECODERS: dict[str, Decoder] = {
     "alarm": Decoder(lambda data: alarms([(AlarmRaised(OP, "unfit_outcome", Raw(data)), NOW)]), [b'{"operation":"r:1","by":"me","why":"x"}', bytes(SAMPLES[16].detail)], ("effects.standing:_readable",), ()),
     "last failure": Decoder(lambda data: standings([], [OperationPut("r:1", "step", "plan", 1, None, data)]), [msgspec.json.encode(FAILURE)], ("effects.standing:_failure",), ()),
     "rest after a failure": Decoder(
-        rest_after, [msgspec.json.encode(FAILURE), WAIT], ("worker.step:rest_of",), ()
+        rest_after, [msgspec.json.encode(FAILURE), WAIT], ("worker.series:rest_of",), ()
     ),
     "approval row": Decoder(stored(approval_row), [b'[{"effect":"ship","match_sha256":"x"}]', b'["r:1"]'], ("store.sqlite.row:approval_of",)),
     "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1))), [b'["flow"]'], ("store.sqlite.row:worker_of",)),

@@ -193,7 +193,7 @@ class TwoStores(RuleBasedStateMachine):
             )
         if extra == 1:
             fields["operations"] = (
-                OperationPut("r:1", "step", "n", 1, self.clock.now()),
+                OperationPut("r:1", "step", "n", 1, self.clock.now(), b"d", b"p", awaits=True),
                 OperationDrop("r:2"),
             )
         if extra == 2:

@@ -8,6 +8,7 @@ import typer
 
 from outlast.app import library_version
 from outlast.cli.approval import approvals
+from outlast.cli.complete import complete
 from outlast.cli.doctor import doctor
 from outlast.cli.output import complain, say
 from outlast.cli.run import runs
@@ -24,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("worker", no_args_is_help=True)(worker)
+runs.command("complete")(complete)
 app.add_typer(runs, name="runs")
 app.add_typer(approvals, name="approvals")
 app.command("doctor")(doctor)

@@ -8,16 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from outlast.cli import show
-from outlast.cli.output import note, print_json, say
-from outlast.cli.session import Session, stored, time_length, usage_error
+from outlast.cli.output import note, say
+from outlast.cli.session import Session, json_of, stored, time_length, usage_error
 from outlast.cli.worker import author_errors, load
 from outlast.client import Client, RunDetail, RunHandle, RunStatus, Status
 from outlast.client.explain import explain as explain_run
 from outlast.errors import DefinitionError
-from outlast.journal.parse import NotJsonError, parse
-
-_SHOWN = 200
-"""Characters of what was typed that an error repeats."""
 
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and act on them.")
 
@@ -93,7 +89,7 @@ def send(
     ] = "",
 ) -> None:
     """Send a run a message; it is delivered once."""
-    body = _json(value)
+    body = json_of(value)
 
     async def work(client: Client) -> RunStatus:
         handle: RunHandle[Any] = client.handle(run)
@@ -134,7 +130,7 @@ def query(
     ] = "1s",  # pyright: ignore[reportArgumentType] - parsed like what is typed
 ) -> None:
     """Ask a run a question; its code is replayed here, no worker is needed, and nothing is written. Prints the answer as JSON."""
-    body = _json(value)
+    body = json_of(value)
     with author_errors():
         for module in modules or ():
             load(module)
@@ -164,7 +160,7 @@ def update(
     ] = "",
 ) -> None:
     """Send a run an update, wait for its answer, and print the result as JSON."""
-    body = _json(value)
+    body = json_of(value)
     print_json(session.call(lambda client: client.handle(run).update(name, body, id=update_id)))
 
 
@@ -234,7 +230,7 @@ def resolve(  # noqa: PLR0913 - what an operator can say
         raise usage_error("say one of --applied JSON, --not-applied and --failed TEXT")
     outcome: dict[str, Any] = {"not_applied": not_applied, "failed": failed, "reason": reason}
     if applied is not None:
-        outcome["applied"] = _json(applied)
+        outcome["applied"] = json_of(applied)
 
     async def work(client: Client) -> str:
         handle: RunHandle[Any] = client.handle(run)
@@ -259,16 +255,6 @@ def _detail(run: str) -> Any:
         return await client.handle(run).detail()
 
     return work
-
-
-def _json(text: str) -> Any:
-    try:
-        return parse(text)
-    except NotJsonError as error:
-        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-        raise usage_error(
-            f"{shown!r} is not JSON ({error}); a text needs its quotes, as '\"text\"'"
-        ) from None
 
 
 def _open_operation(detail: RunDetail, operation: str) -> str:

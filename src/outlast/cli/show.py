@@ -200,6 +200,10 @@ def _waits_for(status: RunStatus, *, alarms: bool = True) -> str:
     parts += [f"approval {one}" for one in waits.get("approvals", {})]
     parts += [f"in doubt {one}" for one in waits.get("in_doubt", {})]
     parts += [f"retry {one} at {_due(due)}" for one, due in waits.get("retries", {}).items()]
+    parts += [
+        f"completion {one}" + (f" until {_due(due)}" if due else "")
+        for one, due in waits.get("completions", {}).items()
+    ]
     parts += [f"timer {one} at {_due(due)}" for one, due in waits.get("timers", {}).items()]
     if waits.get("deadline"):
         parts.append(f"to be done by {_due(waits['deadline'])}")

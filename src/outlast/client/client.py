@@ -19,6 +19,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from outlast.client.approval import Approvals
+from outlast.client.completion import complete, fail
 from outlast.client.handle import RunHandle
 from outlast.client.port import Port
 from outlast.client.replica import Replicas
@@ -373,6 +374,84 @@ class Client:
         """Start a run, wait for its end, and return its result. See `start` and `RunHandle.result`."""
         handle = await self.start(call, id=id, if_closed=if_closed, timeout=timeout)
         return await handle.result()
+
+    async def complete(self, token: str, value: Any = None, *, id: str = "") -> None:
+        """Say that a step which was handed out has returned; accepted when this returns.
+
+        The first answer to a token counts. A later one is put aside and told of, as is a value that does not fit the step's result
+        type; the step waits on then.
+
+        Args:
+            token: What `outlast.completion_token()` has returned, of whatever attempt.
+            value: The step's result: a value of its type, or plain data as JSON holds it.
+            id: The same id again is the same answer; random by default. What sends more than once, as a webhook does, gives its own.
+
+        Raises:
+            DefinitionError: It is no token, or one of another tenant.
+            EncodeError: The value cannot be stored.
+            RunNotFoundError: There is no such run.
+            RunConflictError: The run has ended.
+
+        Example:
+            ```python
+            import asyncio
+
+            import outlast
+
+            tokens: asyncio.Queue[str] = asyncio.Queue()
+
+            @outlast.step
+            async def render(scene: str) -> int:
+                tokens.put_nowait(outlast.completion_token())
+                outlast.complete_later()
+
+            @outlast.workflow
+            async def film(scene: str) -> int:
+                return await render(scene)
+
+            async with outlast.open("memory://") as app:
+                handle = await app.start(film("dawn"), id="film-1")
+                token = await tokens.get()
+                await app.complete(token, 240, id="webhook-1")
+                await app.complete(token, 240, id="webhook-1")  # delivered twice: the same answer
+                assert await handle.result() == 240
+            ```
+        """
+        await complete(self, token, value, id=id)
+
+    async def fail(self, token: str, message: str, *, id: str = "") -> None:
+        """Say that a step which was handed out has failed for good: the workflow gets a `RuntimeError`. See `complete`.
+
+        Args:
+            message: Of the error.
+
+        Example:
+            ```python
+            import asyncio
+
+            import outlast
+
+            tokens: asyncio.Queue[str] = asyncio.Queue()
+
+            @outlast.step
+            async def render(scene: str) -> int:
+                tokens.put_nowait(outlast.completion_token())
+                outlast.complete_later()
+
+            @outlast.workflow
+            async def film(scene: str) -> str:
+                try:
+                    return f"{await render(scene)} frames"
+                except RuntimeError as error:
+                    return f"cut: {error}"
+
+            async with outlast.open("memory://") as app:
+                handle = await app.start(film("storm"), id="film-2")
+                await app.fail(await tokens.get(), "out of light")
+                assert await handle.result() == "cut: out of light"
+            ```
+        """
+        await fail(self, token, message, id=id)
 
     def handle(self, id: str, workflow: Workflow[..., R] | None = None) -> RunHandle[R]:
         """Return a handle of a run that exists, or may exist.

@@ -39,11 +39,15 @@ _ENDABLE = frozenset(
 )
 
 
+_SAID = 200
+"""Characters of the details of a heartbeat that are shown."""
+
+
 class Wait(msgspec.Struct, frozen=True):
     """One thing that a run waits for.
 
     Args:
-        kind: `timer`, `retry`, `signal`, `update`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm`,
+        kind: `timer`, `retry`, `step`, `completion`, `signal`, `update`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm`,
             `paused`, `timeout` or `worker`.
         about: The operation, approval or signal.
         until: When something happens without anyone acting.
@@ -272,7 +276,15 @@ class _Teller:
                 return self._doubt(one)
             case "retrying":
                 return self._retry(one)
-            case _:
+            case "attempted":
+                return Wait(
+                    "step",
+                    one.operation,
+                    f"Step {one.name} ({one.operation}) is attempted for the first time{_said(one)}.",
+                )
+            case "handed out":
+                return self._handed_out(one)
+            case "intended":
                 return Wait(
                     "effect",
                     one.operation,
@@ -304,9 +316,22 @@ class _Teller:
         return Wait(
             "retry",
             one.operation,
-            f"{one.kind.capitalize()} {one.name} ({one.operation}) failed {tried}{last}; {then}",
+            f"{one.kind.capitalize()} {one.name} ({one.operation}) failed {tried}{last}{_said(one)}; {then}",
             since=one.since,
             until=one.due_at,
+        )
+
+    def _handed_out(self, one: Standing) -> Wait:
+        until = f" until {self._ago(one.due_at)}" if one.due_at else ""
+        applied, _, failed = self._resolving(one.operation)
+        return Wait(
+            "completion",
+            one.operation,
+            f"Step {one.name} ({one.operation}) was handed out, and waits{until} for somebody outside who says what came of it: whoever "
+            "has its token, or an operator.",
+            until=one.due_at,
+            commands=(applied, failed),
+            purposes=("it is done, with this result", "it failed for good"),
         )
 
     def _doubt(self, one: Standing) -> Wait:
@@ -460,6 +485,14 @@ class _Teller:
 
     def _ago(self, time: datetime | None) -> str:
         return "an unknown time" if time is None else ago(time, self._detail.now)
+
+
+def _said(one: Standing) -> str:
+    """Return what its body has said of itself, to go into a sentence."""
+    if one.progress is None:
+        return ""
+    said = json_text(one.progress, indent=None)
+    return f" and said {said if len(said) <= _SAID else f'{said[:_SAID]} …'}"
 
 
 def _one_line(text: str) -> str:

@@ -46,6 +46,8 @@ class _Note(msgspec.Struct):
     approvals: dict[str, Moment] = {}
     retries: dict[str, Moment] = {}
     deadline: Moment | None = None
+    completions: dict[str, Moment | None] = {}
+    deadlines: dict[str, Moment] = {}
     signals: list[str] = []
     in_doubt: dict[str, str] = {}
     alarms: list[str] = []
@@ -76,7 +78,7 @@ class RunStatus(msgspec.Struct, frozen=True):
 
     Args:
         reason: Why it is blocked, or how it ended.
-        waits: What it waits for: timers, approvals, retries, signals, updates, effects in doubt.
+        waits: What it waits for: timers, approvals, retries, completions from outside, signals, updates, effects in doubt.
         worker: Who has it in memory.
 
     Example:

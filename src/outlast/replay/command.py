@@ -28,11 +28,14 @@ class RunStep(Struct, frozen=True):
 
     Args:
         arguments: JSON object of the bound arguments by parameter name.
+        scheduled_at: The run's time when it was asked for, where a deadline counts from it. It never goes back, so it can be ahead of
+            the store's.
     """
 
     operation: OperationId
     name: str
     arguments: bytes
+    scheduled_at: datetime | None = None
 
 
 class IntendEffect(Struct, frozen=True):
@@ -41,6 +44,7 @@ class IntendEffect(Struct, frozen=True):
     Args:
         number: Which equal call this is, from 1.
         grant: The cover that this call spends, when an approval of the run covers it.
+        scheduled_at: As for `RunStep`.
     """
 
     operation: OperationId
@@ -51,6 +55,7 @@ class IntendEffect(Struct, frozen=True):
     match_sha256: str
     number: int
     grant: GrantUse | None
+    scheduled_at: datetime | None = None
 
 
 class SettleEffect(Struct, frozen=True):
@@ -58,11 +63,13 @@ class SettleEffect(Struct, frozen=True):
 
     Args:
         intent: What may happen, and under which key.
+        scheduled_at: As for `RunStep`.
     """
 
     operation: OperationId
     name: str
     intent: EffectIntended
+    scheduled_at: datetime | None = None
 
 
 class StartTimer(Struct, frozen=True):

@@ -58,12 +58,14 @@ class StepRequest(Struct, frozen=True):
         arguments: JSON object of the bound arguments by parameter name.
         decode: Turns the recorded JSON into the annotated type.
         raises: Exception types that arrive as themselves.
+        has_deadline: Whether time runs from now on, for all attempts together.
     """
 
     name: str
     arguments: bytes
     decode: Callable[[bytes], Any]
     raises: tuple[type[BaseException], ...]
+    has_deadline: bool = False
 
 
 class EffectRequest(Struct, frozen=True):
@@ -75,6 +77,7 @@ class EffectRequest(Struct, frozen=True):
         fields: Canonical JSON of each argument by parameter name: what a pattern is held against.
         repeats: Whether an equal call after a success is another effect rather than an error.
         same_arguments: Whether recorded arguments mean the same to today's types.
+        has_deadline: Whether time runs from now on, for all attempts together.
     """
 
     name: str
@@ -86,6 +89,7 @@ class EffectRequest(Struct, frozen=True):
     same_arguments: Callable[[bytes], bool]
     decode: Callable[[bytes], Any]
     raises: tuple[type[BaseException], ...]
+    has_deadline: bool = False
 
 
 class ApprovalRequest(Struct, frozen=True):

@@ -358,7 +358,12 @@ class Machine:
     ) -> None:
         self._agenda.open(
             StepOperation(operation, request, future),
-            RunStep(operation=operation, name=request.name, arguments=request.arguments),
+            RunStep(
+                operation=operation,
+                name=request.name,
+                arguments=request.arguments,
+                scheduled_at=self._now if request.has_deadline else None,
+            ),
         )
 
     def _begin_effect(
@@ -377,6 +382,7 @@ class Machine:
             future.set_exception(error)
             return
         effect = EffectOperation(operation, request, future, number, grant, match)
+        effect.scheduled_at = self._now if request.has_deadline else None
         self._ledger.opened(effect)
         self._agenda.open(
             effect,
@@ -389,6 +395,7 @@ class Machine:
                 match_sha256=match,
                 number=number,
                 grant=grant,
+                scheduled_at=effect.scheduled_at,
             ),
         )
 
@@ -505,7 +512,12 @@ class Machine:
     def _command_settle(self, effect: EffectOperation) -> None:
         assert effect.intent is not None
         self._agenda.command(
-            SettleEffect(operation=effect.operation, name=effect.request.name, intent=effect.intent)
+            SettleEffect(
+                operation=effect.operation,
+                name=effect.request.name,
+                intent=effect.intent,
+                scheduled_at=effect.scheduled_at,
+            )
         )
 
     def _settle_effect(self, operation: OperationId, name: str, result: Raw | Failure) -> None:

@@ -7,6 +7,7 @@ workflow stopped waiting. Entries for abandoned operations are expected and chan
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from outlast.journal.entry import (
@@ -38,6 +39,7 @@ class EffectOperation:
     Args:
         number: Which equal call this is.
         followers: Equal calls made while this one was open; they take its outcome.
+        scheduled_at: When it was asked for, where a deadline counts from it.
     """
 
     operation: OperationId
@@ -49,6 +51,7 @@ class EffectOperation:
     intent: EffectIntended | None = None
     in_doubt: str = ""
     followers: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
+    scheduled_at: datetime | None = None
 
     def futures(self) -> list[WorkflowFuture[Any]]:
         """Return the futures that wait for the outcome, the first caller's first."""

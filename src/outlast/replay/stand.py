@@ -214,7 +214,15 @@ def _operation(operation: Operation, command: Command | None) -> dict[str, Any]:
             told["answered"] = operation.answer is not None
         case TimerOperation() | PublishOperation():
             pass
-    told["command"] = None if command is None else {"do": type(command).__name__, **_plain(command)}
+    told["command"] = None if command is None else _command(command)
+    return told
+
+
+def _command(command: Command) -> dict[str, Any]:
+    """Return a command; a time from which nothing counts is left out, as from where none was known yet."""
+    told = {"do": type(command).__name__, **_plain(command)}
+    if told.get("scheduled_at", "") is None:
+        del told["scheduled_at"]
     return told
 
 

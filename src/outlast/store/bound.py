@@ -129,6 +129,7 @@ def _operation(path: _Path, act: OperationPut | OperationDrop) -> Iterator[_Path
         yield from _texts(path, kind=act.kind, name=act.name)
         yield from _time((*path, "due_at"), act.due_at)
         yield from _body((*path, "detail"), act.detail)
+        yield from _body((*path, "progress"), act.progress)
 
 
 def _approval(path: _Path, act: ApprovalPut | ApprovalExpire | ApprovalWithdraw) -> Iterator[_Path]:

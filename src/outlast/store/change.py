@@ -128,8 +128,11 @@ class OperationPut(Struct, frozen=True):
     Args:
         kind: `step` or `effect`.
         failures: Attempts recorded as failed. An attempt cut off by a crash is not among them.
-        due_at: No attempt begins before this.
-        detail: JSON of the last failure and of heartbeat details.
+        due_at: No attempt begins before this; of a step that was handed out, when it is no longer waited for.
+        detail: JSON of the last failure.
+        progress: JSON of the details of the last beat that was kept: what the next attempt may go on from.
+        awaits: The step was handed out: its outcome comes from outside, and no attempt is under way.
+        unapplied: Each failed attempt of the effect has proved that it changed nothing.
     """
 
     operation: Annotated[str, PLAIN]
@@ -138,6 +141,9 @@ class OperationPut(Struct, frozen=True):
     failures: Annotated[int, PLAIN] = 0
     due_at: Annotated[datetime | None, PLAIN] = None
     detail: Annotated[bytes, PAYLOAD] = b""
+    progress: Annotated[bytes, PAYLOAD] = b""
+    awaits: Annotated[bool, PLAIN] = False
+    unapplied: Annotated[bool, PLAIN] = False
 
 
 class OperationDrop(Struct, frozen=True):

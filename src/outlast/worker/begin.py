@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from outlast.journal.entry import OperationId
@@ -11,14 +12,18 @@ from outlast.worker.executor import Ending
 from outlast.worker.hold import HeldBack
 from outlast.workflows.attempt import Attempt
 from outlast.workflows.definition import Effect, Step
+from outlast.workflows.heartbeat import Beats
 
 
-async def attempt_when_free(
+async def attempt_when_free(  # noqa: PLR0913 - as many as an attempt has
     bridge: Bridge,
     definition: Step[..., Any] | Effect[..., Any],
     arguments: bytes,
     attempt: Attempt,
     check: Check | None = None,
+    *,
+    beats: Beats | None = None,
+    left: timedelta | None = None,
 ) -> Ending:
     """Make one attempt as soon as nothing holds it; see `Executor.attempt`.
 
@@ -34,6 +39,8 @@ async def attempt_when_free(
     while True:
         await bridge.hold.free(operation)
         try:
-            return await bridge.executor.attempt(definition, arguments, attempt, begin)
+            return await bridge.executor.attempt(
+                definition, arguments, attempt, begin, beats=beats, left=left
+            )
         except HeldBack:
             continue

@@ -65,7 +65,7 @@ class Crew:
         return any(not self._rests(one) and one not in self._standing_by for one in self._tasks)
 
     def _rests(self, operation: OperationId) -> bool:
-        return operation in self._waits.retries or operation in self._hold.waiting
+        return self._waits.rests(operation) or operation in self._hold.waiting
 
     def begin(self, operation: OperationId, work: Coroutine[Any, Any, None]) -> None:
         """Begin to bring an operation to its outcome."""
@@ -97,10 +97,25 @@ class Crew:
         self._waits.add_rest(operation, rest, self._now())
         self._changed()
         try:
-            while (wait := rest.left(self._now())) > 0:  # noqa: ASYNC110 - no event says that a clock was set
-                await asyncio.sleep(min(wait, LOOK_AGAIN_SECONDS))
+            await self._until(rest)
         finally:
             self._waits.retries.pop(operation, None)
+
+    async def await_completion(self, operation: OperationId, rest: Rest | None) -> None:
+        """Wait for an outcome from outside until the store's time says that it comes too late; the run may be parked meanwhile."""
+        self._waits.add_completion(operation, rest, self._now())
+        self._changed()
+        try:
+            if rest is None:
+                await asyncio.get_running_loop().create_future()
+            else:
+                await self._until(rest)
+        finally:
+            self._waits.completions.pop(operation, None)
+
+    async def _until(self, rest: Rest) -> None:
+        while (wait := rest.left(self._now())) > 0:  # noqa: ASYNC110 - no event says that a clock was set
+            await asyncio.sleep(min(wait, LOOK_AGAIN_SECONDS))
 
     async def stand_by(self, operation: OperationId, seconds: float) -> None:
         """Wait without acting; a stop need not wait for that."""

@@ -27,6 +27,7 @@ from outlast.journal.entry import (
     Completed,
     EffectCleared,
     EffectIntended,
+    EffectRefused,
     Entry,
     Failed,
     OperationId,
@@ -71,6 +72,7 @@ from outlast.store.protocol import RunImage
 from outlast.worker.answer import answering
 from outlast.worker.bridge import RunLost
 from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
+from outlast.worker.deadline import Deadline
 from outlast.worker.deck import Deck
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
@@ -79,6 +81,7 @@ from outlast.worker.inbox import alarm, proposal_of
 from outlast.worker.log import log_alarm, log_end, log_parked
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
 from outlast.worker.request import asking, ending, publishing
+from outlast.worker.series import expired, log_failed
 from outlast.worker.step import run_step
 from outlast.worker.text import plain
 from outlast.worker.wait import Rest, Waits
@@ -262,6 +265,7 @@ class Pilot:
             name=name,
             number=number,
             key=key,
+            generation=self._head.generation,
         )
 
     def post(self, proposal: Proposal) -> None:
@@ -278,6 +282,16 @@ class Pilot:
     async def rest(self, operation: OperationId, rest: Rest) -> None:
         """Wait for the store's time; the run may be parked meanwhile."""
         await self._crew.rest(operation, rest)
+
+    async def await_completion(self, operation: OperationId, rest: Rest | None) -> None:
+        """Wait for an outcome from outside; the run may be parked meanwhile."""
+        await self._crew.await_completion(operation, rest)
+
+    def deadline(
+        self, operation: OperationId, scheduled_at: datetime | None, limit: timedelta | None
+    ) -> Deadline | None:
+        """Return the deadline of an operation, which is remembered when the run is parked."""
+        return self._waits.deadline(operation, scheduled_at, limit, self.store_now())
 
     async def stand_by(self, operation: OperationId, seconds: float) -> None:
         """Wait without acting; a stop need not wait for that."""
@@ -526,9 +540,22 @@ class Pilot:
         return definition
 
     def _intend(self, command: IntendEffect) -> None:
-        self._known(self._deck.registry.effects.get(command.name), command.name)
+        effect = self._known(self._deck.registry.effects.get(command.name), command.name)
+        refused = self._refused_for_time(command, effect)
+        if refused is not None:
+            self.post(refused)
+            return
         leave = self._gate.ask(command, self._head.epoch)
         self.post(Proposal(Rank.INTENT, leave.intent, guard=command.operation, spend=leave.spend))
+
+    def _refused_for_time(self, command: IntendEffect, effect: Any) -> Proposal | None:
+        limit = effect.options.schedule_to_close_timeout
+        deadline = self.deadline(command.operation, command.scheduled_at, limit)
+        if deadline is None or not deadline.is_over(self.store_now()):
+            return None
+        entry = EffectRefused(command.operation, command.name, expired(effect, 0))
+        log_failed(self.run_key, entry)
+        return Proposal(Rank.OUTCOME, entry, guard=command.operation)
 
     # Writing
 

@@ -20,6 +20,7 @@ from outlast.journal.entry import (
 from outlast.journal.parse import NotJsonError, parse_as
 from outlast.replay.command import StartTimer
 from outlast.store.change import ApprovalExpire
+from outlast.worker.deadline import Deadline
 from outlast.worker.proposal import Proposal, Rank
 
 
@@ -27,6 +28,8 @@ class _Note(msgspec.Struct):
     timers: dict[str, Moment] = {}
     retries: dict[str, Moment] = {}
     deadline: Moment | None = None
+    completions: dict[str, Moment | None] = {}
+    deadlines: dict[str, Moment] = {}
 
 
 _notes = msgspec.json.Decoder(_Note)
@@ -65,6 +68,12 @@ class Rest:
         if self.due - now > self.longest:
             self.due = now + self.longest
 
+    def recall(self, noted: datetime | None, now: datetime) -> None:
+        """Take over what was noted when the run was parked, where the due time lies too far ahead."""
+        if noted is not None and self.due - now > self.longest:
+            self.due = min(self.due, noted)
+        self.judge(now)
+
     def left(self, now: datetime) -> float:
         """Return for how many seconds the next attempt must still wait."""
         self.judge(now)
@@ -81,10 +90,17 @@ class Waits:
         self._requests: dict[OperationId, tuple[datetime, str]] = {}
         self.retries: dict[OperationId, Rest] = {}
         """The rest of each operation that waits for its next attempt after a failure."""
+        self.completions: dict[OperationId, Rest | None] = {}
+        """Of each operation that waits for its outcome from outside: until when; None for ever."""
+        self._deadlines: dict[OperationId, Deadline] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything will come due that the workflow waits for."""
-        return bool(self._timers or self._requests or self.retries)
+        """Whether anything will come due that the workflow waits for, or come from outside."""
+        return bool(self._timers or self._requests or self.retries or self.completions)
+
+    def rests(self, operation: OperationId) -> bool:
+        """Whether the operation waits for its next attempt, or for its outcome from outside."""
+        return operation in self.retries or operation in self.completions
 
     def recall(self, note: bytes) -> None:
         """Take over what was noted when the run was parked, so that a wait does not begin anew."""
@@ -115,20 +131,41 @@ class Waits:
 
     def add_rest(self, operation: OperationId, rest: Rest, now: datetime) -> None:
         """Wait for the next attempt of an operation."""
-        noted = self._noted.retries.pop(operation, None)
-        if noted is not None and rest.due - now > rest.longest:
-            rest.due = min(rest.due, noted)
-        rest.judge(now)
+        rest.recall(self._noted.retries.pop(operation, None), now)
         self.retries[operation] = rest
+
+    def add_completion(self, operation: OperationId, rest: Rest | None, now: datetime) -> None:
+        """Wait for the outcome of an operation from outside."""
+        if rest is not None:
+            rest.recall(self._noted.completions.pop(operation, None), now)
+        self.completions[operation] = rest
+
+    def deadline(
+        self,
+        operation: OperationId,
+        scheduled_at: datetime | None,
+        limit: timedelta | None,
+        now: datetime,
+    ) -> Deadline | None:
+        """Return the deadline of an operation, as it stood when the run was parked; None where it has none."""
+        if scheduled_at is None or limit is None:
+            return None
+        found = self._deadlines.get(operation)
+        if found is None:
+            found = self._deadlines[operation] = Deadline.of(scheduled_at, limit)
+            if scheduled_at > now:
+                found.due = min(found.due, self._noted.deadlines.get(operation, found.due))
+        return found
 
     def add_request(self, operation: OperationId, expires_at: datetime, approval_id: str) -> None:
         """Wait for a request to be decided, or to expire."""
         self._requests[operation] = (expires_at, approval_id)
 
     def forget(self, operation: OperationId) -> None:
-        """Wait no longer for a timer or a request."""
+        """Wait no longer for a timer or a request, and forget a deadline."""
         self._timers.pop(operation, None)
         self._requests.pop(operation, None)
+        self._deadlines.pop(operation, None)
 
     def take_due(self, now: datetime, until: datetime | None = None) -> list[Proposal]:
         """Return what is to be written about everything that is due, and wait for it no longer.
@@ -138,8 +175,11 @@ class Waits:
         """
         due: list[Proposal] = []
         until = now if until is None else until
-        deadline = [] if self._deadline is None else [self._deadline]
-        for wait in (*self._timers.values(), *self.retries.values(), *deadline):
+        rests = (
+            *self.retries.values(),
+            *filter(None, (*self.completions.values(), self._deadline)),
+        )
+        for wait in (*self._timers.values(), *rests):
             wait.judge(now)
         if self._deadline is not None and self._deadline.due <= until:
             due.append(Proposal(Rank.ARRIVAL, RunTimedOut(), at=self._deadline.due))
@@ -158,7 +198,7 @@ class Waits:
         return due
 
     def next_due(self) -> datetime | None:
-        """Return when the next timer, request or the run's time comes due; retries look after themselves."""
+        """Return when the next timer, request or the run's time comes due; retries and completions look after themselves."""
         times = [timer.due for timer in self._timers.values()]
         if self._deadline is not None:
             times.append(self._deadline.due)
@@ -167,8 +207,9 @@ class Waits:
 
     def wake_at(self) -> datetime | None:
         """Return when the run, parked now, has something to do by itself."""
-        rests = (rest.due for rest in self.retries.values())
-        return min([*rests, *filter(None, [self.next_due()])], default=None)
+        rests = (*self.retries.values(), *filter(None, self.completions.values()))
+        times = [rest.due for rest in rests]
+        return min([*times, *filter(None, [self.next_due()])], default=None)
 
     def note(self) -> dict[str, Any]:
         """Return what the run waits for, for people."""
@@ -178,6 +219,11 @@ class Waits:
             "approvals": {approval: due for due, approval in self._requests.values()},
             "retries": {operation: rest.due for operation, rest in self.retries.items()},
             **deadline,
+            "completions": {
+                operation: None if rest is None else rest.due
+                for operation, rest in self.completions.items()
+            },
+            "deadlines": {operation: one.due for operation, one in self._deadlines.items()},
         }
 
 

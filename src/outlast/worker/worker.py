@@ -32,6 +32,7 @@ from outlast.worker.deck import Deck
 from outlast.worker.executor import Executor
 from outlast.worker.lease import LEASE, Lease
 from outlast.worker.pilot import Pilot
+from outlast.worker.stall import LoopWatch
 from outlast.worker.writer import Writer
 from outlast.workflows.registry import Registry
 
@@ -85,6 +86,7 @@ class Worker:
 
     Args:
         closed: Called with each run that this worker brought to an end.
+        watch: Names the step whose body keeps the event loop from turning; nobody does without it.
     """
 
     def __init__(  # noqa: PLR0913 - what a simulator replaces, one by one
@@ -97,6 +99,7 @@ class Worker:
         threads: Threads,
         options: WorkerOptions | None = None,
         closed: Callable[[RunKey], None] | None = None,
+        watch: LoopWatch | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -109,7 +112,8 @@ class Worker:
         self._closed = closed
         self._build = registry.build()
         self._workflows = frozenset(registry.workflows)
-        self._executor = Executor(threads)
+        self._watch = watch
+        self._executor = Executor(threads, watch)
         self._writer = Writer(store, self._sending)
         self._pilots: dict[RunKey, tuple[Pilot, asyncio.Task[None]]] = {}
         self._hint = asyncio.Event()
@@ -157,6 +161,8 @@ class Worker:
         # When not even the pilots could write there is nothing to wait for.
         await self._writer.close(_LAST_SECONDS if have_landed else 0)
         await _cancelled(self._turning)
+        if self._watch is not None:
+            self._watch.end()
         if self._executor.acting():
             self._deck.lease.wind_down()
             logger.error(

@@ -15,6 +15,7 @@ class Attempt(Struct, frozen=True):
     Args:
         number: Counted from 1; tries cut off by a crash are not counted.
         key: The idempotency key; empty for steps.
+        generation: Of the run.
 
     Example:
         ```python
@@ -40,6 +41,7 @@ class Attempt(Struct, frozen=True):
     name: str
     number: int
     key: str = ""
+    generation: int = 1
 
 
 current_attempt: ContextVar[Attempt] = ContextVar("outlast_attempt")

@@ -80,8 +80,10 @@ def step(
     retry: RetryPolicy | None = ...,
     start_to_close_timeout: timedelta | None = ...,
     raises: tuple[type[BaseException], ...] = ...,
+    schedule_to_close_timeout: timedelta | None = ...,
+    heartbeat_timeout: timedelta | None = ...,
 ) -> _StepDecorator: ...
-def step(
+def step(  # noqa: PLR0913 - each one is a sentence of the declaration
     function: Callable[..., Any] | None = None,
     /,
     *,
@@ -89,6 +91,8 @@ def step(
     retry: RetryPolicy | None = None,
     start_to_close_timeout: timedelta | None = None,
     raises: tuple[type[BaseException], ...] = (),
+    schedule_to_close_timeout: timedelta | None = None,
+    heartbeat_timeout: timedelta | None = None,
 ) -> Any:
     """Make a function a step: its outcome is journaled, and it may run again if it was not.
 
@@ -97,9 +101,12 @@ def step(
         retry: Retries without end by default, with growing waits up to 100 s; programming errors are never retried.
         start_to_close_timeout: How long one attempt may take; no limit by default.
         raises: Exception types that reach the workflow as themselves; others arrive as `StepFailedError`.
+        schedule_to_close_timeout: How long all attempts and the waits between them may take, from the call on, through restarts and
+            outages; no limit by default. Over, the step fails by `TimeoutError`; a retry that would come later is not waited for.
+        heartbeat_timeout: How long an attempt may be silent, see `outlast.heartbeat`; no limit by default.
 
     Raises:
-        DefinitionError: It is a generator, or lacks an annotation.
+        DefinitionError: It is a generator, lacks an annotation, or has a time that cannot be meant.
 
     Example:
         ```python
@@ -121,7 +128,9 @@ def step(
 
     def decorate(function: Callable[..., Any]) -> Step[..., Any]:
         policy = RetryPolicy() if retry is None else retry
-        options = AttemptOptions(policy, start_to_close_timeout, raises)
+        options = AttemptOptions(
+            policy, start_to_close_timeout, raises, schedule_to_close_timeout, heartbeat_timeout
+        )
         return declare(Step(function, name, options))
 
     return decorate if function is None else decorate(function)
@@ -145,6 +154,8 @@ def effect(
     repeats: bool = ...,
     key_on: tuple[str, ...] = ...,
     version: str = ...,
+    schedule_to_close_timeout: timedelta | None = ...,
+    heartbeat_timeout: timedelta | None = ...,
 ) -> _EffectDecorator: ...
 def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     function: Callable[..., Any] | None = None,
@@ -161,6 +172,8 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     repeats: bool = False,
     key_on: tuple[str, ...] = (),
     version: str = "",
+    schedule_to_close_timeout: timedelta | None = None,
+    heartbeat_timeout: timedelta | None = None,
 ) -> Any:
     """Make a function an effect: it changes the world, so it is intended before it happens, and it happens once.
 
@@ -177,6 +190,10 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
         repeats: An equal call after a success is another effect, with a key of its own.
         key_on: The parameters that make the key; all by default.
         version: Part of what an approval binds to.
+        schedule_to_close_timeout: How long all attempts and the waits between them may take, from the call on; no limit by default.
+            Over, the effect fails by `TimeoutError`, but only where it is known that nothing happened. Else the declaration decides
+            first: an idempotent effect is called a last time, a probe is asked, and what is unknown even then is in doubt.
+        heartbeat_timeout: How long an attempt may be silent, see `outlast.heartbeat`; no limit by default.
 
     Raises:
         DefinitionError: The declaration cannot keep its promise.
@@ -209,7 +226,13 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
 
     def decorate(function: Callable[..., Any]) -> Effect[..., Any]:
         rules = EffectOptions(idempotent, probe, settle, not_applied, repeats, key_on, version)
-        options = AttemptOptions(once_unless(rules, retry), start_to_close_timeout, raises)
+        options = AttemptOptions(
+            once_unless(rules, retry),
+            start_to_close_timeout,
+            raises,
+            schedule_to_close_timeout,
+            heartbeat_timeout,
+        )
         return declare(Effect(function, name, options, rules))
 
     return decorate if function is None else decorate(function)

@@ -31,12 +31,10 @@ from outlast.journal.entry import Cover
 from outlast.replay.context import Context, EffectRequest, StepRequest
 from outlast.replay.guard import check_source, early_bindings
 from outlast.workflows.call import Call, plain
-from outlast.workflows.timeout import run_seconds
+from outlast.workflows.timeout import TIMES, check_times, run_seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_LONGEST_ATTEMPT = timedelta(days=365)
 
 
 class Definition(Generic[P, R]):
@@ -209,11 +207,15 @@ class AttemptOptions:
         retry: When to try again.
         start_to_close_timeout: How long one attempt may take.
         raises: Exception types that reach the workflow as themselves.
+        schedule_to_close_timeout: How long all attempts and the waits between them may take, from the call on.
+        heartbeat_timeout: How long one attempt may be silent.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     start_to_close_timeout: timedelta | None = None
     raises: tuple[type[BaseException], ...] = ()
+    schedule_to_close_timeout: timedelta | None = None
+    heartbeat_timeout: timedelta | None = None
 
 
 class Step(Definition[P, R]):
@@ -234,6 +236,7 @@ class Step(Definition[P, R]):
                 arguments=self.arguments.encode(call.args, call.kwargs),
                 decode=self.result.decode,
                 raises=self.options.raises,
+                has_deadline=self.options.schedule_to_close_timeout is not None,
             )
         )
 
@@ -340,6 +343,7 @@ class Effect(Definition[P, R]):
                 same_arguments=lambda recorded: self._recode(recorded) == arguments,
                 decode=self.result.decode,
                 raises=self.options.raises,
+                has_deadline=self.options.schedule_to_close_timeout is not None,
             )
         )
 
@@ -428,13 +432,7 @@ def once_unless(rules: EffectOptions, retry: RetryPolicy | None) -> RetryPolicy:
 
 def _check_options(definition: Definition[Any, Any], options: AttemptOptions) -> None:
     _check_types(definition, options)
-    timeout = options.start_to_close_timeout
-    if timeout is not None and not timedelta(0) < timeout < _LONGEST_ATTEMPT:
-        raise DefinitionError(
-            f"{definition.kind} {definition.name} has a start_to_close_timeout of {timeout}",
-            step=definition.name,
-            hint="give a time longer than nothing and shorter than a year",
-        )
+    check_times(definition.kind, definition.name, {name: getattr(options, name) for name in TIMES})
     unfit = [one for one in options.raises if not _can_arrive(one)]
     if unfit:
         raise DefinitionError(
@@ -455,9 +453,9 @@ def _check_types(definition: Definition[Any, Any], options: AttemptOptions) -> N
         ),
         ("raises", options.raises, tuple, "a tuple of exception types, as raises=(ValueError,)"),
     ]
-    times: list[tuple[str, Any]] = []
-    if options.start_to_close_timeout is not None:
-        times.append(("start_to_close_timeout", options.start_to_close_timeout))
+    times: list[tuple[str, Any]] = [
+        (name, time) for name in TIMES if (time := getattr(options, name)) is not None
+    ]
     if isinstance(definition, Effect):
         rules = definition.rules
         times.append(("settle", rules.settle))

@@ -13,7 +13,7 @@ from msgspec import Raw
 from outlast.approvals.request import still_asks, subject_of
 from outlast.effects.key import check_name
 from outlast.errors import DefinitionError
-from outlast.journal.codec import codec_for
+from outlast.journal.codec import codec_of
 from outlast.journal.entry import Cover
 from outlast.replay.context import ApprovalRequest, RunInfo, context
 from outlast.replay.entropy import RunRandom
@@ -25,8 +25,6 @@ from outlast.workflows.message import Signal
 T = TypeVar("T")
 
 _LONGEST = timedelta(days=36_500)
-
-_PLAIN: frozenset[type[Any]] = frozenset({dict, list, str, int, float, bool, type(None)})
 
 
 def now() -> datetime:
@@ -239,7 +237,7 @@ def publish(key: str, value: Any) -> None:
     current = context("outlast.publish")
     check_name(key, what="published value")
     where = f"the value published as {key!r}"
-    current.publish(key, Raw(codec_for(_annotation_of(value), where=where).encode(value)))
+    current.publish(key, Raw(codec_of(value, where=where).encode(value)))
 
 
 async def approval(
@@ -307,7 +305,7 @@ async def approval(
             f"an approval cannot wait from {expires_in} to {until}",
             hint="give expires_in and use_within longer than nothing and shorter than a hundred years",
         )
-    shown = codec_for(_annotation_of(subject), where="the subject of an approval").encode(subject)
+    shown = codec_of(subject, where="the subject of an approval").encode(subject)
     pairs = [_cover(one) for one in covers]
     asked = subject_of(shown, pairs)
     return await current.perform(
@@ -321,12 +319,6 @@ async def approval(
             same_subject=lambda recorded: still_asks(recorded, bytes(asked.body)),
         )
     )
-
-
-def _annotation_of(subject: Any) -> Any:
-    """A plain JSON value is shown as it is; anything else by its own type."""
-    kind: Any = subject.__class__
-    return Any if kind in _PLAIN else kind
 
 
 def _cover(one: Call[Any] | Pattern) -> tuple[Cover, Any]:

@@ -21,6 +21,7 @@ from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.row import (
     APPROVAL,
     HEAD,
+    OPERATION,
     approval_of,
     approval_values,
     head_of,
@@ -64,7 +65,7 @@ SELECT EXISTS (
     WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0 AND kind IN ({RECALL_KINDS})
 )
 """
-_PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, operation, kind, name, failures, due_at, detail) VALUES ({'?, ' * 7}?)"
+_PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, {OPERATION}) VALUES ({'?, ' * 10}?)"
 _DROP_OPERATION = "DELETE FROM operation WHERE tenant = ? AND run_id = ? AND operation = ?"
 _ADD_OUTBOX = f"""
 INSERT OR IGNORE INTO outbox
@@ -177,6 +178,9 @@ def _write_parts(writing: Writing, change: RunChange, generation: int) -> Refuse
                 act.failures,
                 micros_or_none(act.due_at),
                 act.detail,
+                act.progress,
+                int(act.awaits),
+                int(act.unapplied),
             )
             database.run(_PUT_OPERATION, (*key, *values))
         else:

@@ -31,7 +31,7 @@ HEAD = (
     " next_seq, digest, wake_at, mail, lapses, created_at, changed_at, note"
 )
 ENTRY = "seq, turn, kind, operation, name, at, body"
-OPERATION = "operation, kind, name, failures, due_at, detail"
+OPERATION = "operation, kind, name, failures, due_at, detail, progress, awaits, unapplied"
 MESSAGE = "number, message_id, kind, name, sender, at, body"
 OUTBOX = (
     "tenant, run_id, number, target_tenant, target_run_id, message_id, kind, name, sender, body"
@@ -95,9 +95,18 @@ def entry_of(row: Row) -> StampedRow:
 
 def operation_of(row: Row) -> OperationPut:
     """Return the open operation in the columns `OPERATION`."""
-    operation, kind, name, failures, due_at, detail = row
-    failures = min(max(failures, 0), _MOST_FAILURES)
-    return OperationPut(operation, kind, name, failures, time_or_none(due_at), detail)
+    operation, kind, name, failures, due_at, detail, progress, awaits, unapplied = row
+    return OperationPut(
+        operation=operation,
+        kind=kind,
+        name=name,
+        failures=min(max(failures, 0), _MOST_FAILURES),
+        due_at=time_or_none(due_at),
+        detail=detail,
+        progress=progress,
+        awaits=bool(awaits),
+        unapplied=bool(unapplied),
+    )
 
 
 def message_of(row: Row) -> StampedMessage:

@@ -178,6 +178,34 @@ class ChangeConformance:
         assert (await bench.head(head.run)).version == 0
 
     @scenario
+    async def test_an_operation_keeps_its_progress_and_whether_it_awaits(
+        self, bench: Bench
+    ) -> None:
+        """All comes back as it was put, and a row that is put anew has what that one says, and nothing of the former."""
+        head = await bench.owned()
+        beaten = OperationPut(
+            "r:1", "effect", "crawl", 1, None, b"{}", b'{"page":7}', unapplied=True
+        )
+        awaited = OperationPut("r:2", "step", "render", due_at=bench.clock.now(), awaits=True)
+        await bench.apply(following(head, operations=(beaten, awaited)))
+        image = await bench.store.load(head.run)
+        assert image is not None
+        assert image.operations == (beaten, awaited)
+        plain = OperationPut("r:2", "step", "render", 1)
+        await bench.apply(following(image.head, operations=(plain,)))
+        image = await bench.store.load(head.run)
+        assert image is not None
+        assert image.operations == (beaten, plain)
+
+    @scenario
+    async def test_progress_that_is_too_large_is_refused(self, bench: Bench) -> None:
+        """As every other payload is."""
+        head = await bench.owned()
+        large = OperationPut("r:1", "step", "crawl", progress=bytes(MAX_BODY_BYTES + 1))
+        verdict = await bench.one(following(head, operations=(large,)))
+        assert verdict == Refused("unstorable", "operations[0].progress")
+
+    @scenario
     async def test_one_bad_change_takes_none_down(self, bench: Bench) -> None:
         """Text with NUL or half a surrogate pair, a naive time and a giant body are refused alone."""
         head = await bench.owned()

@@ -127,6 +127,13 @@ class Bodies:
             self._check(
                 not run.paused, 0, "an attempt begins while the run is paused", run=key, at=at
             )
+            self._check(
+                at not in run.handed_out,
+                1,
+                f"step {attempt.name} begins although it was handed out",
+                run=key,
+                at=at,
+            )
         if kind == "step":
             # A step of somebody who does not know yet that he has lost the run is harmless; what he makes of it is refused.
             self._check(

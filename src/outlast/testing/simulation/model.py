@@ -90,6 +90,8 @@ class Run:
     """Of each operation that has a row, how many attempts are recorded as failed."""
     resting: dict[str, datetime] = field(default_factory=dict[str, datetime])
     """Of each operation that rests until its next attempt: when that is due. None has begun since."""
+    handed_out: set[str] = field(default_factory=set[str])
+    """Steps whose outcome comes from outside: no attempt of them may begin."""
     risky: dict[str, float] = field(default_factory=dict[str, float])
     """Of each effect with an attempt of which nobody may know the end: when that could last have begun."""
     stopped: float | None = None
@@ -122,12 +124,13 @@ class Run:
         self.attempted, self.fresh, self.doubts, self.failures = set(), set(), set(), {}
         self.lapses, self.asked = 0, set()
         self.paused, self.parked = False, None
-        self.resting, self.risky = {}, {}
+        self.resting, self.risky, self.handed_out = {}, {}, set()
         self.approvals, self.last_signal, self.published = {}, 0, set()
 
     def end(self, now: float) -> None:
         """The run is over."""
         self.closed, self.failures, self.resting, self.risky = True, {}, {}, {}
+        self.handed_out = set()
         self.let_go(now)
         for request in self.approvals.values():
             if request.state == "pending":

@@ -53,6 +53,10 @@ _SAYS: dict[str, tuple[type[Entry], ...]] = {
         *(EffectCompleted, EffectFailed, EffectCleared),
         *(StepCompleted, StepFailed),
     ),
+    "outcome": (
+        *(EffectCompleted, EffectFailed, EffectCleared),
+        *(StepCompleted, StepFailed),
+    ),
 }
 """What stands in the journal for a consumed message of each kind, if no alarm does."""
 
@@ -89,18 +93,21 @@ class Written:
             else:
                 run.failures.pop(act.operation, None)
                 run.resting.pop(act.operation, None)
+                run.handed_out.discard(act.operation)
         settled = {getattr(from_row(row), "operation", "") for row in change.entries} & run.outcomes
         left = settled & run.failures.keys()
         self._check(not left, 0, f"the rows of {left} are left behind", run=change.run)
 
     def _put(self, run: Run, change: RunChange, row: OperationPut) -> None:
-        """A failure is recorded with the time of the next attempt; without one, that attempt begins.
+        """A failure is recorded with the time of the next attempt; without one, that attempt begins, or is under way.
 
-        With the run given back the time alone may be written, of an effect that nobody has begun since it was last settled.
+        Of what was handed out the time is another one, and no attempt is under way. With the run given back the time alone may be
+        written, of an effect that nobody has begun since it was last settled.
         """
         known = run.failures.get(row.operation, 0)
-        right = known + 1 if row.due_at else known
-        if row.due_at and row.failures == known:
+        rests = row.due_at is not None and not row.awaits
+        right = known + 1 if rests else known
+        if rests and row.failures == known:
             released = change.head is not None and change.head.release
             self._check(
                 released, 1, "it rests, and has not failed", run=change.run, at=row.operation
@@ -115,7 +122,8 @@ class Written:
             at=row.operation,
         )
         run.failures[row.operation] = row.failures
-        if row.due_at:
+        (run.handed_out.add if row.awaits else run.handed_out.discard)(row.operation)
+        if rests and row.due_at:
             run.resting[row.operation] = row.due_at
         else:
             self._check_rested(run, change.run, row.operation)

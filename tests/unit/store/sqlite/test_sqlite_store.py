@@ -135,6 +135,8 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
         "DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN due_set_at; DELETE FROM migration WHERE number > 1",
         "DROP INDEX entry_published",
         "DROP INDEX message_update; ALTER TABLE message DROP COLUMN answer; ALTER TABLE run DROP COLUMN ending",
+        "ALTER TABLE operation DROP COLUMN progress; ALTER TABLE operation DROP COLUMN awaits",
+        "ALTER TABLE operation DROP COLUMN unapplied",
     )
     assert with_bench(path, go_on) == (["ready"], "parked")
 
