@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from outlast.cli import show
-from outlast.cli.output import note, say
+from outlast.cli.output import note, print_json, say
 from outlast.cli.session import Session, json_of, stored, time_length, usage_error
 from outlast.cli.worker import author_errors, load
 from outlast.client import Client, RunDetail, RunHandle, RunStatus, Status
