@@ -20,6 +20,7 @@ async def pay(amount: int) -> str:
 
 
 go = outlast.Signal("go", int)
+add = outlast.Update("add", int, str)
 
 
 @outlast.workflow
@@ -37,6 +38,9 @@ async def fix(finding: str) -> int:
         expires_in=timedelta(1),
     )
     await outlast.approval(1, role="r")  # expect: reportCallIssue
+    outlast.on_signal(go, len)  # expect: reportArgumentType
+    outlast.on_update(add, abs)  # expect: reportArgumentType
+    outlast.on_update(add, str, validator=len)  # expect: reportArgumentType
     await outlast.sleep("5")  # expect: reportArgumentType
     return await pay(len(text + word))  # expect: reportReturnType
 
@@ -48,6 +52,10 @@ async def outside(app: outlast.App) -> None:
     await app.run(fix("f"))  # expect: reportCallIssue
     handle = await app.start(fix("f"), id="run-1")
     await handle.send(go, result)  # expect: reportArgumentType reportCallIssue
+    await handle.update(add, result)  # expect: reportArgumentType reportCallIssue
+    await handle.update(add)  # expect: reportArgumentType reportCallIssue
+    with_start = app.signal_with_start
+    await with_start(fix("f"), go, 5)  # expect: reportCallIssue
 
 
 @outlast.effect(probe=plan, retries=3)  # expect: reportCallIssue reportUntypedFunctionDecorator
