@@ -445,19 +445,101 @@ class QueryError(RunError):
 
 
 class UpdateRejectedError(RunError):
-    """The run refused an update, and nothing of it was done; the cause is what its validator raised, where one did."""
+    """The run refused an update, and nothing of it was done; the cause is what its validator raised, where one did.
+
+    Example:
+        ```python
+        import asyncio
+
+        import outlast
+
+        order = outlast.Update("order", int)
+
+        @outlast.workflow
+        async def shop() -> None:
+            def check(count: int) -> None:
+                if count > 10:
+                    raise ValueError("no more than 10")
+
+            outlast.on_update(order, lambda count: None, validator=check)
+            await outlast.wait_condition(lambda: False)
+
+        async def main() -> None:
+            async with outlast.open("memory://") as app:
+                handle = await app.start(shop(), id="shop-1")
+                try:
+                    await handle.update(order, 11)
+                except outlast.UpdateRejectedError as error:
+                    assert isinstance(error.__cause__, ValueError)
+
+        asyncio.run(main())
+        ```
+    """
 
     code = "update_rejected"
 
 
 class UpdateFailedError(RunError):
-    """The handler of an update raised; the cause is that exception, rebuilt as far as its type allows."""
+    """The handler of an update raised; the cause is that exception, rebuilt as far as its type allows. The run goes on.
+
+    Example:
+        ```python
+        import asyncio
+
+        import outlast
+
+        divide = outlast.Update("divide", int, float)
+
+        @outlast.workflow
+        async def calculator() -> None:
+            outlast.on_update(divide, lambda by: 1 / by)
+            await outlast.wait_condition(lambda: False)
+
+        async def main() -> None:
+            async with outlast.open("memory://") as app:
+                handle = await app.start(calculator(), id="calculator-1")
+                try:
+                    await handle.update(divide, 0)
+                except outlast.UpdateFailedError as error:
+                    assert isinstance(error.__cause__, ZeroDivisionError)
+                assert await handle.update(divide, 4) == 0.25
+
+        asyncio.run(main())
+        ```
+    """
 
     code = "update_failed"
 
 
 class InboxFullError(RunError):
-    """The run has too many messages that it has not taken in; this one was not accepted."""
+    """The run has too many messages that it has not taken in; this one was not accepted.
+
+    Example:
+        ```python
+        import asyncio
+
+        import outlast
+
+        async def send_patiently(handle: outlast.RunHandle[None], number: int) -> None:
+            while True:
+                try:
+                    return await handle.send("number", number, id=f"number-{number}")
+                except outlast.InboxFullError:
+                    await asyncio.sleep(1)
+
+        @outlast.workflow
+        async def listen() -> None:
+            await outlast.receive(outlast.Signal("number", int))
+
+        async def main() -> None:
+            async with outlast.open("memory://") as app:
+                handle = await app.start(listen(), id="listen-1")
+                await send_patiently(handle, 1)
+                await handle.result()
+
+        asyncio.run(main())
+        ```
+    """
 
     code = "inbox_full"
 

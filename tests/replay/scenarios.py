@@ -176,6 +176,42 @@ async def speak(play: Play) -> None:
     await play.handle.send(flows.word, "enough", id="1")
 
 
+async def hand_in(play: Play, *last: Callable[[Play], Awaitable[Any]]) -> None:
+    """Send early what waits for its handler, several at once, what is refused and what fails; then end it, and send while it ends."""
+    handle, asked = play.handle, []
+
+    def ask(name: str, value: Any, id: str) -> None:
+        asked.append(play.sim.spawn(handle.update(name, value, id=id)))
+
+    ask("weigh", 5, "early")
+    await handle.send(flows.number, 1, id="early")
+    await asyncio.sleep(5)
+    for id in ("1", "2", "3"):
+        ask("put", "tea", id)
+    ask("put", 7, "unfit")
+    ask("weigh", -1, "fails")
+    ask("nobody", None, "unheard")
+    await asyncio.sleep(5)
+    await handle.send(flows.number, 2, id="2")
+    await handle.send(flows.number, 3, id="3")
+    await asyncio.sleep(60)
+    ask("weigh", 30, "long")
+    await asyncio.sleep(5)
+    for act in last:
+        await act(play)
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def hand_in_and_say(play: Play) -> None:
+    """End it by its message; what it handles then goes on."""
+    await hand_in(play, lambda play: play.handle.send(flows.word, "enough", id="w"))
+
+
+async def hand_in_and_cancel(play: Play) -> None:
+    """Cancel it while it handles something."""
+    await hand_in(play, lambda play: play.handle.cancel("no longer needed"))
+
+
 SCENARIOS: dict[str, Scenario] = {
     "parallel": Scenario(flows.parallel),
     "group_fails": Scenario(flows.group_fails, ends="failed"),
@@ -215,6 +251,14 @@ SCENARIOS: dict[str, Scenario] = {
     "generation_3": Scenario(lambda: flows.generations("end"), begin_again, generation=3),
     "publishes": Scenario(lambda: flows.publishes("end"), speak),
     "publishes_and_fails": Scenario(lambda: flows.publishes("fail"), speak, ends="failed"),
+    "handlers": Scenario(lambda: flows.handlers("returns"), hand_in_and_say),
+    "handlers_fail": Scenario(lambda: flows.handlers("a handler fails"), hand_in, ends="failed"),
+    "handlers_outlive": Scenario(
+        lambda: flows.handlers("the body fails"), hand_in_and_say, ends="failed"
+    ),
+    "handlers_cancelled": Scenario(
+        lambda: flows.handlers("returns"), hand_in_and_cancel, ends="cancelled"
+    ),
     "values": Scenario(lambda: flows.values(flows.Everything()), say_yes),
 }
 

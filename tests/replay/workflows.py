@@ -556,6 +556,52 @@ async def generations(fate: str) -> str:
     return f"{result} of generation {outlast.info().generation}"
 
 
+# Handlers
+
+
+put = outlast.Update("put", str, int)
+weigh = outlast.Update("weigh", int, float)
+
+
+@outlast.workflow
+async def handlers(fate: str) -> list[Any]:
+    """Signals and updates by handlers that do all that a body may; some come early, some together, some while the run ends."""
+    items: list[Any] = []
+
+    def check(item: str) -> None:
+        if item in items:
+            raise ValueError(f"{item} is there already")
+
+    def add(item: str) -> int:
+        items.append(item)
+        return len(items)
+
+    async def take(n: int) -> None:
+        items.append(await double(n))
+        if fate == "a handler fails" and n == 3:
+            raise LookupError("no place for 3")
+
+    async def work_out(n: int) -> float:
+        if n < 0:
+            raise ArithmeticError("nothing weighs less than nothing")
+        try:
+            await outlast.sleep(n)
+            parts = await asyncio.gather(double(n), double(n + 1))
+            return sum(parts) + outlast.random().random()
+        finally:
+            items.append(f"weighed {n}")
+
+    outlast.on_update(put, add, validator=check)
+    await double(1)
+    outlast.on_signal(number, take)
+    outlast.on_update(weigh, work_out)
+    await outlast.wait_condition(lambda: len(items) >= 4)
+    items.append(await outlast.receive(word))
+    if fate == "the body fails":
+        raise KeyError("the body")
+    return items
+
+
 # Values
 
 

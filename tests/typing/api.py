@@ -63,6 +63,23 @@ go = outlast.Signal("go", int)
 said = outlast.Signal("said", Patch)
 counted = outlast.Query("counted", None, int)
 drafted = outlast.Query("drafted", str, Patch)
+add = outlast.Update("add", Patch, int)
+shut = outlast.Update("shut")
+tell = outlast.Update("tell", None, str)
+take = outlast.Update("take", str)
+assert_type(add, outlast.Update[Patch, int])
+assert_type(shut, outlast.Update[None, None])
+assert_type(tell, outlast.Update[None, str])
+assert_type(take, outlast.Update[str, None])
+
+
+async def add_patch(patch: Patch) -> int:
+    """An async handler."""
+    return await count(patch.text)
+
+
+def check_patch(patch: Patch) -> None:
+    """A validator."""
 
 
 @outlast.workflow
@@ -87,6 +104,10 @@ async def fix(finding: str) -> int:
     assert_type(outlast.uuid4(), UUID)
     assert_type(outlast.random().randint(1, 6), int)
     assert_type(outlast.info(), outlast.RunInfo)
+    outlast.on_signal(go, lambda number: None)
+    outlast.on_update(add, add_patch, validator=check_patch)
+    outlast.on_update(add, lambda patch: len(patch.text))
+    outlast.on_update(add, lambda patch: count(patch.text))
     await outlast.sleep(5)
     await outlast.sleep(timedelta(hours=1))
     await outlast.wait_condition(lambda: True, timeout=timedelta(1))
@@ -125,5 +146,15 @@ async def outside() -> None:
         assert_type(await handle.published("patch", Patch), Patch | None)
         await handle.published("patch")
         assert_type(await handle.explain(), outlast.Explanation)
+        await handle.send(go, 5, id="1", early=True)
+        assert_type(await handle.update(add, Patch("x")), int)
+        assert_type(await handle.update(shut), None)
+        assert_type(await handle.update(tell), str)
+        assert_type(await handle.update(take, "x", id="1"), None)
+        await handle.update("add", {"text": "x"})
+        handle = await app.signal_with_start(fix("f"), go, 5, id="run-4")
+        assert_type(handle, outlast.RunHandle[int])
+        assert_type(await app.update_with_start(fix("f"), add, Patch("x"), id="run-4"), int)
+        assert_type(await app.update_with_start(fix("f"), tell, id="run-4"), str)
         await handle.cancel()
         assert_type(await app.run(nothing(), id="run-3"), None)

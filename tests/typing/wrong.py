@@ -22,6 +22,7 @@ async def pay(amount: int) -> str:
 go = outlast.Signal("go", int)
 counted = outlast.Query("counted", None, int)
 drafted = outlast.Query("drafted", str, int)
+add = outlast.Update("add", int, str)
 
 
 @outlast.workflow
@@ -40,6 +41,9 @@ async def fix(finding: str) -> int:
     )
     await outlast.approval(1, role="r")  # expect: reportCallIssue
     outlast.on_query(drafted, lambda text: text)  # expect: reportArgumentType
+    outlast.on_signal(go, len)  # expect: reportArgumentType
+    outlast.on_update(add, abs)  # expect: reportArgumentType
+    outlast.on_update(add, str, validator=len)  # expect: reportArgumentType
     await outlast.sleep("5")  # expect: reportArgumentType
     return await pay(len(text + word))  # expect: reportReturnType
 
@@ -55,6 +59,10 @@ async def outside(app: outlast.App) -> None:
     await handle.query(drafted)  # expect: reportArgumentType reportCallIssue
     await handle.send(go, answer)  # expect: reportArgumentType reportCallIssue
     await handle.send(go, result)  # expect: reportArgumentType reportCallIssue
+    await handle.update(add, result)  # expect: reportArgumentType reportCallIssue
+    await handle.update(add)  # expect: reportArgumentType reportCallIssue
+    with_start = app.signal_with_start
+    await with_start(fix("f"), go, 5)  # expect: reportCallIssue
 
 
 @outlast.effect(probe=plan, retries=3)  # expect: reportCallIssue reportUntypedFunctionDecorator

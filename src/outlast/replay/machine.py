@@ -613,13 +613,14 @@ class Machine:
         ends: list[Outcome] = []
         if root.done() and not self._handlers.closed:
             ends.append(self._outcome_of(root))
-            self._handlers.close(_word(ends[0]))
         error = self._handlers.settle()
         if error is not None:
             ends.append(_end_by(error))
         for end in ends:
             if self._fate is None or isinstance(self._fate, Completed):
                 self._fate = end
+        if root.done() and self._fate is not None:
+            self._handlers.close(_word(self._fate))
         failed = any(not isinstance(end, Completed) for end in ends)
         if failed and self._cancel_code(None, again=False):
             return True
