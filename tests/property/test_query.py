@@ -107,16 +107,16 @@ def test_a_kept_replica_answers_as_a_fresh_one(shape: Any, seed: int) -> None:
 
     async def catch_up(replica: Replica, end: int) -> None:
         """Bring it to a place; the first time, cancel that when a slice or two were delivered."""
-        task = asyncio.create_task(replica.catch_up(rows[replica.entries : end]))
+        task = asyncio.create_task(replica.catch_up(rows[replica.last + 1 : end]))
         for _ in range(chance.choice([0, 1, 2, 5])):
             await asyncio.sleep(0)
         if chance.random() < 0.3:
             task.cancel()
             await asyncio.wait([task])
             assert replica.entries in [0, *ends]
-            await replica.catch_up(rows[replica.entries : end])
+            await replica.catch_up(rows[replica.last + 1 : end])
         await asyncio.wait([task])
-        assert replica.entries == end
+        assert replica.entries == replica.last + 1 == end
 
     async def main() -> None:
         replicas = Replicas()

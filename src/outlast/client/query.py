@@ -7,11 +7,13 @@ that asking again goes on from there.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 
 from outlast.client.port import Port
 from outlast.client.replica import Replica
 from outlast.errors import DecodeError, DefinitionError, NonDeterminismError, QueryError
+from outlast.journal.entry import StampedRow
 from outlast.replay.machine import Program
 from outlast.store.change import RunHead, RunKey
 from outlast.workflows.registry import Registry, find_declared
@@ -19,9 +21,14 @@ from outlast.workflows.registry import Registry, find_declared
 BUDGET = timedelta(seconds=1)
 """How long loading, replay and handler may take together, unless the caller says otherwise."""
 
+_FIRST_POLL_SECONDS = 0.05
+_LONGEST_POLL_SECONDS = 2.0
+_HINDSIGHT = frozenset({"patched", "accepted"})
+"""Kinds of entries that say how code before them was to be replayed."""
+
 
 async def ask(port: Port, run: RunKey, name: str, value: bytes, budget: timedelta) -> bytes:
-    """Return the answer to a query as JSON.
+    """Return the answer to a query as JSON. A run that has not begun is waited for.
 
     Args:
         value: The question's, as JSON.
@@ -44,13 +51,17 @@ async def ask(port: Port, run: RunKey, name: str, value: bytes, budget: timedelt
         async with asyncio.timeout(seconds):
             answer = await asking.answer()
     except TimeoutError:
-        raise asking.error(_late(asking, seconds)) from None
+        raise asking.error(asking.not_begun or asking.late(seconds)) from None
     except QueryError as error:
         raise asking.error(error) from error.__cause__
     if asyncio.get_running_loop().time() - began > seconds:
         # A handler that does not return cannot be stopped; one that came back late is told as late.
-        raise asking.error(_late(asking, seconds))
+        raise asking.error(asking.late(seconds))
     return answer
+
+
+class _StaleError(Exception):
+    """A replica that was kept cannot go on; a fresh one may."""
 
 
 class _Asking:
@@ -63,47 +74,64 @@ class _Asking:
         self._value = value
         self._replica: Replica | None = None
         self._head: RunHead | None = None
+        self._spent = "the store did not answer"
+        self.not_begun: QueryError | None = None
+        """Why there is no answer yet."""
 
-    @property
-    def entries(self) -> int:
-        """How many entries of the journal were replayed so far."""
-        return 0 if self._replica is None else self._replica.entries
-
-    @property
-    def stored(self) -> int:
-        """How many there are, as far as is known."""
-        return max(self.entries, 0 if self._head is None else self._head.next_seq)
+    # What is asked
 
     async def answer(self) -> bytes:
-        """Read, replay and ask."""
-        self._head = head = await self._port.head(self._run)
+        """Read, replay and ask, until the run has begun."""
+        woken, poll = asyncio.Event(), _FIRST_POLL_SECONDS
+        unsubscribe = self._port.store.subscribe(woken.set)
+        try:
+            while True:
+                woken.clear()
+                self._spent = "the store did not answer"
+                self._head = head = await self._port.head(self._run)
+                try:
+                    return await self._answer(head)
+                except QueryError as error:
+                    if error.reason != "not_begun" or head.status.closed:
+                        raise
+                    self.not_begun = error
+                try:
+                    async with asyncio.timeout(poll):
+                        await woken.wait()
+                except TimeoutError:
+                    poll = min(poll * 2, _LONGEST_POLL_SECONDS)
+        finally:
+            unsubscribe()
+
+    async def _answer(self, head: RunHead) -> bytes:
         program = self._program(head.workflow)
-        return await self._port.replicas.use(self._run, head.generation, program, self._ask)
+        use = self._port.replicas.use
+        try:
+            return await use(self._run, head.generation, program, self._ask)
+        except _StaleError:
+            return await use(self._run, head.generation, program, self._ask)
 
     async def _ask(self, replica: Replica) -> bytes:
         self._replica = replica
+        is_fresh = replica.last < 0
         rows = await self._port.store.journal(
-            self._run, generation=replica.generation, after=replica.entries - 1
+            self._run, generation=replica.generation, after=replica.last
         )
         try:
+            if not is_fresh and _says_more_of_the_past(rows):
+                raise _StaleError
+            self._spent = "the replay was not done"
+            self.not_begun = None if rows else self.not_begun
             await replica.catch_up(rows)
-        except DecodeError as error:
+        except Exception as error:
             self._port.replicas.drop(replica)
-            raise QueryError(
-                f"what the journal holds does not fit the code here: {error.message}",
-                reason="undecodable",
-                hint=await self._remedy(replica),
-            ) from error
-        except NonDeterminismError as error:
-            self._port.replicas.drop(replica)
-            raise QueryError(
-                f"the code here is not the code of the run: {error.message}",
-                reason="mismatch",
-                hint=await self._remedy(replica),
-            ) from error
-        except Exception:
-            self._port.replicas.drop(replica)
+            if not is_fresh:
+                # It may have been misled, by a handler that changed it, say: only a fresh one tells of the code.
+                raise _StaleError from error
+            if isinstance(error, NonDeterminismError | DecodeError):
+                raise await self._unfit(error) from error
             raise
+        self._spent = "its handler took too long"
         try:
             return await replica.answer(self._name, self._value)
         except QueryError as error:
@@ -122,44 +150,52 @@ class _Asking:
                 hint=f"{error.hint}; on the command line, name that module with -m MODULE",
             ) from error
 
-    async def _remedy(self, replica: Replica) -> str:
+    # What is said where there is no answer
+
+    async def _unfit(self, error: NonDeterminismError | DecodeError) -> QueryError:
         """Return what to do where the code does not fit: whose code does is known of workers that live."""
-        name = replica.program.name
+        assert self._head is not None
+        name = self._head.workflow
         workers = await self._port.store.workers()
         builds = sorted(
             {one.row.build for one in workers if one.live and name in one.row.workflows}
         )
         known = ", ".join(builds) or "none lives"
-        return (
+        hint = (
             f"ask from where the code of the run's workers is (build of the live ones: {known}), or read what the run "
             "publishes: handle.published(key) needs no code"
+        )
+        if isinstance(error, DecodeError):
+            what = f"what the journal holds does not fit the code here: {error.message}"
+            return QueryError(what, reason="undecodable", hint=hint)
+        what = f"the code here is not the code of the run: {error.message}"
+        return QueryError(what, reason="mismatch", hint=hint)
+
+    def late(self, seconds: float) -> QueryError:
+        """Return the error that the budget is spent."""
+        return QueryError(
+            f"it has {seconds:g} s, and {self._spent}",
+            reason="budget",
+            hint="ask again, which goes on from there; or give timeout= more. publish() is the cheap way to be read",
         )
 
     def error(self, error: QueryError) -> QueryError:
         """Return the error with which query, how far the replay came, and by which code."""
+        entries = 0 if self._replica is None else self._replica.entries
+        stored = max(entries, 0 if self._head is None else self._head.next_seq)
         build = _build(self._port.registry)
         return QueryError(
-            f"query {self._name!r} was not answered: {error.message} [{self.entries} of {self.stored} entries replayed by "
-            f"build {build}]",
+            f"query {self._name!r} was not answered: {error.message} [{entries} of {stored} entries replayed by build {build}]",
             reason=error.reason,
-            entries=self.entries,
+            entries=entries,
             build=build,
             run=self._run.run_id,
             hint=error.hint,
         )
 
 
-def _late(asking: _Asking, seconds: float) -> QueryError:
-    spent = (
-        "its handler took too long"
-        if asking.entries == asking.stored
-        else "the replay was not done"
-    )
-    return QueryError(
-        f"it has {seconds:g} s, and {spent}",
-        reason="budget",
-        hint="ask again, which goes on from there; or give timeout= more. publish() is the cheap way to be read",
-    )
+def _says_more_of_the_past(rows: Sequence[StampedRow]) -> bool:
+    return any(one.row.kind in _HINDSIGHT for one in rows)
 
 
 def _build(registry: Registry | None) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from outlast.errors import DecodeError
-from outlast.journal.entry import StampedRow, Started, from_row
+from outlast.journal.entry import Entry, StampedRow, Started, from_row
 from outlast.replay.delivery import Delivery, in_callback
 from outlast.replay.machine import Machine, Program
 from outlast.store.change import RunKey
@@ -23,7 +23,7 @@ MOST_REPLICAS = 64
 """How many runs a client keeps in memory to be asked again; the one asked longest ago leaves first."""
 
 _PIECE = 256
-"""Rows that are decoded at once: between two pieces, and between slices of a piece, the event loop goes on."""
+"""Rows that are decoded at once; between two pieces the event loop goes on."""
 
 
 class _LoopTime:
@@ -48,33 +48,46 @@ class Replica:
         self.generation = generation
         self.lock = asyncio.Lock()
         self.entries = 0
-        """How many entries it has seen."""
+        """How many entries were delivered to it."""
         self.dropped = False
         """It is not to be used any more."""
         self._machine = Machine(
             program, tenant=run.tenant, run_id=run.run_id, generation=generation
         )
         self._delivery = Delivery(self._machine, _LoopTime())
+        self._read: list[tuple[Entry, StampedRow]] = []
+
+    @property
+    def last(self) -> int:
+        """The position of the last row that it was given; -1 when it was given none."""
+        return self.entries + len(self._read) - 1
 
     async def catch_up(self, rows: Sequence[StampedRow]) -> None:
-        """Deliver the rows that follow. When this is cancelled, what was delivered stays, and is not delivered again.
+        """Decode the rows that follow, and deliver all at once: what code is told may depend on what comes after it.
+
+        When this is cancelled, what was decoded and delivered stays so, and is not to be given again.
 
         Raises:
             NonDeterminismError: The code does not ask for what the entries answer. The replica is of no use then.
             DecodeError: An entry cannot be read, or does not fit the type that the code names. As above.
         """
-        for piece in _pieces(rows):
-            entries = [(from_row(one.row), one) for one in piece]
-            if self.entries == 0 and not isinstance(entries[0][0], Started):
-                raise DecodeError(
-                    "the run's journal does not begin with its start",
-                    run=self.run.run_id,
-                    hint="the store was changed by hand or is damaged",
-                )
-            try:
-                await self._delivery.deliver(entries)
-            finally:
-                self.entries += sum(one.row.turn < self._delivery.next_turn for one in piece)
+        for begin in range(0, len(rows), _PIECE):
+            if begin:
+                await asyncio.sleep(0)
+            piece = rows[begin : begin + _PIECE]
+            self._read += [(from_row(one.row), one) for one in piece]
+        if self.entries == 0 and self._read and not isinstance(self._read[0][0], Started):
+            raise DecodeError(
+                "the run's journal does not begin with its start",
+                run=self.run.run_id,
+                hint="the store was changed by hand or is damaged",
+            )
+        try:
+            await self._delivery.deliver(self._read)
+        finally:
+            left = [one for one in self._read if one[1].row.turn >= self._delivery.next_turn]
+            self.entries += len(self._read) - len(left)
+            self._read = left
 
     async def answer(self, name: str, value: bytes) -> bytes:
         """Answer a query; see `Machine.query`."""
@@ -149,14 +162,3 @@ class Replicas:
         while len(self._kept) > self._most:
             self.drop(next(iter(self._kept.values())))
         return replica
-
-
-def _pieces(rows: Sequence[StampedRow]) -> Iterator[Sequence[StampedRow]]:
-    """Yield the rows in pieces, none of which ends within a turn."""
-    begin = 0
-    while begin < len(rows):
-        end = min(begin + _PIECE, len(rows))
-        while end < len(rows) and rows[end].row.turn == rows[end - 1].row.turn:
-            end += 1
-        yield rows[begin:end]
-        begin = end

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from typer.testing import CliRunner
 
+import outlast
+from outlast import Explanation
+from outlast.cli.main import app as app_command
 from outlast.cli.session import Session
 from outlast.client import Alarm, RunDetail, RunStatus, Status
 from outlast.client.explain import REMEDIES, explain
@@ -171,3 +178,54 @@ def test_closed_run_says_who_ended_it_or_where_it_failed() -> None:
     assert text.endswith("(1 minute ago), asked by ann: too slow. Nothing more happens.")
     failed = _detail(status=Status.FAILED, reason="KeyError: 'k'", place="at agent.py:4 in deep")
     assert "KeyError: 'k', raised at agent.py:4 in deep. Nothing" in explain(failed, COMMAND).text
+
+
+def test_a_handle_explains_as_data_and_as_the_lines_that_the_command_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Approval and retry with since and until; as text, what `outlast runs explain` prints for this store and tenant."""
+
+    @outlast.step(retry=outlast.RetryPolicy(initial_interval=timedelta(hours=1)))
+    async def explained_step() -> int:
+        raise ConnectionError("no route \x1b[31m\nfor now")
+
+    @outlast.workflow
+    async def explained() -> None:
+        wait = outlast.approval("really?", role="boss", expires_in=timedelta(hours=2))
+        await asyncio.gather(wait, explained_step())
+
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    idle = timedelta(milliseconds=1)
+
+    async def main() -> Explanation:
+        app = outlast.open(url, workflows=[explained], tenant="acme", idle=idle)
+        async with app:
+            handle = await app.start(explained(), id="r")
+            while (await handle.status()).status is not Status.WAITING:
+                await asyncio.sleep(0.01)
+        async with outlast.connect(url, tenant="acme") as client:
+            return await client.handle("r").explain()
+
+    told = asyncio.run(main())
+    retry, approval, worker = told.waits
+    assert (retry.kind, retry.about, approval.kind, worker.kind) == (
+        "retry",
+        "r:1",
+        "approval",
+        "worker",
+    )
+    assert approval.since is not None
+    assert approval.until == approval.since + timedelta(hours=2)
+    assert retry.until is not None
+    assert retry.until > approval.since
+    assert approval.commands[1] == "outlast --tenant acme approvals approve r 1~r.1:1"
+    monkeypatch.setenv("OUTLAST_DATABASE_URL", url)
+    printed = CliRunner().invoke(app_command, ["--tenant", "acme", "runs", "explain", "r"]).stdout
+    assert _steady(printed) == _steady(f"{told}\n")
+    assert "\x1b" not in str(told)
+    assert "without a decision the request expires at" in str(told)
+
+
+def _steady(text: str) -> str:
+    """Return a text without the lengths of time that pass between two looks."""
+    return re.sub(r"\((in [^)]*|[^)]* ago)\)", "(…)", text)

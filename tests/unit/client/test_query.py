@@ -19,6 +19,7 @@ from msgspec.structs import replace
 import outlast
 from outlast.app import SystemClock
 from outlast.client import Client
+from outlast.client import query as query_module
 from outlast.client.replica import Replicas
 from outlast.errors import DefinitionError, QueryError
 from outlast.journal.entry import Started, StepCompleted, Taken, from_row, to_row
@@ -192,18 +193,44 @@ def test_a_closed_run_answers_from_its_end(ends: str) -> None:
     assert answer == untyped == [0, 1]
 
 
-def test_a_run_that_nobody_took_up_has_no_answer() -> None:
-    """And says so; nor has one that is not there."""
+def test_a_run_that_nobody_takes_up_in_time_has_no_answer() -> None:
+    """And says so; nor has one that was ended before it began, which is told at once, nor one that is not there."""
 
-    async def scenario(sim: Simulation) -> QueryError:
+    async def scenario(sim: Simulation) -> tuple[QueryError, float, QueryError, float]:
         handle = await sim.client.start(asked(1), id="r")
         with pytest.raises(outlast.RunNotFoundError):
             await sim.client.handle("nobody").query(seen)
-        return await refusal(handle.query(seen))
+        began = sim.loop.time()
+        error = await refusal(handle.query(seen))
+        waited = sim.loop.time() - began
+        await handle.terminate()
+        return error, waited, await refusal(handle.query(seen)), sim.loop.time() - began
 
-    error = simulated(scenario)
-    assert (error.reason, error.run, error.entries) == ("not_begun", "r", 1)
+    error, waited, ended, all_in_all = simulated(scenario)
+    assert (error.reason, ended.reason) == ("not_begun", "not_begun")
+    assert waited == pytest.approx(1.0) == all_in_all
+    assert (error.run, error.entries) == ("r", 1)
     assert "1 of 1 entries replayed by build " + error.build in error.message
+
+
+def test_a_run_that_begins_meanwhile_is_waited_for() -> None:
+    """Right after a start, or where a generation has just begun, there is an answer as soon as there can be one."""
+
+    async def scenario(sim: Simulation) -> list[Any]:
+        handle = await sim.client.start(asked(0), id="r")
+        asking = sim.spawn(handle.query(doubled, 4))
+        await asyncio.sleep(0.4)
+        assert not asking.done()
+        await sim.start_worker()
+        answers = [await asking]
+        await handle.send(go, 7)
+        await until_parked(sim, "r", 3)
+        await handle.terminate()
+        asking = sim.spawn(handle.query(seen))
+        await sim.client.start(asked(0), id="r", if_closed="restart")
+        return [*answers, await asking, await handle.query(seen)]
+
+    assert simulated(scenario) == [8, [7], []]
 
 
 def test_an_answer_is_of_the_last_commit_while_a_worker_moves_the_run() -> None:
@@ -341,6 +368,63 @@ def test_another_generation_and_other_code_are_replayed_anew() -> None:
     assert simulated(scenario) == [[0, 1], [], [-1]]
 
 
+@outlast.workflow
+async def misled(steps: int) -> int:
+    """Its handler does what none may: it changes what the workflow decides by."""
+    numbers: list[int] = []
+
+    def change(_: None) -> list[int]:
+        numbers.append(0)
+        return numbers[:-1]
+
+    outlast.on_query(seen, change)
+    while len(numbers) < steps:
+        numbers.append(await fetch_asked(await outlast.receive(go)))
+    await outlast.sleep(1)
+    return len(numbers)
+
+
+def test_a_kept_run_that_was_misled_is_replayed_afresh_once() -> None:
+    """Only what a fresh replay comes to is told of the code."""
+
+    async def scenario(sim: Simulation) -> list[Any]:
+        await sim.start_worker()
+        handle = await sim.client.start(misled(3), id="r")
+        await until_parked(sim, "r", 2)
+        answers = [await handle.query(seen) for _ in range(3)]
+        for n in (4, 5, 6):
+            await handle.send(go, n)
+        await sim.closed("r")
+        return [*answers, await handle.query(seen)]
+
+    code = [fetch_asked, misled]
+    assert Simulation(code).run(scenario) == [[], [0], [0, 0], [4, 5, 6]]
+
+
+def test_entries_that_say_how_the_past_is_replayed_begin_a_fresh_replay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the marker of a patch does, which a replay has to know before it comes to the code."""
+    monkeypatch.setattr(query_module, "_HINDSIGHT", {"message_received"})
+
+    async def scenario(sim: Simulation) -> tuple[list[Any], list[tuple[int, int]]]:
+        await sim.start_worker()
+        handle = await sim.client.start(asked(1), id="r")
+        await until_parked(sim, "r", 3)
+        store = Noting(sim.store)
+        client = Client(store, random=SeededRandom("s"), registry=Registry(CODE))
+        answers = [await client.handle("r").query(seen)]
+        await handle.send(go, 7)
+        await until_parked(sim, "r", 4)
+        answers += [await client.handle("r").query(seen), await client.handle("r").query(seen)]
+        await client.replicas.close()
+        return answers, store.reads
+
+    answers, reads = simulated(scenario)
+    assert answers == [[0], [0, 7], [0, 7]]
+    assert reads == [(-1, 3), (2, 1), (-1, 4), (3, 0)]
+
+
 # What is no answer
 
 
@@ -460,12 +544,13 @@ def test_a_store_that_does_not_answer_ends_in_an_error_in_time() -> None:
         return await refusal(handle.query(seen)), sim.loop.time() - began
 
     error, waited = simulated(scenario)
-    assert (error.reason, waited) == ("budget", 1.0)
+    assert (error.reason, waited) == ("budget", pytest.approx(1.0))
+    assert "the store did not answer" in error.message
     assert "it has 1 s" in error.message
 
 
 def test_a_replay_that_takes_too_long_goes_on_where_it_stopped() -> None:
-    """Each attempt is cut off after a slice, and delivers what the one before did not; none is delivered twice."""
+    """Each attempt is cut off after a slice, and goes on with what the one before has not read or delivered."""
 
     async def test(client: Client, store: Noting) -> None:
         handle = client.handle("r", asked)
@@ -479,9 +564,9 @@ def test_a_replay_that_takes_too_long_goes_on_where_it_stopped() -> None:
             else:
                 break
         assert len(came) > 1
-        assert came == sorted(set(came))
-        reads = [(before - 1, 3002 - before) for before in [0, *came[:-1]]]
-        assert store.reads[: len(came)] == reads
+        assert came == sorted(came)
+        assert all(after + 1 + count == 3002 for after, count in store.reads)
+        assert [after for after, _ in store.reads] == sorted(after for after, _ in store.reads)
         assert await handle.query(seen) == list(range(3000))
         assert store.reads[-1] == (3001, 0)
 
