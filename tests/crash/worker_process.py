@@ -176,9 +176,8 @@ def names_of(change: Change) -> list[str]:
     match change:
         case RunChange():
             entries = [f"{row.kind}:{row.name}" if row.name else row.kind for row in change.entries]
-            # A row without a due time announces the next attempt of an effect.
             rows = [
-                f"{'failure' if row.due_at else 'attempt'}:{row.name}"
+                f"{_what(row)}:{row.name}"
                 for row in change.operations
                 if isinstance(row, OperationPut)
             ]
@@ -190,6 +189,15 @@ def names_of(change: Change) -> list[str]:
             return ["decide"]
         case _:
             return [type(change).__name__]
+
+
+def _what(row: OperationPut) -> str:
+    """Name what a row says. Without a due time it announces the next attempt of an effect, or keeps what one that runs has said."""
+    if row.awaits:
+        return "handed_out"
+    if row.due_at:
+        return "failure"
+    return "progress" if row.progress else "attempt"
 
 
 class StrikingApp(App):

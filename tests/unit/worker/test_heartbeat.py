@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import random
 import threading
@@ -35,7 +34,6 @@ from outlast.worker.patience import TimedOut
 from outlast.worker.pulse import Pulse, interval
 from outlast.worker.worker import WorkerOptions
 from outlast.workflows.attempt import Attempt
-from outlast.workflows.heartbeat import Beats
 
 found: list[Any] = []
 beat: list[float] = []
@@ -679,81 +677,6 @@ def test_a_beat_of_another_thread_counts_while_the_loop_is_blocked() -> None:
         return await trying
 
     assert real(scenario) == Returned(b'"done"')
-
-
-def test_twenty_threads_may_beat_under_a_lock_that_the_listener_takes() -> None:
-    """No lock of ours is held while anybody else's code runs, so that there is none to wait for each other with."""
-    lock = threading.Lock()
-    heard: list[bytes] = []
-
-    def hear() -> None:
-        with lock:
-            heard.append(beats.latest)
-
-    beats = Beats(time.monotonic, heard=hear)
-    together = threading.Barrier(21)
-
-    def body(number: int) -> None:
-        together.wait(30)
-        for count in range(200):
-            beats.beat(b"%d" % (number * 1000 + count))
-
-    threads = [threading.Thread(target=body, args=(number,)) for number in range(20)]
-    for one in threads:
-        one.start()
-    together.wait(30)
-    for _ in range(200):
-        with lock:
-            heard.reverse()
-    for one in threads:
-        one.join(30)
-    assert not any(one.is_alive() for one in threads)
-    assert len(heard) == 20 * 200
-
-
-def test_twenty_threads_of_one_body_beat_details_whose_encoding_takes_their_lock() -> None:
-    """An author's own code runs while details are encoded; it may take whatever the caller of heartbeat() holds elsewhere."""
-    lock = threading.RLock()
-
-    class Guarded(dict[str, int]):
-        """Details that take a lock whenever they are read."""
-
-        def items(self) -> Any:
-            with lock:
-                return super().items()
-
-    def help_out(number: int) -> None:
-        for count in range(50):
-            with lock:
-                outlast.heartbeat(dict(Guarded(number=number, count=count)))
-
-    @outlast.step(heartbeat_timeout=timedelta(seconds=30))
-    def body() -> int:
-        threads = [
-            threading.Thread(target=contextvars.copy_context().run, args=(help_out, number))
-            for number in range(20)
-        ]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join(30)
-        return sum(one.is_alive() for one in threads)
-
-    async def scenario(executor: Executor) -> Any:
-        carried: list[bytes] = []
-
-        async def carry(details: bytes) -> None:
-            with lock:
-                carried.append(details)
-
-        loop = asyncio.get_running_loop()
-        pulse = Pulse(carry, timedelta(seconds=0.001), loop.time, b"")
-        ending = await executor.attempt(body, b"{}", ATTEMPT, beats=pulse.beats)
-        pulse.close()
-        assert carried
-        return ending
-
-    assert real(scenario) == Returned(b"0")
 
 
 def test_an_attempt_that_waits_for_a_thread_is_not_silent() -> None:
