@@ -32,6 +32,7 @@ PUBLIC = [
     "EffectOutsideWorkflowError",
     "EncodeError",
     "ForbiddenInWorkflowError",
+    "ForkedEffectError",
     "Grant",
     "NoWorkerWarning",
     "NonDeterminismError",

@@ -24,6 +24,7 @@ from outlast.journal.entry import (
     EffectIntended,
     EffectRefused,
     Entry,
+    Forked,
     MessageReceived,
     StepCompleted,
     StepFailed,
@@ -45,6 +46,7 @@ _PROGRESS = (
     ApprovalDecided,
     ApprovalExpired,
     CancelRequested,
+    Forked,
 )
 
 

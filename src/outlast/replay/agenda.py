@@ -91,7 +91,7 @@ class Agenda:
     def abandon_all(self) -> None:
         """Forget everything but the effects that are intended: the body has ended."""
         for found in list(self._open.values()):
-            if not (isinstance(found, EffectOperation) and found.intent is not None):
+            if not (isinstance(found, EffectOperation) and found.bound):
                 self._forget(found)
 
     def take(self) -> list[Command]:

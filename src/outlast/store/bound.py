@@ -50,7 +50,8 @@ def unstorable_part(change: Change) -> str:
             return _first(_owned(change))
         case StartRun():
             what = _texts((), workflow=change.workflow, fingerprint=change.fingerprint)
-            return _first(itertools.chain(_run(change.run), what, _entries(change)))
+            times = (path for n, at in enumerate(change.times) for path in _time(("times", n), at))
+            return _first(itertools.chain(_run(change.run), what, _entries(change), times))
         case PutMessage():
             return _first(itertools.chain(_run(change.run), _message(("message",), change.message)))
         case Decide():

@@ -244,6 +244,8 @@ class StartRun(Struct, frozen=True, tag="start"):
         fingerprint: SHA-256 of workflow name and arguments; equal ones attach.
         entries: `Started`, and `Taken` too when the run is born claimed.
         worker: Born claimed by this worker, at epoch 1 or the former epoch + 1; or none, and `ready`.
+        times: Of the first entries, where these are older than the run (a fork keeps its origin's); all others have the time of the
+            commit. Refused with `times` when they go back, or beyond the commit's time, or when there are more of them than entries.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -252,6 +254,7 @@ class StartRun(Struct, frozen=True, tag="start"):
     entries: Annotated[tuple[EntryRow, ...], PLAIN]
     generation: Annotated[int, PLAIN] = 1
     worker: Annotated[WorkerId | None, PLAIN] = None
+    times: Annotated[tuple[datetime, ...], PLAIN] = ()
 
 
 class PutMessage(Struct, frozen=True, tag="message"):

@@ -63,10 +63,17 @@ class EffectRun:
 
     Args:
         fresh: No attempt was made under this intent: this worker has just recorded it, or an operator has cleared it.
+        lost: What became of the attempt that was, where it was not made by a worker of this run.
     """
 
     def __init__(
-        self, bridge: Bridge, command: SettleEffect, effect: Effect[..., object], *, fresh: bool
+        self,
+        bridge: Bridge,
+        command: SettleEffect,
+        effect: Effect[..., object],
+        *,
+        fresh: bool,
+        lost: str = "",
     ) -> None:
         self._bridge = bridge
         self._command = command
@@ -79,7 +86,7 @@ class EffectRun:
         self._began = 0.0
         # A due time stands in the row until the next attempt is announced: none has begun then, whatever clocks say.
         self._is_first = fresh
-        self._doubt = None if fresh or self._rest is not None else self._recovered()
+        self._doubt = None if fresh or self._rest is not None else self._recovered(lost)
 
     async def run(self) -> None:
         """Go on until there is an outcome, and post it."""
@@ -94,10 +101,10 @@ class EffectRun:
             if await self._attempt():
                 return
 
-    def _recovered(self) -> _Doubt:
+    def _recovered(self, lost: str) -> _Doubt:
         """What a former owner left: it may have begun an attempt, and nobody wrote how that ended."""
         idle = self._bridge.idle_seconds()
-        return _Doubt("the worker that made the last attempt is gone", idle)
+        return _Doubt(lost or "the worker that made the last attempt is gone", idle)
 
     async def _may_call_again(self, doubt: _Doubt) -> bool:
         """Do what the declaration says about an unknown end; False when that settled the effect or put it in doubt."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, TypeVar
 
-from outlast.errors import DefinitionError
+from outlast.errors import DecodeError, DefinitionError
 from outlast.workflows.definition import Definition, Effect, Step, Workflow
 
 D = TypeVar("D", bound=Definition[..., Any])
@@ -97,6 +97,25 @@ class Registry:
         for module in sorted({one.__module__ for one in self.definitions()}):
             digest.update(module.encode() + b"\0" + _source(module).encode())
         return digest.hexdigest()[:16]
+
+
+def misfit_of_step(name: str, value: bytes) -> str:
+    """Return why a value fits the result of no step that is declared under this name; empty when one fits, or there is none.
+
+    Args:
+        value: As JSON.
+    """
+    problems: list[str] = []
+    for step in _latest(_declared):
+        if not isinstance(step, Step) or step.name != name:
+            continue
+        try:
+            step.result.decode(value)
+        except (DecodeError, DefinitionError) as error:
+            problems.append(error.message)
+        else:
+            return ""
+    return "; or ".join(sorted(set(problems)))
 
 
 def _latest(declared: Iterable[Definition[..., Any]]) -> list[Definition[..., Any]]:
