@@ -25,9 +25,11 @@ def begin_fork(run: Run, change: StartRun, now: float) -> None:
         now: By the clock that counts leases.
     """
     entries = [from_row(row) for row in change.entries]
-    started, forked = entries[0], entries[-1]
-    if not isinstance(started, Started) or not isinstance(forked, Forked):
-        return
+    match entries:
+        case [Started() as started, *_, Forked() as forked]:
+            pass
+        case _:
+            return
     known: dict[Call, list[KnownEffect]] = {}
     for one in forked.known:
         known.setdefault(call_of(one), []).append(one)
