@@ -621,7 +621,7 @@ def test_a_fork_stands_where_its_origin_stood(shape, seed):
         replay(fork, forked(run.journal, length)[:-1])
         assert programs[1].interpreter.trace == programs[0].interpreter.trace
         assert stand_of(fork, {}).given_up == stand_of(origin, {}).given_up
-        doubtful = {one: IntendEffect for one in origin.in_doubt}
+        doubtful = dict.fromkeys(origin.in_doubt, IntendEffect)
         expected = {key: ANEW.get(type(one), type(one)) for key, one in waiting(origin).items()}
         found = waiting(fork)
         assert {key: type(one) for key, one in found.items()} == {**expected, **doubtful}
