@@ -21,7 +21,8 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── UpdateFailedError             the handler of an update raised
 │   ├── InboxFullError                the run has too many messages that it has not taken in
 │   ├── RunNotFoundError              no run of that id in this tenant
-│   └── RunConflictError              the id is taken by a run with other input
+│   ├── RunConflictError              the id is taken by a run with other input
+│   └── ForkedEffectError             an effect that a fork does not make
 ├── ApprovalError                     an approval that does not permit
 │   ├── ApprovalDeniedError           a person said no
 │   ├── ApprovalExpiredError          nobody decided, or the effect came too late
@@ -583,6 +584,46 @@ class RunConflictError(RunError):
     """
 
     code = "run_conflict"
+
+
+class ForkedEffectError(RunError):
+    """A fork does not make this effect: its origin may have, or did not come to it, and nobody allowed it.
+
+    Args:
+        origin: The run that was forked, or that intended the effect.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.effect(idempotent=True)
+        async def greet(name: str) -> str:
+            return f"hello {name}"
+
+        @outlast.step
+        async def pick() -> str:
+            return "Ann"
+
+        @outlast.workflow
+        async def welcome() -> str:
+            return await greet(await pick())
+
+        async with outlast.open("memory://") as app:
+            await app.run(welcome(), id="welcome-1")
+            origin = app.handle("welcome-1", welcome)
+            fork = await origin.fork(outcome=("r:1", "Bob"), id="welcome-bob", reason="wrong name")
+            try:
+                await fork.result()
+            except outlast.WorkflowFailedError as error:
+                assert isinstance(error.__cause__, outlast.ForkedEffectError)
+        ```
+    """
+
+    code = "forked_effect"
+
+    def __init__(self, message: str, *, origin: str = "", **where: Any) -> None:
+        super().__init__(message, **where)
+        self.origin = origin
 
 
 class ApprovalError(OutlastError):

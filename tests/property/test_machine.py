@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 from searching import examples
 
 import outlast
@@ -33,8 +34,11 @@ from outlast.journal.entry import (
     EffectInDoubt,
     EffectIntended,
     EffectRefused,
+    Forked,
+    LeftOut,
     MessageReceived,
     Published,
+    RunName,
     Started,
     StepCompleted,
     StepFailed,
@@ -42,6 +46,7 @@ from outlast.journal.entry import (
     TimerFired,
 )
 from outlast.journal.failure import capture
+from outlast.journal.prefix import kept
 from outlast.replay.command import (
     Abandon,
     AwaitDecision,
@@ -54,6 +59,7 @@ from outlast.replay.command import (
     StartTimer,
 )
 from outlast.replay.machine import Machine
+from outlast.replay.stand import stand_of
 from outlast.workflows.definition import AttemptOptions, Effect, EffectOptions, Step
 
 Shape = tuple[Any, ...]
@@ -159,6 +165,9 @@ class Interpreter:
 
     async def do_random(self):
         return [outlast.random().random(), str(outlast.uuid4())]
+
+    async def do_name(self):
+        return [outlast.info().run_id, outlast.info().generation]
 
     async def do_receive(self, name, seconds):
         timeout = None if seconds is None else timedelta(seconds=seconds)
@@ -420,8 +429,8 @@ class Live:
                 return None
 
 
-def fresh(program: Shaped) -> Machine:
-    return Machine(program, tenant="default", run_id="run-1")
+def fresh(program: Shaped, run_id: str = "run-1", generation: int = 3) -> Machine:
+    return Machine(program, tenant="default", run_id=run_id, generation=generation)
 
 
 def evict_silently(machine: Machine) -> None:
@@ -478,7 +487,7 @@ leaves = st.one_of(
     st.tuples(st.sampled_from(["step", "pay", "tick", "tick", "tick"]), few),
     st.tuples(st.just("sleep"), st.integers(0, 5)),
     st.tuples(st.just("publish"), few),
-    st.tuples(st.sampled_from(["now", "random"])),
+    st.tuples(st.sampled_from(["now", "random", "name"])),
     st.tuples(st.just("receive"), signal, st.none() | seconds),
     st.tuples(st.just("condition"), few, seconds),
     st.tuples(st.just("clock"), seconds),
@@ -591,6 +600,77 @@ def test_an_operation_has_one_id_and_one_intent(shape, seed):
     assert all(count == 1 for count in counts.values())
     if run.finish is not None:
         assert set(run.outstanding) == {""}
+
+
+def forked(journal: Journal, length: int) -> Journal:
+    """Return what a fork keeps of the first turns, with its own first entry and the one that says what it is."""
+    turns = journal[:length]
+    entries = kept([entry for turn, _ in turns for entry in turn])
+    entries[0] = replace(entries[0], namespace="fork-1", known_as=RunName("run-1", 3))
+    left = iter(entries)
+    told = [([next(left) for _ in turn], at) for turn, at in turns]
+    name = RunName("fork-1", 1)
+    fork = Forked(name, RunName("run-1", 3), len(entries), "ann", "to see", "refuse")
+    return [*told, ([fork], turns[-1][1])]
+
+
+def waiting(machine: Machine) -> dict[str, Any]:
+    """Return what a worker would do, as `note` keeps it."""
+    found: dict[str, Any] = {}
+    note(found, machine, machine.take_commands())
+    return found
+
+
+ANEW = {SettleEffect: IntendEffect, AwaitDecision: RequestApproval}
+"""What a fork asks for again, in place of what its origin waited for."""
+
+
+@quick
+@given(shapes, seeds)
+def test_a_fork_stands_where_its_origin_stood(shape, seed):
+    """From every turn on, its code has seen the same, and waits for the same; what was asked for and not settled is asked anew."""
+    run = live(shape, seed)
+    for length in range(1, len(run.journal) + 1):
+        programs = Shaped(shape), Shaped(shape)
+        origin, fork = fresh(programs[0]), fresh(programs[1], "fork-1", 1)
+        replay(origin, run.journal[:length])
+        replay(fork, forked(run.journal, length)[:-1])
+        assert programs[1].interpreter.trace == programs[0].interpreter.trace
+        assert stand_of(fork, {}).given_up == stand_of(origin, {}).given_up
+        doubtful = dict.fromkeys(origin.in_doubt, IntendEffect)
+        expected = {key: ANEW.get(type(one), type(one)) for key, one in waiting(origin).items()}
+        found = waiting(fork)
+        assert {key: type(one) for key, one in found.items()} == {**expected, **doubtful}
+        assert fork.in_doubt == {}
+        origin.evict()
+        fork.evict()
+
+
+nameless = shapes.filter(lambda shape: "name" not in str(shape))
+"""A fork's code is told its own name from the fork on, and may do what it likes with that."""
+
+
+@quick
+@given(nameless, seeds, st.data())
+def test_a_fork_that_is_answered_alike_ends_alike(shape, seed, data):
+    """What it asks for anew is granted, then everything comes as it came to the origin: the same is seen, and the end is the same."""
+    run = live(shape, seed)
+    length = data.draw(st.integers(2, len(run.journal)), label="turns kept")
+    program = Shaped(shape)
+    machine = fresh(program, "fork-1", 1)
+    journal = forked(run.journal, length)
+    kept_entries = [entry for turn, _ in journal for entry in turn]
+    before = [entry for turn, _ in run.journal[:length] for entry in turn]
+    again = [
+        [former]
+        for former, entry in zip(before, kept_entries, strict=False)
+        if isinstance(entry, LeftOut)
+    ]
+    at = journal[-1][1]
+    replay(machine, [*journal, *((turn, at) for turn in again), *run.journal[length:]])
+    assert program.interpreter.trace == run.program.interpreter.trace
+    assert finished(machine) == finished(run.machine)
+    machine.evict()
 
 
 independent = st.recursive(

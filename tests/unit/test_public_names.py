@@ -33,6 +33,7 @@ PUBLIC = [
     "EncodeError",
     "Explanation",
     "ForbiddenInWorkflowError",
+    "ForkedEffectError",
     "Grant",
     "InboxFullError",
     "NoWorkerWarning",

@@ -11,6 +11,9 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from outlast.client.explain import Explanation, explain
+from outlast.client.fork import ForkRequest
+from outlast.client.fork import fork as fork_run
+from outlast.client.fork import retry as retry_run
 from outlast.client.port import Port
 from outlast.client.query import BUDGET
 from outlast.client.query import ask as ask_query
@@ -45,6 +48,7 @@ from outlast.journal.codec import codec_for
 from outlast.journal.entry import (
     Cancelled,
     Completed,
+    EffectPolicy,
     Entry,
     Failed,
     Published,
@@ -276,6 +280,110 @@ class RunHandle(Generic[R]):
         await self._put(
             message_id, MessageKind.RESOLUTION, operation, msgspec.json.encode(resolution)
         )
+
+    async def fork(
+        self,
+        position: int | None = None,
+        *,
+        id: str,
+        reason: str,
+        outcome: tuple[str, Any] | None = None,
+        effects: EffectPolicy = "refuse",
+        generation: int | None = None,
+    ) -> RunHandle[R]:
+        """Begin a new run with what this one did up to a position, and return its handle. This run is only read.
+
+        The new run knows the outcomes of the effects that this one settled later: an equal call gets its outcome, and nothing is
+        attempted. It inherits no approval, and no message that came later. See `docs/forks.md`.
+
+        Args:
+            position: The number of an entry of the journal; those before it are kept. All that can be, by default.
+            id: Of the new run. The same fork under the same id is the same run.
+            reason: Why; kept in the new run's journal.
+            outcome: Instead of a position: a step's operation and the value that it is to have returned, as `("r:3", 5)`. What stands
+                before its outcome is kept. Plain data, as JSON holds it.
+            effects: What becomes of an effect whose outcome this run does not know: `refuse` it with a `ForkedEffectError`, or make it
+                under the `same_key` that this run would have used, or under a `new_key`.
+            generation: Of this id; the present one by default.
+
+        Raises:
+            RunNotFoundError: There is no such run, or no such generation of it.
+            DefinitionError: No fork can begin there, or it is not said why.
+            RunConflictError: The id is taken by another run.
+
+        Example:
+            ```python
+            import outlast
+
+            @outlast.step
+            async def price(item: str) -> int:
+                return 30
+
+            @outlast.workflow
+            async def offer(item: str) -> str:
+                return f"{item} for {await price(item)}"
+
+            async with outlast.open("memory://") as app:
+                origin = await app.start(offer("lamp"), id="offer-1")
+                assert await origin.result() == "lamp for 30"
+                fork = await origin.fork(outcome=("r:1", 25), id="offer-1b", reason="as a discount")
+                assert await fork.result() == "lamp for 25"
+            ```
+        """
+        asked = ForkRequest(id, reason, position, outcome, effects)
+        run = await fork_run(self._client, self._run, asked, generation)
+        return RunHandle(self._client, run, self._workflow)
+
+    async def retry(
+        self, *, id: str = "", reason: str, effects: EffectPolicy = "same_key"
+    ) -> RunHandle[R]:
+        """Do again what made this run fail, be cancelled or be terminated, in a fork that keeps what was done before.
+
+        Finished steps are not repeated, and effects that were completed have their outcome. One that failed is made again, under
+        the same key. An approval that was given and not used is asked for again.
+
+        Args:
+            id: Of the new run; `<id>/retry-<n>` by default, and then it takes up what the last of these retries has come to.
+            reason: Why; kept in the new run's journal.
+            effects: See `fork`.
+
+        Raises:
+            RunConflictError: The run, or its last retry, has not ended, or it has a result.
+            RunNotFoundError: There is no such run.
+
+        Example:
+            ```python
+            import outlast
+
+            counter = {"up": False, "counted": 0}
+
+            @outlast.step
+            async def count() -> int:
+                counter["counted"] += 1
+                return 2
+
+            @outlast.step(retry=outlast.RetryPolicy(maximum_attempts=1))
+            async def ask(number: int) -> int:
+                if not counter["up"]:
+                    raise ConnectionError("the service is down")
+                return number * 2
+
+            @outlast.workflow
+            async def report() -> int:
+                return await ask(await count())
+
+            async with outlast.open("memory://") as app:
+                failed = await app.start(report(), id="report-1")
+                try:
+                    await failed.result()
+                except outlast.WorkflowFailedError:
+                    counter["up"] = True
+                again = await failed.retry(reason="the service is up again")
+                assert (await again.result(), again.id, counter["counted"]) == (4, "report-1/retry-1", 1)
+            ```
+        """
+        run = await retry_run(self._client, self._run, id=id, reason=reason, effects=effects)
+        return RunHandle(self._client, run, self._workflow)
 
     async def journal(self) -> list[JournalEntry]:
         """Return the journal of the present generation."""

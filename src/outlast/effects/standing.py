@@ -24,6 +24,7 @@ from outlast.journal.entry import (
     EffectIntended,
     EffectRefused,
     Entry,
+    Forked,
     MessageReceived,
     RunTimedOut,
     StepCompleted,
@@ -49,6 +50,7 @@ _PROGRESS = (
     ApprovalExpired,
     CancelRequested,
     RunTimedOut,
+    Forked,
 )
 
 

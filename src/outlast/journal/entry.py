@@ -9,7 +9,7 @@ A row keeps kind, operation and name beside the sealed-able body: those three ar
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated, Any, NewType, TypeAlias, get_args
+from typing import Annotated, Any, Literal, NewType, TypeAlias, get_args
 
 import msgspec
 from msgspec import Raw, Struct
@@ -29,6 +29,18 @@ ENTRY_NESTING = VALUE_NESTING + 8
 
 Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 """An aware time: a naive one could be compared with no other."""
+
+
+EffectPolicy: TypeAlias = Literal["refuse", "same_key", "new_key"]
+"""What becomes of an effect of a fork that its origin did not settle: it is refused, or made under the key that the origin would have
+used, or made under a key of the fork's own."""
+
+
+class RunName(Struct, frozen=True):
+    """What a run's code is told of its own name."""
+
+    run_id: str
+    generation: int = 1
 
 
 class Cover(Struct, frozen=True):
@@ -61,6 +73,9 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
         namespace: The `workflow_id` of idempotency keys: run id, tenant and `~n`.
         principal: Who started it.
         timeout_seconds: How long the run may take, counted from this entry; 0 for as long as it likes.
+        effects: Of a fork, and of a child of one: what becomes of effects whose outcome it does not know.
+        keys: Of a fork: the namespace of its keys under `same_key`.
+        known_as: Of a fork: the name under which its first entries were written; the code that replays them is told it again.
     """
 
     name: str
@@ -69,6 +84,9 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
     namespace: str
     principal: str = ""
     timeout_seconds: float = 0.0
+    effects: EffectPolicy | Literal[""] = ""
+    keys: str = ""
+    known_as: RunName | None = None
 
     def deadline(self, at: datetime) -> datetime | None:
         """Return when the run's time is over; None when it may take as long as it likes.
@@ -155,7 +173,7 @@ class EffectCompleted(Struct, frozen=True, tag="effect_completed"):
     """The effect happened.
 
     Args:
-        source: How it is known: `attempt`, `probe`, `operator` or `late`.
+        source: How it is known: `attempt`, `probe`, `operator`, `late`, or `fork` for what the origin of a fork settled.
         by: Who said so, for `operator`.
     """
 
@@ -329,6 +347,65 @@ class Published(Struct, frozen=True, tag="published"):
     value: Raw
 
 
+class KnownEffect(Struct, frozen=True):
+    """What a fork knows of an effect that was intended in its origin.
+
+    Args:
+        action_sha256: Together with name and number: which call it was.
+        run_id: Where it was intended, as `operation`.
+        key: Under which it was intended.
+        outcome: `unknown` when it was in flight or in doubt.
+        value: JSON of the result, of a completed one.
+        failure: Of a failed one.
+        is_open: Of an unknown one: whether its run had not ended, and could still make an attempt.
+    """
+
+    name: str
+    action_sha256: str
+    number: int
+    run_id: str
+    operation: OperationId
+    key: str
+    outcome: Literal["completed", "failed", "unknown"]
+    value: Raw = Raw(b"null")
+    failure: Failure | None = None
+    is_open: bool = False
+
+
+class Forked(Struct, frozen=True, tag="forked"):
+    """The run is a fork: what stands before this entry was written by its origin, at the times that stand there.
+
+    Args:
+        known_as: The fork's own name, which its code is told from here on.
+        origin: Whose entries they are.
+        position: Of the first entry that was not kept, in the origin's journal.
+        changed: The operation whose outcome was given anew, the last one before this; empty for none.
+        effects: What becomes of effects that are not among the known.
+        known: The effects that the origin settled after the position or left unsettled, in order.
+    """
+
+    known_as: RunName
+    origin: RunName
+    position: int
+    by: str
+    reason: str
+    effects: EffectPolicy
+    changed: OperationId = NO_OPERATION
+    known: tuple[KnownEffect, ...] = ()
+
+
+class LeftOut(Struct, frozen=True, tag="left_out"):
+    """In a fork: a request or intent of the origin stood here that was not settled before the position, so it is made anew.
+
+    Args:
+        what: The kind of the entry that stood here.
+    """
+
+    operation: OperationId
+    name: str
+    what: str
+
+
 class Completed(Struct, frozen=True, tag="completed"):
     """The run returned."""
 
@@ -371,6 +448,8 @@ Entry: TypeAlias = (
     | RunTimedOut
     | AlarmRaised
     | Published
+    | Forked
+    | LeftOut
     | Completed
     | Failed
     | Cancelled
@@ -451,10 +530,16 @@ def from_row(row: EntryRow) -> Entry:
             f"journal entry {row.seq} announces '{kind}' and holds '{tag}'",
             hint="the store was changed by hand or is damaged",
         )
-    failure = getattr(entry, "failure", None)
-    if isinstance(failure, Failure) and is_too_deep(failure):
+    if any(is_too_deep(failure) for failure in _failures_in(entry)):
         raise DecodeError(
             f"journal entry {row.seq} ({kind}) holds a failure that is nested deeper than any that is captured",
             hint="the store was changed by hand, is damaged, or was written by a newer version of Outlast",
         )
     return entry
+
+
+def _failures_in(entry: Entry) -> list[Failure]:
+    if isinstance(entry, Forked):
+        return [known.failure for known in entry.known if known.failure is not None]
+    failure = getattr(entry, "failure", None)
+    return [failure] if isinstance(failure, Failure) else []

@@ -101,8 +101,8 @@ class Agenda:
     def abandon_all(self) -> None:
         """Forget all but what goes on when the body has ended: intended effects, answers to updates, and what was published."""
         for found in list(self._open.values()):
-            is_intended = isinstance(found, EffectOperation) and found.intent is not None
-            if not (is_intended or isinstance(found, UpdateOperation | PublishOperation)):
+            is_bound = isinstance(found, EffectOperation) and found.bound
+            if not (is_bound or isinstance(found, UpdateOperation | PublishOperation)):
                 self._forget(found)
 
     def take(self) -> list[Command]:

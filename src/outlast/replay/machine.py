@@ -38,11 +38,14 @@ from outlast.journal.entry import (
     EffectRefused,
     Entry,
     Failed,
+    Forked,
+    LeftOut,
     MessageReceived,
     OperationId,
     PauseRequested,
     Published,
     ResumeRequested,
+    RunName,
     RunTimedOut,
     Started,
     StepCompleted,
@@ -53,6 +56,7 @@ from outlast.journal.entry import (
     UpdateReceived,
 )
 from outlast.journal.failure import Failure, capture, rebuild
+from outlast.journal.prefix import intent_left_out, is_silent
 from outlast.replay.agenda import Agenda
 from outlast.replay.command import (
     Abandon,
@@ -93,9 +97,6 @@ from outlast.replay.task import WorkflowFuture
 
 Outcome: TypeAlias = Completed | Failed | Cancelled
 
-_UNSEEN = (EffectIntended, UpdateAnswered, PauseRequested, ResumeRequested)
-"""Entries that workflow code cannot see."""
-
 
 class Program(Protocol):
     """The workflow as the machine sees it."""
@@ -125,7 +126,7 @@ class Machine:
         self._program = program
         self._tenant = tenant
         self._run_id = run_id
-        self._generation = generation
+        self._name = RunName(run_id, generation)
         self._loop = WorkflowLoop(self)
         self._context = contextvars.Context()
         self._context.run(current_context.set, self)
@@ -211,7 +212,7 @@ class Machine:
         self._mailbox.wake()
         # Workflow code cannot see an intent, nor an answer. If one let code run (a condition over the time, say), that code could
         # give up an effect whose intent is the next entry of the same commit. A pause is none of its business.
-        if not all(isinstance(entry, _UNSEEN) for entry in turn):
+        if not all(is_silent(entry) for entry in turn):
             self._run()
 
     def take_commands(self) -> list[Command]:
@@ -255,9 +256,9 @@ class Machine:
         assert self._started_at is not None
         return RunInfo(
             tenant=self._tenant,
-            run_id=self._run_id,
+            run_id=self._name.run_id,
             workflow=self._program.name,
-            generation=self._generation,
+            generation=self._name.generation,
             started_at=self._started_at,
             entries=self._agenda.position,
         )
@@ -371,7 +372,7 @@ class Machine:
     ) -> None:
         twin = self._ledger.open_twin(request)
         if twin is not None:
-            future.uncancellable = twin.intent is not None
+            future.uncancellable = twin.bound
             future.on_cancel = lambda: self._agenda.abandon(twin.operation)
             twin.followers.append(future)
             return
@@ -402,7 +403,7 @@ class Machine:
     def _begin_approval(
         self, operation: OperationId, request: ApprovalRequest, future: WorkflowFuture[Any]
     ) -> None:
-        approval_id = f"{self._generation}~{operation}"
+        approval_id = f"{self._name.generation}~{operation}"
         self._ledger.asked(approval_id, request.covers, bytes(request.subject))
         self._agenda.open(
             ApprovalOperation(operation, request, future, approval_id),
@@ -424,6 +425,7 @@ class Machine:
         match entry:
             case Started():
                 self._started = entry
+                self._know_as(entry.known_as)
             case Taken():
                 self._begin_run()
             case StepCompleted() | StepFailed():
@@ -465,10 +467,21 @@ class Machine:
                 pass
             case Published():
                 self._publications.settle(entry)
+            case Forked():
+                self._know_as(entry.known_as)
+            case LeftOut():
+                if intent_left_out(entry):
+                    self._agenda.expect_effect(entry.operation, entry.name).bind()
             case Completed() | Failed() | Cancelled():
                 self._apply_end(entry)
             case _:
                 assert_never(entry)
+
+    def _know_as(self, name: RunName | None) -> None:
+        """Tell the code another name of the run from here on: the entries that a fork keeps were written under its origin's."""
+        if name is not None:
+            self._name = name
+            self._ledger.run_id = name.run_id
 
     def _begin_run(self) -> None:
         if self._started_at is not None:
@@ -477,7 +490,7 @@ class Machine:
         self._started_at = self._now
         # Decoded here and not in the task: arguments that do not fit are for an operator, and no failure of the run.
         body = self._program.start(bytes(self._started.arguments))
-        self._root = self._loop.spawn(body, name=self._run_id, context=self._context)
+        self._root = self._loop.spawn(body, name=self._name.run_id, context=self._context)
 
     def _out_of_time(self) -> str:
         assert self._started is not None
@@ -505,8 +518,7 @@ class Machine:
                     operation=entry.operation,
                 )
         effect.intent = entry
-        for future in effect.futures():
-            future.uncancellable = True
+        effect.bind()
         self._command_settle(effect)
 
     def _command_settle(self, effect: EffectOperation) -> None:
@@ -573,7 +585,7 @@ class Machine:
             if not approval.future.done():
                 approval.future.set_result(grant_of(entry, requested))
         elif not approval.future.done():
-            approval.future.set_exception(not_granted(entry, requested, self._run_id))
+            approval.future.set_exception(not_granted(entry, requested, self._name.run_id))
 
     def _apply_end(self, entry: Outcome) -> None:
         if type(self._outcome) is not type(entry):

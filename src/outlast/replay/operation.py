@@ -40,6 +40,7 @@ class EffectOperation:
         number: Which equal call this is.
         followers: Equal calls made while this one was open; they take its outcome.
         scheduled_at: When it was asked for, where a deadline counts from it.
+        bound: It was intended, here or in the origin of a fork: whoever waits for it waits until it is settled.
     """
 
     operation: OperationId
@@ -52,10 +53,17 @@ class EffectOperation:
     in_doubt: str = ""
     followers: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
     scheduled_at: datetime | None = None
+    bound: bool = False
 
     def futures(self) -> list[WorkflowFuture[Any]]:
         """Return the futures that wait for the outcome, the first caller's first."""
         return [self.future, *self.followers]
+
+    def bind(self) -> None:
+        """Let nobody who waits for it be cancelled."""
+        self.bound = True
+        for future in self.futures():
+            future.uncancellable = True
 
 
 @dataclass(slots=True, eq=False)

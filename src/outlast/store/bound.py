@@ -50,9 +50,9 @@ def unstorable_part(change: Change) -> str:
             return _first(_owned(change))
         case StartRun():
             what = _texts((), workflow=change.workflow, fingerprint=change.fingerprint)
-            return _first(
-                itertools.chain(_run(change.run), what, _entries(change), _messages(change))
-            )
+            times = (path for n, at in enumerate(change.times) for path in _time(("times", n), at))
+            parts = (_run(change.run), what, _entries(change), _messages(change), times)
+            return _first(itertools.chain(*parts))
         case PutMessage():
             return _first(itertools.chain(_run(change.run), _message(("message",), change.message)))
         case Decide():

@@ -276,6 +276,8 @@ class StartRun(Struct, frozen=True, tag="start"):
         entries: `Started`, and `Taken` too when the run is born claimed.
         worker: Born claimed by this worker, at epoch 1 or the former epoch + 1; or none, and `ready`.
         messages: In the inbox from the beginning; one whose id is known there already is that one.
+        times: Of the first entries, where these are older than the run (a fork keeps its origin's); all others have the time of the
+            commit. Refused with `times` when they go back, or beyond the commit's time, or when there are more of them than entries.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -285,6 +287,7 @@ class StartRun(Struct, frozen=True, tag="start"):
     generation: Annotated[int, PLAIN] = 1
     worker: Annotated[WorkerId | None, PLAIN] = None
     messages: Annotated[tuple[Message, ...], PLAIN] = ()
+    times: Annotated[tuple[datetime, ...], PLAIN] = ()
 
 
 class PutMessage(Struct, frozen=True, tag="message"):

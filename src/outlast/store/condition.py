@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -22,6 +23,7 @@ from outlast.store.change import (
     MessageKind,
     Refused,
     RunChange,
+    StartRun,
     Status,
 )
 
@@ -34,6 +36,18 @@ WITHDRAWN = "withdrawn"
 
 MAX_UNFIT_BUILDS = 100
 """More are not remembered: the oldest is forgotten first. So many builds never live at once."""
+
+
+def start_times(change: StartRun, at: datetime) -> tuple[datetime, ...] | Refused:
+    """Return the time of each entry of a start, or why those that it brings along do not hold.
+
+    Args:
+        at: The time of the commit.
+    """
+    given = (*change.times, *[at] * (len(change.entries) - len(change.times)))
+    if len(given) > len(change.entries) or any(a > b for a, b in pairwise((*given, at))):
+        return Refused("times")
+    return given
 
 
 def unfit_after(builds: tuple[str, ...], change: RunChange) -> tuple[str, ...]:

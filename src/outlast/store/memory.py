@@ -59,6 +59,7 @@ from outlast.store.condition import (
     due_from,
     listed_state,
     settle_approvals,
+    start_times,
     unfit_after,
 )
 from outlast.store.moment import EPOCH, Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
@@ -304,6 +305,9 @@ class MemoryStore:
         if [row.seq for row in change.entries] != list(range(len(change.entries))):
             return Refused("seq")
         at = now if former is None else max(now, former.changed_at)
+        times = start_times(change, at)
+        if isinstance(times, Refused):
+            return times
         epoch = 0 if former is None else former.epoch
         head = RunHead(
             run=change.run,
@@ -333,7 +337,8 @@ class MemoryStore:
             if self._known(change.run, run, message) is None:
                 self._add(change.run, run, message, now)
         run.head = replace(head, mail=bool(self._unconsumed(run)))
-        run.journals[change.generation] = [StampedRow(row, at) for row in change.entries]
+        stamped = zip(change.entries, times, strict=True)
+        run.journals[change.generation] = [StampedRow(row, time) for row, time in stamped]
         return Applied(at, run.head.epoch if change.worker else 0)
 
     def _put_message(self, change: PutMessage, now: datetime) -> Verdict:

@@ -60,10 +60,17 @@ class EffectRun:
 
     Args:
         fresh: No attempt was made under this intent: this worker has just recorded it, or an operator has cleared it.
+        lost: What became of the attempt that was, where it was not made by a worker of this run.
     """
 
     def __init__(
-        self, bridge: Bridge, command: SettleEffect, effect: Effect[..., object], *, fresh: bool
+        self,
+        bridge: Bridge,
+        command: SettleEffect,
+        effect: Effect[..., object],
+        *,
+        fresh: bool,
+        lost: str = "",
     ) -> None:
         self._bridge = bridge
         self._command = command
@@ -87,7 +94,7 @@ class EffectRun:
         # An error of one attempt, whatever it proves, says nothing of those before: only an answer does.
         is_known = fresh or (self._rest is not None and row is not None and row.unapplied)
         self._may_have_happened = effect.repeat is Repeat.IDEMPOTENT and not is_known
-        self._doubt = None if fresh or self._rest is not None else self._recovered()
+        self._doubt = None if fresh or self._rest is not None else self._recovered(lost)
 
     async def run(self) -> None:
         """Go on until there is an outcome, and post it."""
@@ -105,10 +112,10 @@ class EffectRun:
             if await self._attempt():
                 return
 
-    def _recovered(self) -> _Doubt:
+    def _recovered(self, lost: str) -> _Doubt:
         """What a former owner left: it may have begun an attempt, and nobody wrote how that ended."""
         idle = self._bridge.idle_seconds()
-        return _Doubt("the worker that made the last attempt is gone", idle)
+        return _Doubt(lost or "the worker that made the last attempt is gone", idle)
 
     async def _may_call_again(self, doubt: _Doubt) -> bool:
         """Do what the declaration says about an unknown end; False when that settled the effect or put it in doubt."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outlast.effects.standing import Alarm
-from outlast.journal.entry import Cancelled, Completed, Failed
+from outlast.journal.entry import Cancelled, Completed, EffectCompleted, EffectFailed, Failed
 from outlast.journal.place import place_of
 from outlast.store.change import RunKey, Status
 
@@ -56,6 +56,17 @@ def log_end(run: RunKey, end: Completed | Failed | Cancelled) -> None:
         failure.message,
         f", at {place}" if place else "",
         run.run_id,
+    )
+
+
+def log_known(run: RunKey, outcome: EffectCompleted | EffectFailed) -> None:
+    """Say that a fork has an effect's outcome from its origin."""
+    logger.info(
+        "run %s: effect %s (%s): %s; it has that outcome, and nothing is attempted",
+        run,
+        outcome.name,
+        outcome.operation,
+        outcome.reason,
     )
 
 

@@ -75,10 +75,10 @@ from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deadline import Deadline
 from outlast.worker.deck import Deck
 from outlast.worker.effect import EffectRun
-from outlast.worker.gate import Gate
+from outlast.worker.gate import Gate, Leave, Settled
 from outlast.worker.hold import Hold, unbegun
 from outlast.worker.inbox import alarm, proposal_of
-from outlast.worker.log import log_alarm, log_end, log_parked
+from outlast.worker.log import log_alarm, log_end, log_known, log_parked
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
 from outlast.worker.request import asking, ending, publishing
 from outlast.worker.series import expired, log_failed
@@ -330,12 +330,13 @@ class Pilot:
                 run=self.run_key.run_id,
                 hint="the store was changed by hand or is damaged",
             )
-        self._gate = Gate(started.namespace)
+        self._gate = Gate(started, self.run_key.run_id)
         if not any(isinstance(entry, RunTimedOut) for entry, _ in entries):
             self._waits.add_deadline(started, entries[0][1].at, self.store_now())
         self._machine, self._delivery = self._new_machine()
         await self._delivery.deliver(entries)
         for entry, stamped in entries:
+            self._gate.note(entry)
             self._alarms.add(entry, stamped.at)
             self.hold.note(entry)
         logger.info(
@@ -511,10 +512,12 @@ class Pilot:
                     self._intend(command)
                 case SettleEffect():
                     effect = self._deck.registry.effects.get(command.name)
-                    fresh = operation in self._intended_here
+                    lost = self._gate.attempted_before(command.intent)
+                    fresh = operation in self._intended_here and not lost
                     self._intended_here.discard(operation)
                     known = self._known(effect, command.name)
-                    self._crew.begin(operation, EffectRun(self, command, known, fresh=fresh).run())
+                    settling = EffectRun(self, command, known, fresh=fresh, lost=lost)
+                    self._crew.begin(operation, settling.run())
                 case RequestApproval():
                     self.post(asking(command, self.store_now()))
                 case PublishValue():
@@ -545,8 +548,16 @@ class Pilot:
         if refused is not None:
             self.post(refused)
             return
-        leave = self._gate.ask(command, self._head.epoch)
-        self.post(Proposal(Rank.INTENT, leave.intent, guard=command.operation, spend=leave.spend))
+        guard = command.operation
+        match self._gate.ask(command, self._head.epoch, effect.repeat):
+            case Leave(intent, spend):
+                self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend))
+            case Settled(intent, outcome):
+                log_known(self.run_key, outcome)
+                self.post(Proposal(Rank.INTENT, intent, guard=guard))
+                self.post(Proposal(Rank.OUTCOME, outcome, guard=guard))
+            case EffectRefused() as refusal:
+                self.post(Proposal(Rank.OUTCOME, refusal, guard=guard))
 
     def _refused_for_time(self, command: IntendEffect, effect: Any) -> Proposal | None:
         limit = effect.options.schedule_to_close_timeout
@@ -628,6 +639,7 @@ class Pilot:
 
     def _note_written(self, entry: Entry, at: datetime) -> None:
         known = len(self._alarms.standing)
+        self._gate.note(entry)
         self._alarms.add(entry, at)
         self.hold.note(entry)
         for one in self._alarms.standing[known:]:
@@ -657,7 +669,7 @@ class Pilot:
         proposal.settle(refused)
         entry = proposal.entry
         if isinstance(entry, EffectIntended):
-            refusal = self._gate.refusal(entry, refused.reason, self.run_key.run_id)
+            refusal = self._gate.refusal(entry, refused.reason)
             self.post(Proposal(Rank.OUTCOME, refusal, guard=entry.operation))
             return
         if isinstance(entry, ApprovalExpired) and refused.reason == "not_due":

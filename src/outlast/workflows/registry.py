@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, TypeVar
 
-from outlast.errors import DefinitionError
+from outlast.errors import DecodeError, DefinitionError
 from outlast.workflows.definition import Definition, Effect, Step, Workflow
 
 D = TypeVar("D", bound=Definition[..., Any])
@@ -114,6 +114,25 @@ def _missing(name: str, known: Iterable[str]) -> DefinitionError:
         f"the code has no workflow {name!r}; it has {told}",
         hint="import the module that declares it, or declare it under its old name: @workflow(name=…)",
     )
+
+
+def misfit_of_step(name: str, value: bytes) -> str:
+    """Return why a value fits the result of no step that is declared under this name; empty when one fits, or there is none.
+
+    Args:
+        value: As JSON.
+    """
+    problems: list[str] = []
+    for step in _latest(_declared):
+        if not isinstance(step, Step) or step.name != name:
+            continue
+        try:
+            step.result.decode(value)
+        except (DecodeError, DefinitionError) as error:
+            problems.append(error.message)
+        else:
+            return ""
+    return "; or ".join(sorted(set(problems)))
 
 
 def _latest(declared: Iterable[Definition[..., Any]]) -> list[Definition[..., Any]]:

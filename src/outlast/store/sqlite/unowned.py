@@ -23,8 +23,8 @@ from outlast.store.change import (
     Terminate,
     Verdict,
 )
-from outlast.store.condition import APPROVED, DENIED, RECALLS, decision_refusal
-from outlast.store.moment import from_micros
+from outlast.store.condition import APPROVED, DENIED, RECALLS, decision_refusal, start_times
+from outlast.store.moment import from_micros, to_micros
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.owned import end_run, find_approval, put_approval
 from outlast.store.sqlite.row import HEAD, head_of
@@ -111,6 +111,10 @@ def start(writing: Writing, change: StartRun) -> Verdict:
     at, epoch, stopped = writing.micros, 0, (None, None)
     if row is not None and former is not None:
         at, epoch = max(at, row[16]), former.epoch
+    times = start_times(change, from_micros(at))
+    if isinstance(times, Refused):
+        return times
+    if former is not None:
         stopped = database.row(_STOPPED, key) or stopped
         database.run("DELETE FROM run WHERE tenant = ? AND run_id = ?", key)
     epoch += change.worker is not None
@@ -118,8 +122,9 @@ def start(writing: Writing, change: StartRun) -> Verdict:
         if _known_at(writing, change.run, change.generation, message) is None:
             _add_message(writing, change.run, message, change.generation)
     database.run(_ADD_RUN, _run_values(writing, change, epoch, at, stopped))
-    for entry in change.entries:
-        values = (entry.seq, entry.turn, entry.kind, entry.operation, entry.name, at, entry.body)
+    for entry, time in zip(change.entries, times, strict=True):
+        names = (entry.seq, entry.turn, entry.kind, entry.operation, entry.name)
+        values = (*names, to_micros(time), entry.body)
         database.run(_ADD_ENTRY, (*key, change.generation, *values))
     return Applied(from_micros(at), epoch if change.worker else 0)
 

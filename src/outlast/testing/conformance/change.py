@@ -80,6 +80,39 @@ class ChangeConformance:
         assert isinstance(await bench.one(starting("new", generation=2)), Conflict)
 
     @scenario
+    async def test_start_keeps_the_times_that_it_brings(self, bench: Bench) -> None:
+        """The first entries have the times that come with them, the others and the head that of the commit; nothing goes back later."""
+        now = bench.clock.now()
+        times = (now - 2 * SECOND, now - SECOND, now - SECOND)
+        change = replace(starting(entries=(row(0), row(1), row(2), row(3))), times=times)
+        assert (await bench.apply(change)).at == now
+        journal = await bench.store.journal(change.run)
+        assert [stamped.at for stamped in journal] == [*times, now]
+        head = await bench.head(change.run)
+        assert (head.created_at, head.changed_at) == (now, now)
+        bench.clock.set_wall(now - SECOND)
+        claimed = await bench.claim_one(await bench.worker())
+        assert (await bench.apply(following(claimed))).at == now
+
+    @scenario
+    async def test_start_with_times_that_do_not_hold(self, bench: Bench) -> None:
+        """Times that go back, that have not come yet, of more entries than there are, or without a zone, are refused alone."""
+        now = bench.clock.now()
+        two = starting("bad", entries=(row(0), row(1)))
+        verdicts = await bench.store.commit(
+            [
+                replace(two, times=(now, now - SECOND)),
+                replace(two, times=(now - SECOND, now + SECOND)),
+                replace(two, times=(now, now, now)),
+                replace(two, times=(now, now.replace(tzinfo=None))),
+                replace(two, run=RunKey("default", "good"), times=(now,)),
+            ]
+        )
+        times, naive = Refused("times"), Refused("unstorable", "times[1]")
+        assert verdicts == [times, times, times, naive, Applied(now)]
+        assert await bench.store.head(two.run) is None
+
+    @scenario
     async def test_start_next_generation(self, bench: Bench) -> None:
         """A closed run can begin again, one generation on, its epoch never going back; an open one cannot."""
         head = await bench.owned()

@@ -144,6 +144,13 @@ class Bodies:
                 at=at,
             )
             return
+        self._check(
+            run.forked is None or run.forked.may_act,
+            3,
+            f"effect {attempt.name} begins in a fork whose effects are refused",
+            run=key,
+            at=at,
+        )
         intent = run.intents.get(at)
         self._check(
             intent is not None and intent.key == attempt.key,

@@ -40,6 +40,7 @@ from outlast.store.change import (
 from outlast.store.protocol import Claim
 from outlast.testing.clock import SimulatedClock
 from outlast.testing.simulation.bodies import Bodies
+from outlast.testing.simulation.forked import begin_fork
 from outlast.testing.simulation.model import Item, Life, Run
 from outlast.testing.simulation.written import Written
 
@@ -216,7 +217,9 @@ class Invariants:
         self.check(
             change.generation == run.generation, 1, "a generation is missing", run=change.run
         )
-        run.rows = [StampedRow(row, now) for row in change.entries]
+        times = (*change.times, *[now] * (len(change.entries) - len(change.times)))
+        run.rows = [StampedRow(row, at) for row, at in zip(change.entries, times, strict=True)]
+        begin_fork(run, change, self._clock.monotonic())
         run.owner = change.worker
         if change.worker is not None:
             run.epoch += 1

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
-from outlast.journal.entry import EffectIntended, StampedRow
+from outlast.journal.entry import EffectIntended, KnownEffect, StampedRow
 from outlast.store.change import ApprovalPut, RunKey, Status, WorkerId
 
 EDGE = 1e-6
+Call: TypeAlias = tuple[str, str, int]
+"""Name, action and number of an effect's call."""
 
 
 class Check(Protocol):
@@ -66,6 +68,25 @@ class Life:
 
 
 @dataclass(slots=True)
+class ForkedRun:
+    """What a fork brought along.
+
+    Args:
+        may_act: Whether it may attempt effects at all.
+        keys: The namespace of its keys, where that is not its own.
+        known: What its origin settled and it has not used, by call, in order.
+        unknown: What its origin intended and left unsettled, by call.
+        since: When it was forked: its origin could have begun an attempt until then.
+    """
+
+    may_act: bool
+    keys: str
+    known: dict[Call, list[KnownEffect]]
+    unknown: set[Call]
+    since: float
+
+
+@dataclass(slots=True)
 class Run:
     """What is known of a run: of its present generation, but for owners and messages."""
 
@@ -110,6 +131,7 @@ class Run:
     """Whether its journal says that nothing may begin."""
     parked: Status | None = None
     """As what it was given back, until it is taken again."""
+    forked: ForkedRun | None = None
     left_over: set[str] = field(default_factory=set[str])
     """Keys of what was intended in generations that were terminated: whoever held them may not know yet."""
 
@@ -126,6 +148,7 @@ class Run:
         self.paused, self.parked = False, None
         self.resting, self.risky, self.handed_out = {}, {}, set()
         self.approvals, self.last_signal, self.published = {}, 0, set()
+        self.forked = None
 
     def end(self, now: float) -> None:
         """The run is over."""
@@ -156,6 +179,8 @@ class Run:
         }
         number = 1 + len(equal & self.done)
         use = run.run_id if self.generation == 1 else f"{run.run_id}~{self.generation}"
+        if self.forked is not None and self.forked.keys:
+            use = self.forked.keys
         name = intent.name if number == 1 else f"{intent.name}#{number}"
         payload = hashlib.sha256(msgspec.json.encode(arguments, order="sorted")).hexdigest()
         return hashlib.sha256(f"{use}:{name}:{payload}".encode()).hexdigest()[:32]

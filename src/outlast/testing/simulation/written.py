@@ -36,6 +36,7 @@ from outlast.store.change import (
     RunChange,
 )
 from outlast.testing.simulation.bodies import Bodies
+from outlast.testing.simulation.forked import call_of, check_known, is_known
 from outlast.testing.simulation.model import Check, Request, Run
 
 OUTCOMES = (
@@ -180,6 +181,8 @@ class Written:
         says = isinstance(entry, EffectInDoubt) or getattr(entry, "source", "") == "probe"
         if says:
             self._check_quiet(change.run, at, entry.name)
+        if isinstance(entry, EffectCompleted | EffectFailed) and entry.source == "fork":
+            check_known(self._check, run, change, entry)
         if isinstance(entry, EffectCompleted):
             run.done.add(at)
         elif isinstance(entry, EffectInDoubt):
@@ -225,17 +228,21 @@ class Written:
             at=at,
         )
         key = run.key_of(change.run, intent)
-        holds = intent.key == key or not self.knows_keys
+        known = is_known(change, at)
+        holds = intent.key == key or known or not self.knows_keys
         self._check(holds, 3, f"its key is not {key}", run=change.run, at=at)
         run.intents[at] = intent
-        run.fresh.add(at)
+        if run.forked is not None and call_of(intent) in run.forked.unknown:
+            run.risky[at] = run.forked.since
+        else:
+            run.fresh.add(at)
         covered = any(
             cover.effect == intent.name
             for request in run.approvals.values()
             for cover in request.put.covers
         )
         self._check(
-            intent.grant is not None or not covered,
+            intent.grant is not None or not covered or known,
             6,
             f"effect {intent.name} was intended uncovered, and an approval speaks of it",
             run=change.run,
