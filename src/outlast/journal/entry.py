@@ -64,7 +64,7 @@ class GrantUse(Struct, frozen=True):
     cover: int
 
 
-class Started(Struct, frozen=True, tag="started"):
+class Started(Struct, frozen=True, tag="started", omit_defaults=True):
     """The run exists.
 
     Args:
