@@ -69,6 +69,7 @@ class Scenario:
         trouble: What the attempts of effects do, one after another.
         generation: The one that is kept.
         ends: The kind of the last entry.
+        kept: What follows the id of the run that is kept, where that is a fork.
     """
 
     call: Callable[[], Any]
@@ -76,6 +77,7 @@ class Scenario:
     trouble: tuple[str, ...] = ()
     generation: int = 1
     ends: str = "completed"
+    kept: str = ""
 
 
 async def talk(play: Play) -> None:
@@ -212,6 +214,25 @@ async def hand_in_and_cancel(play: Play) -> None:
     await hand_in(play, lambda play: play.handle.cancel("no longer needed"))
 
 
+async def fork_in_the_middle(play: Play) -> None:
+    """Fork a run that has ended from where nothing that it had asked for was settled."""
+    await play.decide()
+    await play.sim.closed(play.handle.id)
+    kinds = [type(one.entry).__name__ for one in await play.handle.journal()]
+    await asyncio.sleep(7200)
+    fork = await play.handle.fork(
+        kinds.index("EffectCompleted"), id=f"{play.handle.id}/fork", reason="to see"
+    )
+    await Play(play.sim, fork).decide(reason="looks good again")
+
+
+async def fork_anew(play: Play) -> None:
+    """Let a step of a run that has ended have returned something else."""
+    await play.decide()
+    await play.sim.closed(play.handle.id)
+    await play.handle.fork(outcome=("r:3", 7), id=f"{play.handle.id}/fork", reason="misread")
+
+
 SCENARIOS: dict[str, Scenario] = {
     "parallel": Scenario(flows.parallel),
     "group_fails": Scenario(flows.group_fails, ends="failed"),
@@ -259,6 +280,8 @@ SCENARIOS: dict[str, Scenario] = {
     "handlers_cancelled": Scenario(
         lambda: flows.handlers("returns"), hand_in_and_cancel, ends="cancelled"
     ),
+    "forked": Scenario(flows.forks, fork_in_the_middle, kept="/fork"),
+    "forked_anew": Scenario(flows.forks, fork_anew, kept="/fork"),
     "values": Scenario(lambda: flows.values(flows.Everything()), say_yes),
 }
 
@@ -275,7 +298,7 @@ def play(name: str) -> Golden:
         handle = await sim.client.start(scenario.call(), id=f"golden-{name}")
         if scenario.script is not None:
             await scenario.script(Play(sim, handle))
-        head = await sim.closed(handle.id)
+        head = await sim.closed(f"{handle.id}{scenario.kept}")
         golden = await record(
             sim.store,
             head.run.run_id,

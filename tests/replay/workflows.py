@@ -605,6 +605,25 @@ async def handlers(fate: str) -> list[Any]:
 # Values
 
 
+@outlast.workflow
+async def forks() -> list[Any]:
+    """An effect and a request are under way at once; later effects depend on a step, and one of them is covered."""
+    first = await double(1)
+    paid, grant = await asyncio.gather(
+        once(f"{outlast.info().run_id} {outlast.info().generation} {first}"),
+        outlast.approval(
+            "go on", covers=[keyed("covered")], role="boss", expires_in=timedelta(hours=1)
+        ),
+    )
+    said = [paid, grant.by, outlast.now().hour, await double(2)]
+    for call in (again(f"{said[-1]}"), keyed("covered")):
+        try:
+            said.append(await call)
+        except (outlast.ForkedEffectError, outlast.StepFailedError) as error:
+            said.append(type(error).__name__)
+    return said
+
+
 class Colour(enum.Enum):
     RED = "red"
     BLUE = "blue"
