@@ -53,6 +53,6 @@ def _own_declarations(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     """Names are unique in an app, and not over all tests."""
     module = getattr(request, "module", None)
     used = vars(module).values() if module is not None else ()
-    modules = {one.__module__ for one in used if isinstance(one, Definition)}
+    modules = {one.__module__ for one in list(used) if issubclass(type(one), Definition)}
     own = [one for one in registry._declared if one.__module__ in modules]
     monkeypatch.setattr(registry, "_declared", own)
