@@ -12,6 +12,7 @@ from mutation import Break, broken
 from outlast.client.client import Client
 from outlast.replay import ledger, mailbox
 from outlast.replay.delivery import Delivery
+from outlast.replay.handler import Handlers
 from outlast.replay.machine import Machine
 from outlast.replay.publication import Publications
 from outlast.store import condition
@@ -26,7 +27,7 @@ from outlast.testing.simulation.scenario import (
     Sending,
 )
 from outlast.testing.simulation.search import Finding, search
-from outlast.testing.simulation.shape import Act, Ask, Hear, Limit, Several, Shape
+from outlast.testing.simulation.shape import Act, Ask, Hear, Limit, Serve, Several, Shape
 from outlast.testing.simulation.world import Fates
 from outlast.worker import pilot
 from outlast.worker.effect import EffectRun
@@ -87,6 +88,42 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         60,
         {2},
         (Break(mailbox.Mailbox, "receive", "popleft()", "pop()"),),
+    ),
+    "an answer to every update": (
+        60,
+        {5},
+        (
+            Break(
+                Handlers,
+                "_deliver_update",
+                "self._answer(update, self._unheard(message))",
+                "pass",
+            ),
+        ),
+    ),
+    "an answer that its sender can read": (
+        60,
+        {5},
+        (
+            Break(
+                pilot,
+                "change_of",
+                "answers=tuple(one.answer for one in proposals if one.answer is not None),",
+                "answers=(),",
+            ),
+        ),
+    ),
+    "no end beside an update": (
+        200,
+        {5},
+        (
+            Break(
+                Pilot,
+                "_propose_end",
+                "elif not any(isinstance(one.entry, UpdateReceived) for one in self._proposals):",
+                "else:",
+            ),
+        ),
     ),
     "the intent before the call": (
         60,
@@ -363,6 +400,15 @@ def full_inbox(scenario: Scenario) -> Scenario:
     return replace(scenario, plans=plans)
 
 
+def asked(scenario: Scenario) -> Scenario:
+    """Let more updates arrive than are waited for, as the run comes to its end."""
+    plans = tuple(
+        replace(one, shape=Serve(3, 4), sendings=ASKED, cancel=None, terminate=None, restart=None)
+        for one in scenario.plans
+    )
+    return replace(scenario, plans=plans)
+
+
 def last_moment(scenario: Scenario) -> Scenario:
     """Let people decide just as their time is over, and workers learn of it late."""
     return replace(
@@ -383,7 +429,11 @@ def at_once(*parts: Shape) -> Shape:
 
 
 MAIL = tuple(Sending(3, 300 + number, 0.1) for number in range(8))
+ASKED = tuple(replace(one, asks=True) for one in MAIL)
 PREPARED = {
+    "an answer to every update": asked,
+    "an answer that its sender can read": asked,
+    "no end beside an update": asked,
     "the lease check": alone,
     "the last look at the lease": crowded,
     "a lease that counts from the sending": frozen,

@@ -26,6 +26,7 @@ from outlast.testing.simulation.shape import (
     Limit,
     Nap,
     Often,
+    Serve,
     Several,
     Shape,
     Stray,
@@ -48,6 +49,7 @@ from outlast.workflows.definition import (
 QUICK = RetryPolicy(initial_interval=timedelta(seconds=0.5), maximum_interval=timedelta(seconds=4))
 TWICE = RetryPolicy(initial_interval=timedelta(seconds=0.5), maximum_attempts=2)
 MESSAGES = tuple(outlast.Signal(f"simulated-{number}", int) for number in range(SIGNALS))
+UPDATES = tuple(outlast.Update(f"simulated-{number}", int, int) for number in range(SIGNALS))
 
 _decoder: msgspec.json.Decoder[Shape] = msgspec.json.Decoder(Shape)
 
@@ -84,6 +86,8 @@ async def carry_out(shape: Shape, path: str) -> Any:
             return await _simple(shape)
         case Hear():
             return await _hear(shape)
+        case Serve():
+            return await _serve(shape)
         case Act():
             return await _act(shape, path)
         case Twin() | Often() | Stray():
@@ -160,6 +164,18 @@ async def _hear(shape: Hear) -> Any:
         return [await outlast.receive(signal, timeout=timedelta(seconds=shape.seconds))]
     except TimeoutError:
         return ["nothing", _since(since)]
+
+
+async def _serve(shape: Serve) -> list[int]:
+    heard: list[int] = []
+
+    async def serve(value: int) -> int:
+        heard.append(value)
+        return await WORK(value, 0, 0.0)
+
+    outlast.on_update(UPDATES[shape.signal], serve)
+    await outlast.wait_condition(lambda: len(heard) >= shape.count)
+    return heard[: shape.count]
 
 
 async def _act(

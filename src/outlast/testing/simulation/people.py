@@ -15,11 +15,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from outlast.client import Client, RunHandle
+from outlast.client.update import check_accepted, result_of, update_message
 from outlast.errors import (
     DecisionRefusedError,
+    RunCancelledError,
     RunConflictError,
     RunNotFoundError,
     StoreUnavailableError,
+    UpdateFailedError,
+    UpdateRejectedError,
 )
 from outlast.journal.entry import (
     EffectCleared,
@@ -29,12 +33,13 @@ from outlast.journal.entry import (
     EffectIntended,
     from_row,
 )
-from outlast.store.change import RunKey
-from outlast.testing.simulation.kit import MESSAGES, SHAPED
+from outlast.store.change import PutMessage, RunHead, RunKey
+from outlast.testing.simulation.kit import MESSAGES, SHAPED, UPDATES
 from outlast.testing.simulation.scenario import Plan, Scenario, Sending
 from outlast.testing.simulation.shape import Work, nodes
 from outlast.testing.simulation.system import Simulation
 from outlast.testing.simulation.world import World, answer
+from outlast.testing.thread import SeededRandom
 
 T = TypeVar("T")
 
@@ -43,6 +48,13 @@ _LOOK_SECONDS = 0.5
 _MEDDLINGS = 20
 _INSIDE_SECONDS = 20.0
 """How long to wait for a client in a worker's process, which may die meanwhile."""
+
+
+class _Patient(Client):
+    """A client that waits, whoever lives."""
+
+    async def say_when_no_worker(self, head: RunHead) -> None:
+        """Say nothing: in a simulation somebody comes in the end."""
 
 
 class People:
@@ -59,6 +71,7 @@ class People:
         self._tasks: list[asyncio.Task[Any]] = []
         self._lives: list[asyncio.Task[Any]] = []
         self._over = False
+        self._patient = _Patient(sim.outside, random=SeededRandom("patient"), principal="tester")
 
     def begin(self) -> None:
         """Let everybody do what the scenario says."""
@@ -208,15 +221,31 @@ class People:
                 async def send(
                     client: Client, sending: Sending = sending, number: int = number
                 ) -> None:
-                    signal = MESSAGES[sending.signal]
-                    await client.handle(run_id).send(signal, sending.value, id=f"{number}")
+                    await _put(client, run_id, sending, number)
 
                 try:
                     if not (inside and await self._inside(send)):
                         await self._persist(lambda send=send: send(self._sim.client))
                 except RunConflictError:
                     return
-                self._check_accepted(run_id, f"signal/{number}")
+                self._check_accepted(run_id, f"{'update' if sending.asks else 'signal'}/{number}")
+                if sending.asks:
+                    self._spawn(self._await_answer(run_id, sending, number))
+
+    async def _await_answer(self, run_id: str, sending: Sending, number: int) -> None:
+        """Wait until an accepted update is answered: every sender comes to an end, and a result is the right one."""
+        update = UPDATES[sending.signal]
+        message = update_message(self._patient, update, sending.value, f"{number}")
+        run = RunKey("default", run_id)
+        try:
+            result = await self._persist(lambda: result_of(self._patient, run, update, message))
+        except (UpdateRejectedError, UpdateFailedError, RunCancelledError, RunConflictError):
+            return
+        self._sim.invariants.check(
+            result == sending.value * 2,
+            5,
+            f"update/{number} of {run_id} was answered with {result}",
+        )
 
     def _check_accepted(self, run_id: str, message_id: str) -> None:
         run = self._sim.invariants.runs[RunKey("default", run_id)]
@@ -317,6 +346,17 @@ class People:
                 return await act()
             except StoreUnavailableError:
                 await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def _put(client: Client, run_id: str, sending: Sending, number: int) -> None:
+    """Send a message, or put an update into the inbox; nobody waits for its answer yet."""
+    if not sending.asks:
+        signal = MESSAGES[sending.signal]
+        await client.handle(run_id).send(signal, sending.value, id=f"{number}")
+        return
+    run = RunKey("default", run_id)
+    message = update_message(client, UPDATES[sending.signal], sending.value, f"{number}")
+    check_accepted(await client.commit(PutMessage(run, message)), run)
 
 
 def purpose_of(intent: EffectIntended) -> str:

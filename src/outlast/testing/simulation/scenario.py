@@ -24,6 +24,7 @@ from outlast.testing.simulation.shape import (
     Limit,
     Nap,
     Often,
+    Serve,
     Several,
     Shape,
     Stray,
@@ -45,12 +46,14 @@ class Sending(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     Args:
         pause: Seconds after the one before it.
         times: How often it is sent, under one id.
+        asks: It is an update, and its sender waits for the answer.
     """
 
     signal: int
     value: int
     pause: float = 0.0
     times: int = 1
+    asks: bool = False
 
 
 class Deciding(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -179,6 +182,9 @@ def draw(seed: int) -> Scenario:
     """Return the scenario of a seed."""
     chance = random.Random(f"scenario/{seed}")  # noqa: S311 - a seed must repeat
     plans = tuple(_plan(chance) for _ in range(chance.choice([1, 1, 2, 3])))
+    # From a stream of their own: what came before them stays as it was drawn.
+    asking = random.Random(f"updates/{seed}")  # noqa: S311 - a seed must repeat
+    plans = tuple(_asking(asking, plan) for plan in plans)
     workers = chance.choice([1, 2, 2, 3])
     if chance.random() < 0.1:
         # At one moment and place, so that a worker writes for several runs at once.
@@ -256,6 +262,30 @@ def _controlled(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
             plan = replace(plan, timeout=0.1 + _seconds(chance, 30))
         found.append(plan)
     return tuple(found)
+
+
+def _asking(chance: random.Random, plan: Plan) -> Plan:
+    """Let some of what the run would receive be updates, for which it has handlers."""
+    asked = {number for number in range(SIGNALS) if chance.random() < 0.3}
+    shape, served = _serving(plan.shape, asked)
+    sendings = tuple(replace(one, asks=one.signal in served) for one in plan.sendings)
+    return replace(plan, shape=shape, sendings=sendings)
+
+
+def _serving(shape: Shape, asked: set[int]) -> tuple[Shape, set[int]]:
+    """Return a shape with handlers for these names where it would receive without a limit, and the names that have one."""
+    match shape:
+        case Hear(signal, count, None) if signal in asked:
+            return Serve(signal, count), {signal}
+        case Several(how, parts):
+            served = [_serving(part, asked) for part in parts]
+            names = {name for _, found in served for name in found}
+            return Several(how, tuple(part for part, _ in served)), names
+        case Limit(_, part) | Tidy(part):
+            inner, names = _serving(part, asked)
+            return replace(shape, part=inner), names
+        case _:
+            return shape, set()
 
 
 def _seconds(chance: random.Random, longest: float) -> float:

@@ -55,6 +55,13 @@ class Hear(Node, frozen=True, tag=True):
     seconds: float | None = None
 
 
+class Serve(Node, frozen=True, tag=True):
+    """Updates of one name, answered by a handler after a step; over when so many have come."""
+
+    signal: int
+    count: int = 1
+
+
 class Act(Node, frozen=True, tag=True):
     """An effect."""
 
@@ -143,6 +150,7 @@ Shape: TypeAlias = (
     | Ask
     | Several
     | Limit
+    | Serve
 )
 
 _decoder = msgspec.json.Decoder(Shape)
@@ -172,7 +180,9 @@ def fits(shape: Shape, value: Any, path: str, expect: Expect) -> bool:
             return _fits_simple(shape, value, expect)
 
 
-def _fits_simple(shape: Work | Broken | Nap | Draw | Hear, value: Any, expect: Expect) -> bool:
+def _fits_simple(
+    shape: Work | Broken | Nap | Draw | Hear | Serve, value: Any, expect: Expect
+) -> bool:
     match shape:
         case Work(n):
             return value == n * 2
@@ -182,6 +192,8 @@ def _fits_simple(shape: Work | Broken | Nap | Draw | Hear, value: Any, expect: E
             return _lasted(value, "slept", seconds, expect)
         case Draw():
             return isinstance(value, list) and len(cast("list[Any]", value)) == 3
+        case Serve(signal, count):
+            return value == expect.heard[signal][:count]
         case Hear(signal, count, seconds):
             heard = expect.heard[signal][:count]
             return value == heard or (

@@ -16,6 +16,7 @@ from outlast.testing.simulation.shape import (
     Hear,
     Limit,
     Often,
+    Serve,
     Several,
     Shape,
     Stray,
@@ -103,6 +104,8 @@ def _simpler(shape: Shape) -> Iterator[Shape]:
             yield from _calmer(shape, Work(n))
         case Hear(signal):
             yield from _calmer(shape, Hear(signal))
+        case Serve(signal):
+            yield from _calmer(shape, Serve(signal))
         case _:
             return
 
