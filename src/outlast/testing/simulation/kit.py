@@ -96,16 +96,8 @@ async def carry_out(shape: Shape, path: str) -> Any:
             return await _ask(shape, path)
         case Several():
             return await _several(shape, path)
-        case Tell(part):
-            _tell(path, "begun")
-            value = await carry_out(part, f"{path}.0")
-            _tell(path, "done")
-            return value
-        case Tidy(part):
-            try:
-                return await carry_out(part, f"{path}.0")
-            finally:
-                await WORK(0, 0, 0.0)
+        case Tidy() | Tell():
+            return await _around(shape, path)
         case Limit(seconds, part):
             since = outlast.now()
             try:
@@ -113,6 +105,18 @@ async def carry_out(shape: Shape, path: str) -> Any:
                     return ["in time", await carry_out(part, f"{path}.0")]
             except TimeoutError:
                 return ["cut", _since(since)]
+
+
+async def _around(shape: Tidy | Tell, path: str) -> Any:
+    if isinstance(shape, Tell):
+        _tell(path, "begun")
+        value = await carry_out(shape.part, f"{path}.0")
+        _tell(path, "done")
+        return value
+    try:
+        return await carry_out(shape.part, f"{path}.0")
+    finally:
+        await WORK(0, 0, 0.0)
 
 
 def _tell(path: str, what: str) -> None:
