@@ -172,7 +172,7 @@ class Client:
             seed=seed,
             namespace="",
             principal=self.principal,
-            timeout_seconds=seconds or workflow.timeout_seconds,
+            timeout_seconds=workflow.timeout_seconds if seconds is None else seconds,
         )
         generation = 1
         while True:

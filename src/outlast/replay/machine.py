@@ -418,7 +418,7 @@ class Machine:
 
     def _out_of_time(self) -> str:
         assert self._started is not None
-        return f"the run was not done within {timedelta(seconds=self._started.timeout_seconds)}"
+        return f"the run was not done within {self._started.timeout}"
 
     def _apply_step(self, entry: StepCompleted | StepFailed) -> None:
         step = self._agenda.expect(entry.operation, StepOperation, entry.name)

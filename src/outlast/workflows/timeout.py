@@ -10,8 +10,8 @@ from outlast.errors import DefinitionError
 _LONGEST = timedelta(days=36_500)
 
 
-def run_seconds(timeout: timedelta | None, *, what: str) -> float:
-    """Return a run's timeout in seconds; 0 where there is none.
+def run_seconds(timeout: timedelta | None, *, what: str) -> float | None:
+    """Return a run's timeout in seconds; None where there is none.
 
     Args:
         what: Says it, for the error: `workflow fix`, `the start of fix`.
@@ -21,7 +21,7 @@ def run_seconds(timeout: timedelta | None, *, what: str) -> float:
     """
     given: Any = timeout
     if given is None:
-        return 0.0
+        return None
     if not isinstance(given, timedelta) or not timedelta(0) < given < _LONGEST:
         raise DefinitionError(
             f"{what} has timeout={given!r}, in which no run can be done",
