@@ -199,7 +199,11 @@ def recall(data: bytes) -> Any:
     waits.recall(data)
     command: Any = SimpleNamespace(operation=OP, due=NOW, armed_at=NOW + timedelta(days=1))
     waits.add_timer(command, NOW)
-    waits.add_deadline(entries.Started("flow", Raw(b"{}"), b"", "r", timeout_seconds=60.0), NOW + timedelta(days=1), NOW)
+    waits.add_deadline(
+        entries.Started("flow", Raw(b"{}"), b"", "r", timeout_seconds=60.0),
+        NOW + timedelta(days=1),
+        NOW,
+    )
     return waits.next_due()
 
 
