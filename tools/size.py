@@ -37,6 +37,9 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("parameters", "workflows/decorator.py:effect"): (
         "each parameter is a sentence of the declaration"
     ),
+    ("public methods", "replay/machine.py:Machine"): (
+        "the protocols Context and LoopHost name most of them"
+    ),
     ("public methods", "store/sqlite/store.py:SQLiteStore"): "the Store protocol names them",
     ("public methods", "replay/loop.py:WorkflowLoop"): "asyncio.AbstractEventLoop names them",
 }

@@ -133,7 +133,7 @@ class Machine:
         self._outcome: Outcome | None = None
         self._finish_given = False
         self._closed: Outcome | None = None
-        self._timed_out = False
+        self._stopped_by: CancelRequested | RunTimedOut | None = None
 
     # What the worker asks
 
@@ -160,6 +160,10 @@ class Machine:
     def awaited_signals(self) -> list[str]:
         """Names of the messages that the workflow waits for."""
         return self._mailbox.awaited
+
+    def waiting_for_others(self) -> bool:
+        """Whether somebody outside can still move the run: it waits for more than the outcomes of what it has begun."""
+        return bool(self._mailbox.awaited)
 
     @property
     def pinned(self) -> int:
@@ -386,11 +390,10 @@ class Machine:
                 self._apply_request(entry)
             case ApprovalDecided() | ApprovalExpired():
                 self._apply_decision(entry)
-            case CancelRequested():
-                self._cancel_body("the run was cancelled")
-            case RunTimedOut():
-                self._timed_out = True
-                self._cancel_body(self._out_of_time())
+            case CancelRequested() | RunTimedOut():
+                self._stopped_by = self._stopped_by or entry
+                timed_out = isinstance(entry, RunTimedOut)
+                self._cancel_body(self._out_of_time() if timed_out else "the run was cancelled")
             case AlarmRaised() | PauseRequested() | ResumeRequested():
                 pass
             case Completed() | Failed() | Cancelled():
@@ -554,7 +557,7 @@ class Machine:
         self._agenda.abandon_all()
 
     def _outcome_of(self, root: asyncio.Task[Any]) -> Outcome:
-        if root.cancelled() and self._timed_out:
+        if root.cancelled() and isinstance(self._stopped_by, RunTimedOut):
             return Failed(failure=capture(TimeoutError(self._out_of_time())))
         if root.cancelled():
             return Cancelled(failure=capture(asyncio.CancelledError("the run was cancelled")))

@@ -25,7 +25,7 @@ from outlast.journal.entry import (
 from outlast.journal.failure import Failure
 from outlast.replay.command import SettleEffect
 from outlast.store.change import OperationDrop, OperationPut
-from outlast.worker.begin import attempt_when_free
+from outlast.worker.begin import attempt_when_free, probe_when_free
 from outlast.worker.bridge import Bridge
 from outlast.worker.executor import Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
@@ -134,8 +134,8 @@ class EffectRun:
     async def _ask_probe(self, doubt: _Doubt) -> bool:
         asked = 0
         while True:
-            answer = await self._bridge.executor.probe(
-                self._effect, self._arguments, self._next(), self._bridge.check_lease
+            answer = await probe_when_free(
+                self._bridge, self._effect, self._arguments, self._next()
             )
             asked += 1
             match answer:
