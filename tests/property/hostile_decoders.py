@@ -111,7 +111,7 @@ SUBJECT = bytes(
     ).body
 )
 SAMPLES: list[Entry] = [
-    entries.Started("flow", Raw(b'{"kind":"x"}'), b"0123456789abcdef", "r", "me"),
+    entries.Started("flow", Raw(b'{"kind":"x"}'), b"0123456789abcdef", "r", "me", 60.5),
     entries.Taken("3.11", "0.1"),
     entries.StepCompleted(OP, "plan", Raw(b'{"a":[1,2.5,"x"]}')),
     entries.StepFailed(OP, "plan", FAILURE),
@@ -128,6 +128,9 @@ SAMPLES: list[Entry] = [
     entries.ApprovalDecided(OP, "a~1", True, "me", "fine", "a" * 64, NOW),
     entries.ApprovalExpired(OP, "a~1"),
     entries.CancelRequested("me", "late"),
+    entries.PauseRequested("me", "later"),
+    entries.ResumeRequested("me", "now"),
+    entries.RunTimedOut(),
     entries.AlarmRaised(OP, "late_outcome", Raw(b'{"outcome":{"type":"step_failed","operation":"r:1","by":"me"}}')),
     entries.Published(OP, "progress", Raw(b'{"done":5}')),
     entries.Forked(entries.RunName("f"), entries.RunName("r", 2), 7, "me", "to see", "same_key", OP,
@@ -141,6 +144,7 @@ SAMPLES: list[Entry] = [
     entries.UpdateReceived("u1", "add", Raw(b'{"a":"b"}'), "you"),
     entries.UpdateAnswered("u1", "add", failure=FAILURE, rejected=True),
 ]  # fmt: skip
+ALARM = next(bytes(one.detail) for one in SAMPLES if isinstance(one, AlarmRaised))
 BODIES = {str(type(one).__struct_config__.tag): to_row(one, 0, 0).body for one in SAMPLES}
 assert BODIES.keys() == KINDS.keys()
 
@@ -194,7 +198,7 @@ HEAD = RunHead(
     run=RUN, generation=1, workflow="flow", fingerprint="", status=Status.WAITING, reason="", owner=None, epoch=1,
     version=1, next_seq=1, digest=b"", wake_at=None, mail=False, lapses=0, created_at=NOW, changed_at=NOW, note=b"",
 )  # fmt: skip
-NOTE = b'{"timers":{"r:1":"2026-01-01T00:00:00Z"},"approvals":{},"retries":{},"signals":["go"],"in_doubt":{},"alarms":[]}'
+NOTE = b'{"timers":{"r:1":"2026-01-01T00:00:00Z"},"approvals":{},"retries":{},"signals":["go"],"in_doubt":{},"alarms":[],"deadline":"2026-01-01T00:00:00Z"}'
 
 NAIVE_NOTE = NOTE.replace(b"00Z", b"00")
 
@@ -204,6 +208,11 @@ def recall(data: bytes) -> Any:
     waits.recall(data)
     command: Any = SimpleNamespace(operation=OP, due=NOW, armed_at=NOW + timedelta(days=1))
     waits.add_timer(command, NOW)
+    waits.add_deadline(
+        entries.Started("flow", Raw(b"{}"), b"", "r", timeout_seconds=60.0),
+        NOW + timedelta(days=1),
+        NOW,
+    )
     return waits.next_due()
 
 
@@ -320,7 +329,8 @@ DECODERS: dict[str, Decoder] = {
     **{f"shown {kind}": Decoder(show_entry(kind), [body], ("client.view:JournalEntry.__repr__",)) for kind, body in BODIES.items()},
     **{f"message {kind.value}": Decoder(take_in(kind), seeds, ("worker.inbox:_entry_of", "worker.inbox:_decided"), ())
        for kind, seeds in {
-           MessageKind.SIGNAL: [TREE, b'"x"'], MessageKind.UPDATE: [TREE, b'"x"'], MessageKind.CANCEL: [b'{"by":"me","reason":"x"}'], MessageKind.DECISION: [DECISION],
+           MessageKind.SIGNAL: [TREE, b'"x"'], MessageKind.UPDATE: [TREE, b'"x"'], MessageKind.CANCEL: [b'{"by":"me","reason":"x"}'],
+           MessageKind.PAUSE: [b'{"by":"me","reason":"x"}'], MessageKind.RESUME: [b'{"by":"me","reason":"x"}'], MessageKind.DECISION: [DECISION],
            MessageKind.RESOLUTION: [RESOLUTION], MessageKind.OUTCOME: [RESOLUTION]}.items()},
     "failure": Decoder(raise_again, [BODIES["failed"]], ("journal.entry:from_row",)),
     "codec": Decoder(TREES.decode, [TREE], ("journal.codec:TypeCodec.decode",)),
@@ -334,7 +344,7 @@ DECODERS: dict[str, Decoder] = {
     "subject": Decoder(lambda data: still_asks(data, SUBJECT), [SUBJECT], ("approvals.request:_without_hashes",), ()),
     "cover": Decoder(lambda data: _Cover("a~1", 0, entries.Cover("ship"), data).arguments(), [SUBJECT], ("replay.ledger:_Cover.arguments",), ()),
     "arguments of an intent": Decoder(intended, [b'{"a":1}'], ("effects.standing:_readable",), ()),
-    "alarm": Decoder(lambda data: alarms([(AlarmRaised(OP, "unfit_outcome", Raw(data)), NOW)]), [b'{"operation":"r:1","by":"me","why":"x"}', bytes(SAMPLES[16].detail)], ("effects.standing:_readable",), ()),
+    "alarm": Decoder(lambda data: alarms([(AlarmRaised(OP, "unfit_outcome", Raw(data)), NOW)]), [b'{"operation":"r:1","by":"me","why":"x"}', ALARM], ("effects.standing:_readable",), ()),
     "last failure": Decoder(lambda data: standings([], [OperationPut("r:1", "step", "plan", 1, None, data)]), [msgspec.json.encode(FAILURE)], ("effects.standing:_failure",), ()),
     "rest after a failure": Decoder(
         rest_after, [msgspec.json.encode(FAILURE), WAIT], ("worker.series:rest_of",), ()
@@ -364,6 +374,7 @@ EXCEPTIONS = {
     "workflows.definition:Effect._action_sha256": "what `canonical` wrote a line before",
     "approvals.request:subject_of": "what `canonical` and the codec wrote in the same call",
     "replay.ledger:EffectLedger._nearest": "what `canonical` wrote of this call",
+    "client.explain:_Teller._noted_time": "a time that `client.view` has checked",
     "client.explain:_Teller.waits": "a time that `client.view` has checked",
     "cli.show:_due": "a time that `client.view` has checked",
     "demo.forge_state:RequestLog.records": "the double's own file, which it wrote in this demo",

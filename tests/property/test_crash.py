@@ -213,12 +213,33 @@ async def publishing() -> int:
     return total
 
 
+@outlast.workflow
+async def interrupted() -> str:
+    """Retries, a timer, a message and effects, while somebody pauses and resumes."""
+    one, two = await asyncio.gather(answers_late("a"), third_time("b"))
+    await outlast.sleep(5)
+    return f"{one} {two} {await outlast.receive(go)} {await probed('c')}"
+
+
+@outlast.workflow(timeout=timedelta(minutes=2))
+async def out_of_time() -> str:
+    """Work, a wait that is never over, and a clean-up in which something happens."""
+    try:
+        await asyncio.gather(double(1), idempotent("a"))
+        return f"{await outlast.receive(go)}"
+    finally:
+        await probed("clean up")
+        await outlast.sleep(3)
+        await blocking(1)
+
+
 CODE = [
     *(publishing, double_slowly),
     *(double, third_time, blocking, broken),
     *(idempotent, in_thread, answers_late, probed, probed_in_thread, neither),
     *(late_and_probed, late_with_neither),
     *(steps, waiting, timed_out, retried, fails, once, one_probed, one_idempotent, late),
+    *(interrupted, out_of_time),
 ]
 
 
@@ -243,13 +264,27 @@ async def watch(client: Client) -> None:
         await asyncio.sleep(0.1)
 
 
+async def interrupt(client: Client) -> None:
+    """Pause the run at once, send it something, and resume it when it has been paused for long."""
+    handle = client.handle("run")
+    await handle.pause("for a while")
+    while (await handle.status()).status is not Status.PAUSED:
+        await asyncio.sleep(0.1)
+    await handle.send(go, 21, id="the message")
+    await asyncio.sleep(60)
+    await handle.resume()
+
+
+MEANWHILE = {waiting: feed, interrupted: interrupt}
+
+
 def workload(workflow: Any, **more: Any) -> Workload[Any]:
     """Return a workload of one run."""
     return Workload(
         lambda: workflow(),
         receiver=receiver,
         definitions=CODE,
-        meanwhile=feed if workflow is waiting else None,
+        meanwhile=MEANWHILE.get(workflow),
         **more,
     )
 
@@ -299,6 +334,8 @@ REPEATABLE = {
     "retried": (workload(retried), Status.COMPLETED),
     "fails": (workload(fails), Status.FAILED),
     "publishing": (workload(publishing), Status.COMPLETED),
+    "interrupted": (workload(interrupted), Status.COMPLETED),
+    "out of time": (workload(out_of_time), Status.FAILED),
     "steps started elsewhere": (workload(steps, started_outside=True), Status.COMPLETED),
     "waiting started elsewhere": (workload(waiting, started_outside=True), Status.COMPLETED),
 }

@@ -69,6 +69,7 @@ CODE = [plan, fail, ship, flow, quick]
 OPTIONS = WorkerOptions(library="simulated", idle=timedelta(seconds=1))
 
 
+REQUESTS = {MessageKind.CANCEL, MessageKind.PAUSE, MessageKind.RESUME}
 BODIES = [data for what, data in NASTY.items() if what != "the longest integer"]
 """All but what is an int, and so a message that is meant."""
 
@@ -175,8 +176,8 @@ def test_a_run_whose_journal_was_changed_is_blocked_for_a_reason_or_goes_on(data
 @pytest.mark.parametrize("kind", MessageKind)
 def test_a_hostile_message_is_put_aside_and_the_run_waits_on(kind):
     """No message ends or blocks a run, however deep or endless: each is an alarm, and what wants an answer has one."""
-    # An object is a cancel, if one that says nothing.
-    bodies = [one for one in BODIES if kind is not MessageKind.CANCEL or not one.startswith(b"{")]
+    # An object is a request, if one that says nothing.
+    bodies = [one for one in BODIES if kind not in REQUESTS or not one.startswith(b"{")]
 
     async def scenario(sim: Simulation) -> list[Any]:
         await sim.start_worker()

@@ -37,8 +37,11 @@ from outlast.journal.entry import (
     Forked,
     LeftOut,
     MessageReceived,
+    PauseRequested,
     Published,
+    ResumeRequested,
     RunName,
+    RunTimedOut,
     Started,
     StepCompleted,
     StepFailed,
@@ -314,6 +317,7 @@ class Live:
         self.serial = 0
         self.finish: Any = None
         self.cancels = 0
+        self.timed_out = False
         started = Started("shaped", Raw(b"{}"), b"0123456789abcdef", "run-1")
         self.commit([[started], [Taken("3.11", "0")]])
 
@@ -384,6 +388,12 @@ class Live:
             arrivals += [[TimerFired(one.operation)] for one in timers if one.due <= self.now]
         if self.random.random() < 0.01:
             arrivals.append([CancelRequested()])
+        if self.random.random() < 0.05:
+            # What the pilot obeys is nothing to the machine: it may stand anywhere.
+            arrivals.append([self.random.choice([PauseRequested(), ResumeRequested()])])
+        if self.random.random() < 0.01 and not self.timed_out:
+            self.timed_out = True
+            arrivals.append([RunTimedOut()])
         return arrivals
 
     def message(self) -> MessageReceived:
@@ -594,7 +604,15 @@ def test_an_operation_has_one_id_and_one_intent(shape, seed):
         for entry in entries
         if not isinstance(
             entry,
-            MessageReceived | Started | Taken | CancelRequested | EffectInDoubt | EffectCleared,
+            MessageReceived
+            | Started
+            | Taken
+            | CancelRequested
+            | PauseRequested
+            | ResumeRequested
+            | RunTimedOut
+            | EffectInDoubt
+            | EffectCleared,
         )
     )
     assert all(count == 1 for count in counts.values())

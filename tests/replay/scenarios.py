@@ -165,6 +165,27 @@ async def visit(play: Play) -> None:
         await play.replace_worker()
 
 
+async def pause_twice(play: Play) -> None:
+    """Pause before anything was received, and again while a timer runs; what is sent meanwhile waits."""
+    await play.handle.pause("first")
+    await play.waits("paused")
+    await play.handle.send(flows.word, "one", id="1")
+    await asyncio.sleep(30)
+    await play.handle.resume("go on")
+    await play.waits("waiting")
+    await play.handle.pause()
+    await play.waits("paused")
+    await asyncio.sleep(120)
+    await play.handle.send(flows.word, "two", id="2")
+    await play.handle.resume()
+
+
+async def cancel_late(play: Play) -> None:
+    """Cancel the run when its time is over and it cleans up."""
+    await asyncio.sleep(125)
+    await play.handle.cancel("hurry up")
+
+
 async def begin_again(play: Play) -> None:
     """Use the id again after each end."""
     for fate in ("fail", "end"):
@@ -282,6 +303,8 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "forked": Scenario(flows.forks, fork_in_the_middle, kept="/fork"),
     "forked_anew": Scenario(flows.forks, fork_anew, kept="/fork"),
+    "paused": Scenario(flows.paused_twice, pause_twice),
+    "out_of_time": Scenario(flows.runs_out_of_time, cancel_late, ends="failed"),
     "values": Scenario(lambda: flows.values(flows.Everything()), say_yes),
 }
 

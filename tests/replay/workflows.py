@@ -754,6 +754,37 @@ async def publishes(fate: str) -> list[str]:
     return heard
 
 
+@outlast.workflow
+async def paused_twice() -> list[Any]:
+    """A condition over the time and timers beside messages, while somebody pauses."""
+    began = outlast.now()
+
+    async def long_enough() -> str:
+        await outlast.wait_condition(lambda: outlast.now() - began > timedelta(seconds=100))
+        return str(outlast.now() - began)
+
+    waiting = asyncio.create_task(long_enough())
+    first = await outlast.receive(word)
+    await outlast.sleep(10)
+    return [first, await double(3), await outlast.receive(word), await waiting]
+
+
+@outlast.workflow(timeout=timedelta(minutes=2))
+async def runs_out_of_time() -> None:
+    """Shield a step, clean up durably, and be cancelled again while cleaning up."""
+    shielded = asyncio.create_task(double(1400))
+    try:
+        await outlast.receive(word)
+    except asyncio.CancelledError as why:
+        text = await in_thread(str(why))
+        try:
+            await asyncio.shield(shielded)
+        except asyncio.CancelledError:
+            await in_thread(f"again, after {text}: {shielded.done()}")
+            await shielded
+        raise
+
+
 CODE = [
     one for one in list(globals().values()) if type(one).__name__ in ("Step", "Effect", "Workflow")
 ]

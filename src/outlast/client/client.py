@@ -574,7 +574,7 @@ class Client:
             seed=self._random.bits(16),
             namespace="",
             principal=self.principal,
-            timeout_seconds=seconds or workflow.timeout_seconds,
+            timeout_seconds=workflow.timeout_seconds if seconds is None else seconds,
         )
 
     async def _bear(

@@ -465,7 +465,11 @@ class _Teller:
     def _mail(self) -> Wait:
         count = self._detail.unread
         what = "A message has" if count == 1 else f"{count} messages have"
-        when = "when the run is resumed" if self._is_paused else "when a worker looks"
+        when = "when a worker looks"
+        if self._is_paused:
+            when = "when the run is resumed"
+        elif self._status.status is Status.BLOCKED and self._status.reason in _ENDABLE:
+            when = "when the run can be moved again"
         return Wait("mail", "", f"{what} arrived and will be taken in {when}.")
 
     def _no_worker(self) -> Wait:

@@ -72,7 +72,7 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
         seed: 16 random bytes; every generator of the run is derived from them.
         namespace: The `workflow_id` of idempotency keys: run id, tenant and `~n`.
         principal: Who started it.
-        timeout_seconds: How long the run may take, counted from this entry; 0 for as long as it likes.
+        timeout_seconds: How long the run may take, counted from this entry; None for as long as it likes.
         effects: Of a fork, and of a child of one: what becomes of effects whose outcome it does not know.
         keys: Of a fork: the namespace of its keys under `same_key`.
         known_as: Of a fork: the name under which its first entries were written; the code that replays them is told it again.
@@ -83,10 +83,20 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
     seed: bytes
     namespace: str
     principal: str = ""
-    timeout_seconds: float = 0.0
+    timeout_seconds: float | None = None
     effects: EffectPolicy | Literal[""] = ""
     keys: str = ""
     known_as: RunName | None = None
+
+    @property
+    def timeout(self) -> timedelta | None:
+        """How long the run may take; None for as long as it likes."""
+        if self.timeout_seconds is None:
+            return None
+        try:
+            return timedelta(seconds=self.timeout_seconds)
+        except OverflowError:
+            return timedelta.max
 
     def deadline(self, at: datetime) -> datetime | None:
         """Return when the run's time is over; None when it may take as long as it likes.
@@ -94,10 +104,8 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
         Args:
             at: When this entry was committed.
         """
-        if not self.timeout_seconds:
-            return None
         try:
-            return at + timedelta(seconds=self.timeout_seconds)
+            return None if self.timeout is None else at + self.timeout
         except OverflowError:
             return datetime.max.replace(tzinfo=at.tzinfo)
 

@@ -148,7 +148,7 @@ class Machine:
         self._outcome: Outcome | None = None
         self._finish_given = False
         self._closed: Outcome | None = None
-        self._timed_out = False
+        self._stopped_by: CancelRequested | RunTimedOut | None = None
 
     # What the worker asks
 
@@ -175,6 +175,10 @@ class Machine:
     def awaited_signals(self) -> list[str]:
         """Names of the messages that the workflow waits for."""
         return self._mailbox.awaited
+
+    def waiting_for_others(self) -> bool:
+        """Whether somebody outside can still move the run: it waits for more than the outcomes of what it has begun."""
+        return bool(self._mailbox.awaited) or any(self.handled)
 
     @property
     def handled(self) -> tuple[list[str], list[str]]:
@@ -457,10 +461,11 @@ class Machine:
             case ApprovalDecided() | ApprovalExpired():
                 self._apply_decision(entry)
             case CancelRequested():
+                self._stopped_by = self._stopped_by or entry
                 self._handlers.cancelled = True
                 self._cancel_code("the run was cancelled")
             case RunTimedOut():
-                self._timed_out = True
+                self._stopped_by = self._stopped_by or entry
                 self._handlers.out_of_time = self._out_of_time()
                 self._cancel_code(self._out_of_time())
             case AlarmRaised() | PauseRequested() | ResumeRequested():
@@ -494,7 +499,7 @@ class Machine:
 
     def _out_of_time(self) -> str:
         assert self._started is not None
-        return f"the run was not done within {timedelta(seconds=self._started.timeout_seconds)}"
+        return f"the run was not done within {self._started.timeout}"
 
     def _apply_step(self, entry: StepCompleted | StepFailed) -> None:
         step = self._agenda.expect(entry.operation, StepOperation, entry.name)
@@ -673,7 +678,7 @@ class Machine:
         self._agenda.abandon_all()
 
     def _outcome_of(self, root: asyncio.Task[Any]) -> Outcome:
-        if root.cancelled() and self._timed_out:
+        if root.cancelled() and isinstance(self._stopped_by, RunTimedOut):
             return Failed(failure=capture(TimeoutError(self._out_of_time())))
         if root.cancelled():
             return Cancelled(failure=capture(asyncio.CancelledError("the run was cancelled")))

@@ -23,6 +23,7 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import Failure
 from outlast.replay.command import SettleEffect
+from outlast.worker.begin import probe_when_free
 from outlast.worker.bridge import Bridge
 from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
@@ -151,8 +152,8 @@ class EffectRun:
     async def _ask_probe(self, doubt: _Doubt) -> bool:
         asked = 0
         while True:
-            answer = await self._bridge.executor.probe(
-                self._effect, self._arguments, self._series.next(), self._bridge.check_lease
+            answer = await probe_when_free(
+                self._bridge, self._effect, self._arguments, self._series.next()
             )
             asked += 1
             match answer:

@@ -50,7 +50,9 @@ class Hold:
         self._settling: set[OperationId] = set()
         self._freed = asyncio.Event()
         self.waiting: set[OperationId] = set()
-        """Operations whose next attempt is held."""
+        """Operations whose next attempt, or the question what became of one, is held."""
+        self.beginning: set[OperationId] = set()
+        """Of these, the ones whose next attempt is."""
 
     @property
     def closed(self) -> bool:
@@ -93,15 +95,22 @@ class Hold:
             return None
         return now if self._coming is None else min(now, self._coming - _INSTANT)
 
-    async def free(self, operation: OperationId) -> None:
-        """Return when the next attempt of an operation may begin."""
+    async def free(self, operation: OperationId, *, asks: bool = False) -> None:
+        """Return when the next attempt of an operation may begin.
+
+        Args:
+            asks: It is a probe that is to begin: an attempt was made whose end is not known.
+        """
         while self._holds(operation):
             self.waiting.add(operation)
+            if not asks:
+                self.beginning.add(operation)
             self._changed()
             try:
                 await self._freed.wait()
             finally:
                 self.waiting.discard(operation)
+                self.beginning.discard(operation)
 
     def check(self, operation: OperationId) -> None:
         """Return when an attempt may begin now; called from any thread.

@@ -720,7 +720,7 @@ class Pilot:
         return wake_at is None or wake_at - self.store_now() > idle
 
     def _resting_status(self) -> Status:
-        waits = self._waits or self._machine.awaited_signals
+        waits = self._waits or self._machine.waiting_for_others()
         return Status.BLOCKED if self._machine.in_doubt and not waits else Status.WAITING
 
     async def _park(self, status: Status) -> None:
@@ -741,7 +741,7 @@ class Pilot:
             note=msgspec.json.encode(note),
         )
         # An attempt of these was about to begin, and none did.
-        begins = self.hold.waiting | {one.operation for one in self._held} & self._intended_here
+        begins = self.hold.beginning | {one.operation for one in self._held} & self._intended_here
         rows = unbegun(begins, self._machine, self._rows, self.store_now())
         await self._crew.end()
         for proposal in (*rows, Proposal(Rank.END, head=head)):

@@ -47,8 +47,8 @@ def check_times(kind: str, name: str, times: Mapping[str, timedelta | None]) -> 
         )
 
 
-def run_seconds(timeout: timedelta | None, *, what: str) -> float:
-    """Return a run's timeout in seconds; 0 where there is none.
+def run_seconds(timeout: timedelta | None, *, what: str) -> float | None:
+    """Return a run's timeout in seconds; None where there is none.
 
     Args:
         what: Says it, for the error: `workflow fix`, `the start of fix`.
@@ -58,7 +58,7 @@ def run_seconds(timeout: timedelta | None, *, what: str) -> float:
     """
     given: Any = timeout
     if given is None:
-        return 0.0
+        return None
     if not isinstance(given, timedelta) or not timedelta(0) < given < _CENTURY[0]:
         raise DefinitionError(
             f"{what} has timeout={given!r}, in which no run can be done",

@@ -230,3 +230,59 @@ def test_a_handle_explains_as_data_and_as_the_lines_that_the_command_prints(
 def _steady(text: str) -> str:
     """Return a text without the lengths of time that pass between two looks."""
     return re.sub(r"\((in [^)]*|[^)]* ago)\)", "(…)", text)
+
+
+def test_a_paused_run_says_who_and_what_to_type() -> None:
+    """By whom, what waits for the resume, and how the pause ends."""
+    retry = Standing("r:1", "step", "fetch", "retrying", failures=2, due_at=NOON)
+    unbegun = Standing("r:2", "effect", "pay", "intended", since=NOON, due_at=NOON)
+    detail = _detail(
+        status=Status.PAUSED,
+        paused_by="by ann: maintenance",
+        waits={"timers": {"r:3": "2026-11-29T12:00:30Z"}},
+        operations=[retry, unbegun],
+        unread=2,
+    )
+    told = explain(detail, COMMAND)
+    assert "is paused, since 2026-11-29 12:00:00 UTC (1 minute ago)." in told.text
+    assert "It was paused by ann: maintenance. No attempt begins and no timer fires" in told.text
+    assert "attempt 3 waits until the run is resumed" in told.text
+    assert "no attempt of it has begun" in told.text
+    assert "Timer r:3 is due" in told.text
+    assert "it fires when the run is resumed" in told.text
+    assert "2 messages have arrived and will be taken in when the run is resumed" in told.text
+    assert told.commands == [
+        "outlast runs resume 'a b'",
+        "outlast runs cancel 'a b' --reason TEXT",
+    ]
+
+
+def test_a_run_that_is_asked_to_pause_is_not_paused_yet() -> None:
+    """What is being attempted ends first."""
+    detail = _detail(status=Status.RUNNING, worker="w1", paused_by="by ann")
+    text = explain(detail, COMMAND).text
+    assert "is in the hands of worker w1" in text
+    assert "It is asked to pause by ann: what is being attempted ends first" in text
+
+
+def test_the_time_of_a_run_is_told() -> None:
+    """Until when, as noted where a clock was set; what happens then; and what happens when it is over."""
+    later = NOON + timedelta(hours=1)
+    (wait,) = [
+        one for one in explain(_detail(deadline=later), COMMAND).waits if one.kind == "timeout"
+    ]
+    assert wait.until == later
+    assert "It has to be done by 2026-11-29 13:00:00 UTC (in 59 minutes)" in wait.text
+    assert "otherwise it is cancelled then, cleans up, and fails" in wait.text
+    noted = explain(_detail(deadline=later, waits={"deadline": "2026-11-29T12:30:00Z"}), COMMAND)
+    assert "12:30:00 UTC" in noted.text
+    paused = explain(_detail(status=Status.PAUSED, deadline=NOON), COMMAND)
+    assert "otherwise it is cancelled when it is resumed" in paused.text
+    over = explain(_detail(deadline=later, timed_out_at=later), COMMAND)
+    assert "Its time was over at 2026-11-29 13:00:00 UTC" in over.text
+
+
+def test_mail_of_a_run_that_nobody_can_move_waits() -> None:
+    """A resume, say, for a run that is blocked for its code."""
+    detail = _detail(status=Status.BLOCKED, reason="undecodable", unread=1)
+    assert "will be taken in when the run can be moved again" in explain(detail, COMMAND).text

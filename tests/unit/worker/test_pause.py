@@ -63,6 +63,24 @@ async def once(name: str) -> str:
     return receiver.apply(outlast.idempotency_key(), name)
 
 
+async def find(name: str) -> outlast.Applied[str] | outlast.NotApplied:
+    began.append("asked")
+    return receiver.find(outlast.idempotency_key())
+
+
+@outlast.effect(probe=find, start_to_close_timeout=timedelta(seconds=5))
+async def answer_lost(name: str) -> str:
+    began.append(name)
+    await asyncio.sleep(3)
+    receiver.apply(outlast.idempotency_key(), name)
+    raise OSError("the answer was lost")
+
+
+@outlast.workflow
+async def asks() -> str:
+    return await answer_lost("x")
+
+
 @outlast.workflow
 async def two_steps() -> str:
     return await slow("a") + await slow("b")
@@ -121,7 +139,7 @@ async def cleans_up() -> str:
 
 
 CODE = [
-    *(slow, in_thread, third_time, once_in_thread, once),
+    *(slow, in_thread, third_time, once_in_thread, once, answer_lost, asks),
     *(two_steps, nap, retry, thread_step, thread_effect, effect_at_once, race, cleans_up),
 ]
 
@@ -223,6 +241,28 @@ def test_a_body_that_waits_for_a_thread_has_not_begun(workflow: Any) -> None:
 
     assert Simulation(CODE).run(scenario) == "x"
     assert began == ["x"]
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["", "by another worker"])
+def test_what_became_of_an_attempt_is_asked_after_the_resume(kill: bool) -> None:
+    """An attempt of unknown end: its probe waits too, and then tells; nothing is attempted without it."""
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(asks(), id="r")
+        await asyncio.sleep(1)
+        await handle.pause()
+        await paused(sim)
+        await asyncio.sleep(60)
+        assert began == ["x"]
+        if kill:
+            worker.kill()
+            await sim.start_worker()
+        await handle.resume()
+        return await handle.result()
+
+    assert Simulation(CODE).run(scenario) == "x"
+    assert (began, receiver.total) == (["x", "asked"], 1)
 
 
 @pytest.mark.parametrize("way", ["pause", "stop"])
