@@ -163,6 +163,17 @@ async def visit(play: Play) -> None:
         await play.replace_worker()
 
 
+async def say_from_outside(play: Play) -> None:
+    """Let the first wait be over, then answer a token of each step: one with a result, one with an error."""
+    flows.tokens.clear()
+    for count, act in ((3, "complete"), (4, "fail")):
+        # The first step was handed out twice before its time was over.
+        while len(flows.tokens) < count:
+            await asyncio.sleep(60)
+        await play.waits("waiting")
+        await getattr(play.sim.client, act)(flows.tokens[-1], act, id=act)
+
+
 async def begin_again(play: Play) -> None:
     """Use the id again after each end."""
     for fate in ("fail", "end"):
@@ -207,6 +218,7 @@ SCENARIOS: dict[str, Scenario] = {
         lambda: flows.generations("end"), begin_again, generation=2, ends="failed"
     ),
     "generation_3": Scenario(lambda: flows.generations("end"), begin_again, generation=3),
+    "deadlines": Scenario(flows.deadlines, say_from_outside),
     "values": Scenario(lambda: flows.values(flows.Everything()), say_yes),
 }
 
