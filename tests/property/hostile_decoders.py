@@ -3,6 +3,8 @@
 # ruff: noqa: D103 - each decoder says by its name what it decodes
 from __future__ import annotations
 
+import base64
+import contextvars
 import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -30,7 +32,7 @@ from outlast.demo.osv import read_record
 from outlast.effects.intent import Resolution
 from outlast.effects.retry import RetryPolicy
 from outlast.effects.standing import alarms, standings
-from outlast.errors import OutlastError
+from outlast.errors import DefinitionError, OutlastError
 from outlast.journal import entry as entries
 from outlast.journal.canonical import canonical
 from outlast.journal.codec import codec_for
@@ -63,8 +65,11 @@ from outlast.store.sqlite.row import approval_of, head_of, operation_of, unfit_o
 from outlast.testing.golden import Golden, GoldenRow
 from outlast.worker.inbox import proposal_of
 from outlast.worker.series import rest_of
-from outlast.worker.wait import Waits
+from outlast.worker.wait import Rest, Waits
+from outlast.workflows.attempt import Attempt, current_attempt
+from outlast.workflows.completion import CompletionToken
 from outlast.workflows.definition import AttemptOptions
+from outlast.workflows.heartbeat import Beats, current_beats, heartbeat_details
 from outlast.workflows.message import Signal, misfit
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -198,7 +203,7 @@ HEAD = RunHead(
     run=RUN, generation=1, workflow="flow", fingerprint="", status=Status.WAITING, reason="", owner=None, epoch=1,
     version=1, next_seq=1, digest=b"", wake_at=None, mail=False, lapses=0, created_at=NOW, changed_at=NOW, note=b"",
 )  # fmt: skip
-NOTE = b'{"timers":{"r:1":"2026-01-01T00:00:00Z"},"approvals":{},"retries":{},"signals":["go"],"in_doubt":{},"alarms":[],"deadline":"2026-01-01T00:00:00Z"}'
+NOTE = b'{"timers":{"r:1":"2026-01-01T00:00:00Z"},"approvals":{},"retries":{},"signals":["go"],"in_doubt":{},"alarms":[],"deadline":"2026-01-01T00:00:00Z","completions":{"r:1":"2026-01-01T00:00:00Z","r:2":null},"deadlines":{"r:1":"2026-01-01T00:00:00Z"}}'
 
 NAIVE_NOTE = NOTE.replace(b"00Z", b"00")
 
@@ -213,7 +218,9 @@ def recall(data: bytes) -> Any:
         NOW + timedelta(days=1),
         NOW,
     )
-    return waits.next_due()
+    waits.add_completion(OP, Rest(NOW + timedelta(days=9), timedelta(days=1)), NOW)
+    waits.deadline(OP, NOW + timedelta(days=1), timedelta(days=1), NOW)
+    return waits.next_due(), waits.wake_at(), waits.note()
 
 
 def rest_after(data: bytes) -> Any:
@@ -307,6 +314,15 @@ def golden(data: bytes) -> Any:
     return Golden.from_json(data).turns()
 
 
+def details(data: bytes) -> Any:
+    """Read what another attempt has left."""
+    context = contextvars.copy_context()
+    context.run(current_attempt.set, Attempt("default", "r", "r:1", "plan", 2))
+    context.run(current_beats.set, Beats(lambda: 0.0, data))
+    return context.run(heartbeat_details, Tree)
+
+
+TOKEN = b'{"tenant":"default","run":"r","generation":1,"operation":"r:1"}'
 WAIT = b'{"type":"demo.RateLimited","message":"x","details":{"retry_after":5.5}}'
 RECORD = b'{"id":"GHSA-1","affected":[{"package":{"ecosystem":"PyPI","name":"x"},"ranges":[{"type":"ECOSYSTEM","events":[{"introduced":"0"},{"fixed":"1.2"}]}],"versions":["1.0"]}]}'
 ANSWER = (
@@ -352,9 +368,13 @@ DECODERS: dict[str, Decoder] = {
     "approval row": Decoder(stored(approval_row), [b'[{"effect":"ship","match_sha256":"x"}]', b'["r:1"]'], ("store.sqlite.row:approval_of",)),
     "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1))), [b'["flow"]'], ("store.sqlite.row:worker_of",)),
     "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b""))), [b"waiting"], ()),
-    "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode()))), [b"r:1"], ()),
+    "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1))), [b"r:1"], ()),
     "unfit builds": Decoder(stored(unfit_of), [b'"one"\n"two"'], ("store.sqlite.row:unfit_of",)),
-    "argument of a command": Decoder(of_text(_json), [TREE], ("cli.run:_json",), (USAGE,)),
+    "argument of a command": Decoder(of_text(_json), [TREE], ("cli.session:json_of",), (USAGE,)),
+    "completion token": Decoder(lambda data: CompletionToken.read(base64.urlsafe_b64encode(data).decode()), [TOKEN], ("workflows.completion:CompletionToken.read",), (DefinitionError,)),
+    "text of a completion token": Decoder(of_text(CompletionToken.read), [base64.urlsafe_b64encode(TOKEN)], ("workflows.completion:CompletionToken.read",), (DefinitionError,)),
+    "progress": Decoder(lambda data: standings([], [OperationPut("r:1", "step", "plan", progress=data)]), [TREE], ("effects.standing:_readable",), ()),
+    "heartbeat details": Decoder(details, [TREE], ("journal.codec:TypeCodec.decode",)),
     "length of time": Decoder(of_text(parse_length), [b"15s", b"1.5h"], (), (ValueError,)),
     "shown value": Decoder(shown_result, [TREE], ("cli.output:plain",)),
     "URL": Decoder(of_text(sqlite_file), [b"sqlite:///x.db", b"postgres://a:b@[::1]:5/x"], ("app:_parts",)),
@@ -377,6 +397,7 @@ EXCEPTIONS = {
     "client.explain:_Teller._noted_time": "a time that `client.view` has checked",
     "client.explain:_Teller.waits": "a time that `client.view` has checked",
     "cli.show:_due": "a time that `client.view` has checked",
+    "testing.attempt:attempt.heard": "what the codec wrote in the same call",
     "demo.forge_state:RequestLog.records": "the double's own file, which it wrote in this demo",
     "demo.forge_state:PullStore.__init__": "the double's own file, which it wrote in this demo",
     "demo.forge_process:ForgeProcess.start": "the first line of a child process of the demo",

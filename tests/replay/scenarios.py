@@ -186,6 +186,17 @@ async def cancel_late(play: Play) -> None:
     await play.handle.cancel("hurry up")
 
 
+async def say_from_outside(play: Play) -> None:
+    """Let the first wait be over, then answer a token of each step: one with a result, one with an error."""
+    flows.tokens.clear()
+    for count, act in ((3, "complete"), (4, "fail")):
+        # The first step was handed out twice before its time was over.
+        while len(flows.tokens) < count:
+            await asyncio.sleep(60)
+        await play.waits("waiting")
+        await getattr(play.sim.client, act)(flows.tokens[-1], act, id=act)
+
+
 async def begin_again(play: Play) -> None:
     """Use the id again after each end."""
     for fate in ("fail", "end"):
@@ -305,6 +316,7 @@ SCENARIOS: dict[str, Scenario] = {
     "forked_anew": Scenario(flows.forks, fork_anew, kept="/fork"),
     "paused": Scenario(flows.paused_twice, pause_twice),
     "out_of_time": Scenario(flows.runs_out_of_time, cancel_late, ends="failed"),
+    "deadlines": Scenario(flows.deadlines, say_from_outside),
     "values": Scenario(lambda: flows.values(flows.Everything()), say_yes),
 }
 

@@ -785,6 +785,51 @@ async def runs_out_of_time() -> None:
         raise
 
 
+# Attempts with an end, and outcomes from outside
+
+
+@outlast.step(schedule_to_close_timeout=timedelta(seconds=5))
+async def never_in_time(text: str) -> str:
+    raise Broken(text)
+
+
+@outlast.effect(idempotent=True, schedule_to_close_timeout=timedelta(hours=1))
+async def in_good_time(value: str) -> str:
+    return await act(value)
+
+
+@outlast.step(start_to_close_timeout=timedelta(days=2), schedule_to_close_timeout=timedelta(days=3))
+def handed_out(name: str) -> str:
+    tokens.append(outlast.completion_token())
+    outlast.heartbeat(name)
+    outlast.complete_later()
+
+
+tokens: list[str] = []
+
+
+@outlast.workflow
+async def deadlines() -> list[str]:
+    """What ends by its time, and what is said from outside; a call and its deadline in one turn with others."""
+    said: list[str] = []
+    for call in (never_in_time("down"), handed_out("late")):
+        try:
+            said.append(await call)
+        except TimeoutError as error:
+            said.append(f"{error} after {type(error.__cause__).__name__}")
+    said += await asyncio.gather(in_good_time("pay"), handed_out("one"), double_text("b"))
+    try:
+        await handed_out("two")
+    except RuntimeError as error:
+        said.append(f"{error}")
+    return said
+
+
+@outlast.step
+async def double_text(text: str) -> str:
+    return text * 2
+
+
 CODE = [
     one for one in list(globals().values()) if type(one).__name__ in ("Step", "Effect", "Workflow")
 ]

@@ -89,7 +89,8 @@ class EffectRun:
             key=command.intent.key,
         )
         self._rest = rest_of(row, row.due_at, effect.options) if row and row.due_at else None
-        self._began = 0.0
+        # When an attempt could last have begun, by whomever.
+        self._began = bridge.clock.monotonic() - bridge.idle_seconds()
         # A due time stands in the row until the next attempt is announced: none has begun then, whatever clocks say.
         self._is_first = fresh
         # An error of one attempt, whatever it proves, says nothing of those before: only an answer does.
@@ -134,7 +135,7 @@ class EffectRun:
     async def _quiet(self, doubt: _Doubt) -> None:
         """Wait until no earlier attempt can act any more."""
         wait = quiet_after(
-            timeout=self._effect.options.start_to_close_timeout,
+            timeout=self._longest_attempt(),
             settle=self._effect.rules.settle,
             since=timedelta(seconds=doubt.idle),
         )
@@ -192,7 +193,8 @@ class EffectRun:
         await self._bridge.hold.free(self._operation)
         await self._announce()
         is_last = self._series.is_over
-        left = self._time_of_last_call() if is_last else self._series.left
+        # What is called after the time for all attempts is called to learn what became of them.
+        left = self._longest_attempt() if is_last else self._series.left
         ending = await self._series.attempt(self._arguments, self._begin, left=left)
         if isinstance(ending, Returned):
             self._post_completed(ending.value, "attempt")
@@ -212,8 +214,8 @@ class EffectRun:
         self._doubt = _Doubt(why, self._bridge.clock.monotonic() - self._began, raised)
         return False
 
-    def _time_of_last_call(self) -> timedelta | None:
-        """Return how long the call may take that is made after the time for all attempts, to learn what became of them."""
+    def _longest_attempt(self) -> timedelta | None:
+        """Return how long one attempt may take at most; None where nothing says so."""
         options = self._effect.options
         return options.start_to_close_timeout or options.schedule_to_close_timeout
 
@@ -251,16 +253,26 @@ class EffectRun:
                 self._post_failed(series.expired(failure))
                 return True
             if is_last:
-                limit = self._effect.options.schedule_to_close_timeout
-                self._post_in_doubt(
-                    f"its time of {limit} for all attempts is over, and no attempt has said whether it happened; the last one, made "
-                    f"after that, ended in {failure.type}: {failure.message}"
-                )
+                await self._give_up(failure)
                 return True
             # Something may have happened: it is called a last time when its time is over.
             gap = max(left, timedelta(0))
         await series.record_failure(failure, gap, unapplied=not self._may_have_happened)
         return False
+
+    async def _give_up(self, failure: Failure) -> None:
+        """Leave to an operator what no attempt has answered in all its time; when none of them can act any more.
+
+        Args:
+            failure: Of the last one, which was made after that time.
+        """
+        limit = self._effect.options.schedule_to_close_timeout
+        why = (
+            f"its time of {limit} for all attempts is over, and none of them has said whether it happened; the last one, made after "
+            f"that, ended in {failure.type}: {failure.message}"
+        )
+        await self._quiet(_Doubt(why, self._bridge.clock.monotonic() - self._began))
+        self._post_in_doubt(why)
 
     def _post_completed(self, value: bytes, source: str) -> None:
         self._post(EffectCompleted(self._operation, self._effect.name, Raw(value), source=source))

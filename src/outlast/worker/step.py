@@ -114,8 +114,9 @@ class _StepRun:
     async def completion(self, row: OperationPut) -> TimedOut:
         """Wait for somebody who says what came of it; return when the time for that is over. Its outcome ends the wait as a cancel."""
         await self._bridge.await_completion(self._command.operation, self._rest(row.due_at))
-        options = self._step.options
-        limit = options.start_to_close_timeout or options.schedule_to_close_timeout or timedelta(0)
+        options, whole = self._step.options, self._step.options.schedule_to_close_timeout
+        limit = whole if self._series.is_over else options.start_to_close_timeout or whole
+        assert limit is not None, "without a limit it waits for ever"
         return TimedOut(limit, "was handed out, and not completed within")
 
     def _rest(self, due: datetime | None) -> Rest | None:

@@ -398,6 +398,8 @@ def test_an_idempotent_effect_is_called_a_last_time_when_its_time_is_over() -> N
 
     why = simulation().run(scenario)
     assert [round(at) for at in began] == [0, 10, 20, 30, 40, 50, 60]
+    # None of them can act any more when somebody is asked to look.
+    assert clock() >= 60 + (TIMEOUT + SETTLE).total_seconds()
     assert "its time of 0:01:00 for all attempts is over" in why
     assert "ConnectionError: never arrived" in why
 

@@ -46,9 +46,16 @@ class Bodies:
         """Of each effect: what its body raises when it has done nothing."""
 
     @contextmanager
-    def running(self, attempt: Attempt, kind: str, process: str) -> Generator[None]:
-        """The body of a step or effect runs, in a process."""
+    def running(
+        self, attempt: Attempt, kind: str, process: str, details: bytes = b""
+    ) -> Generator[None]:
+        """The body of a step or effect runs, in a process.
+
+        Args:
+            details: Of the last heartbeat of former attempts, as it finds them.
+        """
         self._begins(attempt, kind, process)
+        self._check_found(attempt, process, details)
         key = (process, RunKey(attempt.tenant, attempt.run_id), attempt.operation)
         if kind == "effect":
             self._check(
@@ -66,6 +73,20 @@ class Bodies:
             kept = self._kept.pop(process, 0.0)
             if kept:
                 self._acting[key] = self._clock.monotonic() + kept
+
+    def _check_found(self, attempt: Attempt, process: str, details: bytes) -> None:
+        """What was said and kept is found, unless the attempt is of somebody who has lost the run."""
+        key, at = RunKey(attempt.tenant, attempt.run_id), attempt.operation
+        run = self._runs[key]
+        life = None if run.owner is None else self._lives.get(run.owner)
+        here = life is not None and life.process == process and life.runs(self._clock.monotonic())
+        self._check(
+            not here or attempt.key in run.left_over or details == run.progress.get(at, b""),
+            1,
+            f"attempt {attempt.number} of {attempt.name} finds {details!r}, and {run.progress.get(at, b'')!r} was kept",
+            run=key,
+            at=at,
+        )
 
     def _ended_well(self, key: tuple[str, RunKey, str]) -> None:
         """The end is known, to whoever waits for it."""

@@ -113,6 +113,8 @@ class Run:
     """Of each operation that rests until its next attempt: when that is due. None has begun since."""
     handed_out: set[str] = field(default_factory=set[str])
     """Steps whose outcome comes from outside: no attempt of them may begin."""
+    progress: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """Of each operation that has a row: the details of its last heartbeat that was kept."""
     risky: dict[str, float] = field(default_factory=dict[str, float])
     """Of each effect with an attempt of which nobody may know the end: when that could last have begun."""
     stopped: float | None = None
@@ -146,14 +148,14 @@ class Run:
         self.attempted, self.fresh, self.doubts, self.failures = set(), set(), set(), {}
         self.lapses, self.asked = 0, set()
         self.paused, self.parked = False, None
-        self.resting, self.risky, self.handed_out = {}, {}, set()
+        self.resting, self.risky, self.handed_out, self.progress = {}, {}, set(), {}
         self.approvals, self.last_signal, self.published = {}, 0, set()
         self.forked = None
 
     def end(self, now: float) -> None:
         """The run is over."""
         self.closed, self.failures, self.resting, self.risky = True, {}, {}, {}
-        self.handed_out = set()
+        self.handed_out, self.progress = set(), {}
         self.let_go(now)
         for request in self.approvals.values():
             if request.state == "pending":

@@ -79,6 +79,7 @@ class People:
             self._lives.append(self._spawn(self._live(f"run{number}", plan)))
             self._spawn(self._decide(f"run{number}", plan))
         self._spawn(self._operate())
+        self._spawn(self._complete())
 
     async def done(self) -> None:
         """Return when the last run was started, and ended where that was planned."""
@@ -291,6 +292,29 @@ class People:
                 5,
                 f"a decision on {approval_id} of {run_id} was accepted, and is not there",
             )
+
+    # Completions
+
+    async def _complete(self) -> None:
+        """Answer what steps have handed out."""
+        seen = 0
+        chance = self._sim.source("completions")
+        while not self._over:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for token, value in self._world.tokens[seen:]:
+                seen += 1
+                after = chance.choice([0.0, chance.uniform(0, 3), chance.uniform(0, 12)])
+                self._spawn(self._say(token, value, after, chance.random()))
+
+    async def _say(self, token: str, value: int, after: float, chance: float) -> None:
+        """Say what came of a step; sometimes more than once, and sometimes nonsense first, which must change nothing."""
+        await asyncio.sleep(after)
+        said: list[Any] = [value, value] if chance < 0.2 else [value]
+        if chance > 0.8:
+            said.insert(0, "nonsense")
+        for one in said:
+            with contextlib.suppress(RunConflictError):
+                await self._persist(lambda one=one: self._sim.client.complete(token, one))
 
     # Doubts
 

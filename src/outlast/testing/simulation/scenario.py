@@ -20,6 +20,7 @@ from outlast.testing.simulation.shape import (
     Ask,
     Broken,
     Draw,
+    Hand,
     Hear,
     Limit,
     Nap,
@@ -192,6 +193,9 @@ def draw(seed: int) -> Scenario:
         plans = tuple(replace(one, start=0.0, inside=True) for one in plans)
         workers = 1
     told = random.Random(f"told/{seed}")  # noqa: S311 - apart from the others, so that these stay as they are
+    later = random.Random(f"attempts/{seed}")  # noqa: S311 - a seed must repeat
+    if later.random() < 0.4:
+        plans = tuple(replace(one, shape=_with_limits(later, one.shape)) for one in plans)
     return Scenario(
         seed=seed,
         plans=_controlled(seed, tuple(_telling(one, told) for one in plans)),
@@ -361,6 +365,28 @@ def _effect(chance: random.Random, kind: str) -> Shape:
 def _act(chance: random.Random) -> Act:
     declared: list[Declared] = ["idempotent", "probed", "never"]
     return Act(chance.choice(declared), chance.random() < 0.35)
+
+
+def _with_limits(chance: random.Random, shape: Shape) -> Shape:
+    """Return a shape some of whose attempts have limits, say how far they are, or are completed from outside.
+
+    Drawn apart from the rest, so that the scenarios of all other seeds stay as they are.
+    """
+    match shape:
+        case Several(_, parts):
+            return replace(shape, parts=tuple(_with_limits(chance, one) for one in parts))
+        case Limit(_, part) | Tidy(part):
+            return replace(shape, part=_with_limits(chance, part))
+        case Ask(act) | Twin(act) | Often(act) | Stray(act):
+            return replace(shape, act=_with_limits(chance, act))
+        case Act():
+            return replace(shape, limit=chance.random() < 0.6)
+        case Work(n, _, _, thread) if chance.random() < 0.3:
+            return Hand(n, thread, chance.random() < 0.5)
+        case Work():
+            return replace(shape, beats=chance.random() < 0.6, limit=chance.random() < 0.5)
+        case _:
+            return shape
 
 
 def _disturbances(chance: random.Random) -> tuple[Disturbance, ...]:

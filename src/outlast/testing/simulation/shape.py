@@ -23,12 +23,31 @@ class Node(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbid_unk
 
 
 class Work(Node, frozen=True, tag=True):
-    """A step that returns twice `n`, after failing `fails` times, in so many seconds."""
+    """A step that returns twice `n`, after failing `fails` times, in so many seconds.
+
+    Args:
+        beats: It says how far it is, as it goes, and goes on from what it finds.
+        limit: It has only so much time for all attempts.
+    """
 
     n: int
     fails: int = 0
     seconds: float = 0.0
     thread: bool = False
+    beats: bool = False
+    limit: bool = False
+
+
+class Hand(Node, frozen=True, tag=True):
+    """A step that is handed out; somebody outside says twice `n`, if not too late.
+
+    Args:
+        limit: It has only so much time for all attempts.
+    """
+
+    n: int
+    thread: bool = False
+    limit: bool = False
 
 
 class Broken(Node, frozen=True, tag=True):
@@ -63,10 +82,15 @@ class Serve(Node, frozen=True, tag=True):
 
 
 class Act(Node, frozen=True, tag=True):
-    """An effect."""
+    """An effect.
+
+    Args:
+        limit: It has only so much time for all attempts.
+    """
 
     declared: Declared
     thread: bool = False
+    limit: bool = False
 
 
 class Twin(Node, frozen=True, tag=True):
@@ -137,6 +161,7 @@ class Limit(Node, frozen=True, tag=True):
 
 Shape: TypeAlias = (
     Work
+    | Hand
     | Broken
     | Nap
     | Draw
@@ -180,12 +205,16 @@ def fits(shape: Shape, value: Any, path: str, expect: Expect) -> bool:
             return _fits_simple(shape, value, expect)
 
 
+LATE = "late"
+"""The result of a part whose time for all attempts was over."""
+
+
 def _fits_simple(
-    shape: Work | Broken | Nap | Draw | Hear | Serve, value: Any, expect: Expect
+    shape: Work | Hand | Broken | Nap | Draw | Hear | Serve, value: Any, expect: Expect
 ) -> bool:
     match shape:
-        case Work(n):
-            return value == n * 2
+        case Work(n) | Hand(n):
+            return value == n * 2 or (shape.limit and value == LATE)
         case Broken():
             return value == "broken"
         case Nap(seconds):
@@ -206,7 +235,9 @@ def _fits_effect(
 ) -> bool:
     match shape:
         case Act():
-            return value == answer(path) or (expect.may_decline and value == "declined")
+            if value == "declined":
+                return expect.may_decline
+            return value == answer(path) or (shape.limit and value == LATE)
         case Twin(act, in_row):
             return _fits_twin(value, in_row) and fits(act, value[0], path, expect)
         case Stray():
@@ -228,7 +259,7 @@ def _lasted(value: Any, word: str, seconds: float, expect: Expect) -> bool:
 
 
 def _fits_twin(value: Any, in_row: bool) -> bool:
-    if in_row and value[0] != "declined":
+    if in_row and value[0] not in ("declined", LATE):
         return value[1] == "RepeatedEffectError"
     return in_row or value[0] == value[1]
 
@@ -243,7 +274,9 @@ def _fits_ask(shape: Ask, value: Any, path: str, expect: Expect) -> bool:
         return True
     if word != "granted" or not fits(shape.act, done[0], path, expect):
         return False
-    return done[1:] == (["ApprovalSpentError"] if shape.again else [])
+    # What was refused because its time was over has spent nothing.
+    said = done[1:] if done[0] != LATE else ["ApprovalSpentError"] * len(done[1:])
+    return said == (["ApprovalSpentError"] if shape.again else [])
 
 
 class Expect(msgspec.Struct, frozen=True):

@@ -95,6 +95,7 @@ class Written:
                 run.failures.pop(act.operation, None)
                 run.resting.pop(act.operation, None)
                 run.handed_out.discard(act.operation)
+                run.progress.pop(act.operation, None)
         settled = {getattr(from_row(row), "operation", "") for row in change.entries} & run.outcomes
         left = settled & run.failures.keys()
         self._check(not left, 0, f"the rows of {left} are left behind", run=change.run)
@@ -123,6 +124,7 @@ class Written:
             at=row.operation,
         )
         run.failures[row.operation] = row.failures
+        run.progress[row.operation] = row.progress
         (run.handed_out.add if row.awaits else run.handed_out.discard)(row.operation)
         if rests and row.due_at:
             run.resting[row.operation] = row.due_at
