@@ -9,6 +9,7 @@ import typer
 from outlast.app import library_version
 from outlast.cli.approval import approvals
 from outlast.cli.doctor import doctor
+from outlast.cli.fork import fork, retry
 from outlast.cli.output import complain, say
 from outlast.cli.run import runs
 from outlast.cli.session import DATABASE_HELP, TENANT_HELP, Session
@@ -24,6 +25,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("worker", no_args_is_help=True)(worker)
+runs.command("fork")(fork)
+runs.command("retry")(retry)
 app.add_typer(runs, name="runs")
 app.add_typer(approvals, name="approvals")
 app.command("doctor")(doctor)

@@ -10,12 +10,9 @@ from outlast.cli import show
 from outlast.cli.explain import explain as explain_run
 from outlast.cli.output import note, print_json, say
 from outlast.cli.session import Session, stored, usage_error
+from outlast.cli.session import json_of as _json
 from outlast.client import Client, RunDetail, RunHandle, RunStatus, Status
 from outlast.errors import DefinitionError
-from outlast.journal.parse import NotJsonError, parse
-
-_SHOWN = 200
-"""Characters of what was typed that an error repeats."""
 
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and act on them.")
 
@@ -175,16 +172,6 @@ def _detail(run: str) -> Any:
         return await client.handle(run).detail()
 
     return work
-
-
-def _json(text: str) -> Any:
-    try:
-        return parse(text)
-    except NotJsonError as error:
-        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-        raise usage_error(
-            f"{shown!r} is not JSON ({error}); a text needs its quotes, as '\"text\"'"
-        ) from None
 
 
 def _open_operation(detail: RunDetail, operation: str) -> str:
