@@ -10,6 +10,7 @@ from outlast.app import library_version
 from outlast.cli.approval import approvals
 from outlast.cli.complete import complete
 from outlast.cli.doctor import doctor
+from outlast.cli.fork import fork, retry
 from outlast.cli.output import complain, say
 from outlast.cli.run import runs
 from outlast.cli.session import DATABASE_HELP, TENANT_HELP, Session
@@ -26,6 +27,8 @@ app = typer.Typer(
 )
 app.command("worker", no_args_is_help=True)(worker)
 runs.command("complete")(complete)
+runs.command("fork")(fork)
+runs.command("retry")(retry)
 app.add_typer(runs, name="runs")
 app.add_typer(approvals, name="approvals")
 app.command("doctor")(doctor)

@@ -11,6 +11,7 @@ import msgspec
 from outlast.cli.output import plain, print_table, say, say_lines
 from outlast.cli.text import ago, at, json_text
 from outlast.client import Alarm, Explanation, JournalEntry, RunDetail, RunStatus, Status
+from outlast.journal.entry import Forked
 
 LAST_ENTRIES = 10
 _UNTOLD = frozenset({"seed", "epoch", "policy_version"})
@@ -44,6 +45,8 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
         ("worker", status.worker or "none has it in memory"),
         ("entries", f"{status.entries} in generation {status.generation}"),
     ]
+    if forked := forked_from(detail.entries):
+        lines.append(("fork", forked))
     if not status.status.closed:
         lines.append(("waits for", _waits_for(status, alarms=False) or "see explain"))
     if detail.paused_by and not status.status.closed:
@@ -101,10 +104,26 @@ def run_document(detail: RunDetail) -> dict[str, Any]:
         "cancelled_by": detail.cancelled_by,
         "paused_by": detail.paused_by,
         "deadline": plain(detail.deadline),
+        "forked_from": forked_from(detail.entries),
         "result": ended.get("value"),
         "failure": ended.get("failure"),
         "last_entries": [entry_document(one) for one in detail.entries[-LAST_ENTRIES:]],
     }
+
+
+def forked_from(entries: Sequence[JournalEntry]) -> str:
+    """Return of what a run is a fork, where, by whom, why, and what becomes of its effects; empty for other runs."""
+    last = next((one.entry for one in reversed(entries) if isinstance(one.entry, Forked)), None)
+    if last is None:
+        return ""
+    origin = last.origin.run_id
+    of = (
+        origin if last.origin.generation == 1 else f"{origin}, generation {last.origin.generation},"
+    )
+    where = f"with another outcome of {last.changed}" if last.changed else f"at {last.position}"
+    by = f" by {last.by}" if last.by else ""
+    effects = last.effects.replace("_", "-")
+    return f"of {of} {where}{by}: {last.reason}; effects that it does not know: {effects}"
 
 
 def entry_document(one: JournalEntry) -> dict[str, Any]:
