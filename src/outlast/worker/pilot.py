@@ -464,9 +464,9 @@ class Pilot:
         return definition
 
     def _intend(self, command: IntendEffect) -> None:
-        effect = self._known(self._deck.registry.effects.get(command.name), command.name)
+        self._known(self._deck.registry.effects.get(command.name), command.name)
         guard = command.operation
-        match self._gate.ask(command, self._head.epoch, effect.repeat):
+        match self._gate.ask(command, self._head.epoch):
             case Leave(intent, spend):
                 self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend))
             case Settled(intent, outcome):
