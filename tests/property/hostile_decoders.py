@@ -141,7 +141,7 @@ SAMPLES: list[Entry] = [
     entries.Forked(entries.RunName("f"), entries.RunName("r", 2), 7, "me", "to see", "same_key", OP,
                    (entries.KnownEffect("ship", "a" * 64, 1, "r", OP, "k" * 32, "completed", Raw(b'"sent"')),
                     entries.KnownEffect("ship", "b" * 64, 1, "r", OP, "k" * 32, "failed", failure=FAILURE),
-                    entries.KnownEffect("ship", "c" * 64, 2, "r", OP, "k" * 32, "unknown", is_open=True))),
+                    entries.KnownEffect("ship", "c" * 64, 2, "r", OP, "k" * 32, "unknown"))),
     entries.LeftOut(OP, "ship", "effect_intended"),
     entries.Completed(Raw(b"[1,null,true]")),
     entries.Failed(FAILURE),

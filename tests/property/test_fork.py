@@ -268,7 +268,11 @@ def test_a_run_that_was_cut_off_is_retried_to_its_result(shape, seed, data):
         )
         if head.status is Status.BLOCKED:
             doubts = (await fork.detail()).operations
-            assert {one.name for one in doubts if one.state == "in doubt"} <= {"ship", "guarded"}
+            assert {one.name for one in doubts if one.state == "in doubt"} <= {
+                "mail",
+                "ship",
+                "guarded",
+            }
         else:
             assert await fork.result() == result
         feeding.cancel()

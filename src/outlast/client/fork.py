@@ -85,7 +85,6 @@ class Origin:
 
     run: RunKey
     generation: int
-    is_open: bool
     rows: tuple[StampedRow, ...]
     entries: list[Entry]
 
@@ -194,8 +193,7 @@ async def read_origin(client: Port, run: RunKey, generation: int | None = None) 
             run=run.run_id,
             hint=f"it has those from 1 to {head.generation}",
         )
-    is_open = number >= head.generation and not head.status.closed
-    return Origin(run, number, is_open, rows, [from_row(one.row) for one in rows])
+    return Origin(run, number, rows, [from_row(one.row) for one in rows])
 
 
 async def write_fork(client: Port, origin: Origin, asked: ForkRequest) -> RunKey:
@@ -253,9 +251,7 @@ def _change(client: Port, origin: Origin, asked: ForkRequest, run: RunKey) -> St
         reason=asked.reason,
         effects=asked.effects,
         changed=OperationId(asked.outcome[0]) if asked.outcome is not None else NO_OPERATION,
-        known=known_after(
-            origin.entries, position, name, is_open=origin.is_open, failures=asked.failures
-        ),
+        known=known_after(origin.entries, position, name, failures=asked.failures),
     )
     last = rows[-1].row
     return StartRun(

@@ -77,14 +77,13 @@ class KnownEffects:
 
 
 def known_after(
-    entries: Sequence[Entry], position: int, origin: RunName, *, is_open: bool, failures: bool
+    entries: Sequence[Entry], position: int, origin: RunName, *, failures: bool
 ) -> tuple[KnownEffect, ...]:
     """Return what a fork of a run knows of its effects: all that were settled at the position or later, or never.
 
     Args:
         entries: The whole journal of the origin.
         position: The entries before it are kept.
-        is_open: Whether the origin has not ended.
         failures: Whether those that failed are known too, so that an equal call fails like them; else it is made again.
     """
     intents: dict[OperationId, EffectIntended] = {}
@@ -101,7 +100,7 @@ def known_after(
                     found.append(_settled(intent, entry, origin))
             case _:
                 pass
-    found += [_unsettled(intent, origin, is_open=is_open) for intent in intents.values()]
+    found += [_unsettled(intent, origin) for intent in intents.values()]
     doubtful = {_call(known) for known in found if _unknown(known)}
     found += [known for known in inherited.left() if _call(known) not in doubtful]
     return tuple(known for known in found if failures or known.outcome != "failed")
@@ -110,13 +109,13 @@ def known_after(
 def _settled(
     intent: EffectIntended, end: EffectCompleted | EffectFailed, origin: RunName
 ) -> KnownEffect:
-    known = _unsettled(intent, origin, is_open=False)
+    known = _unsettled(intent, origin)
     if isinstance(end, EffectCompleted):
         return replace(known, outcome="completed", value=end.value)
     return replace(known, outcome="failed", failure=end.failure)
 
 
-def _unsettled(intent: EffectIntended, origin: RunName, *, is_open: bool) -> KnownEffect:
+def _unsettled(intent: EffectIntended, origin: RunName) -> KnownEffect:
     return KnownEffect(
         name=intent.name,
         action_sha256=intent.action_sha256,
@@ -125,7 +124,6 @@ def _unsettled(intent: EffectIntended, origin: RunName, *, is_open: bool) -> Kno
         operation=intent.operation,
         key=intent.key,
         outcome="unknown",
-        is_open=is_open,
     )
 
 

@@ -365,7 +365,6 @@ class KnownEffect(Struct, frozen=True):
         outcome: `unknown` when it was in flight or in doubt.
         value: JSON of the result, of a completed one.
         failure: Of a failed one.
-        is_open: Of an unknown one: whether its run had not ended, and could still make an attempt.
     """
 
     name: str
@@ -377,7 +376,6 @@ class KnownEffect(Struct, frozen=True):
     outcome: Literal["completed", "failed", "unknown"]
     value: Raw = Raw(b"null")
     failure: Failure | None = None
-    is_open: bool = False
 
 
 class Forked(Struct, frozen=True, tag="forked"):

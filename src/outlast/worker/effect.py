@@ -61,7 +61,7 @@ class EffectRun:
 
     Args:
         fresh: No attempt was made under this intent: this worker has just recorded it, or an operator has cleared it.
-        lost: What became of the attempt that was, where it was not made by a worker of this run.
+        lost: What is known of an attempt that the origin of a fork may have made, or may be about to make.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class EffectRun:
             key=command.intent.key,
         )
         self._rest = rest_of(row, row.due_at, effect.options) if row and row.due_at else None
+        self._lost = lost
         # When an attempt could last have begun, by whomever.
         self._began = bridge.clock.monotonic() - bridge.idle_seconds()
         # A due time stands in the row until the next attempt is announced: none has begun then, whatever clocks say.
@@ -96,7 +97,7 @@ class EffectRun:
         # An error of one attempt, whatever it proves, says nothing of those before: only an answer does.
         is_known = fresh or (self._rest is not None and row is not None and row.unapplied)
         self._may_have_happened = effect.repeat is Repeat.IDEMPOTENT and not is_known
-        self._doubt = None if fresh or self._rest is not None else self._recovered(lost)
+        self._doubt = None if fresh or self._rest is not None else self._recovered()
 
     async def run(self) -> None:
         """Go on until there is an outcome, and post it."""
@@ -114,10 +115,10 @@ class EffectRun:
             if await self._attempt():
                 return
 
-    def _recovered(self, lost: str) -> _Doubt:
+    def _recovered(self) -> _Doubt:
         """What a former owner left: it may have begun an attempt, and nobody wrote how that ended."""
         idle = self._bridge.idle_seconds()
-        return _Doubt(lost or "the worker that made the last attempt is gone", idle)
+        return _Doubt(self._lost or "the worker that made the last attempt is gone", idle)
 
     async def _may_call_again(self, doubt: _Doubt) -> bool:
         """Do what the declaration says about an unknown end; False when that settled the effect or put it in doubt."""
@@ -160,6 +161,9 @@ class EffectRun:
             match answer:
                 case Applied(value):
                     self._post_completed(value, "probe")
+                    return False
+                case NotApplied() if self._lost:
+                    self._post_in_doubt(f"{doubt.why}; the probe finds nothing of it")
                     return False
                 case NotApplied():
                     return await self._count_failure(doubt)

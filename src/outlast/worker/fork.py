@@ -3,15 +3,16 @@
 | of an effect, the origin | `refuse` | `same_key` | `new_key` |
 | --- | --- | --- | --- |
 | knows the outcome | that outcome | that outcome | that outcome |
-| intended it, and does not know the end | refused | goes on under the intent's key, as after a lost attempt | refused |
+| intended it, and does not know the end | refused | goes on under the intent's key | refused |
 | did not come to it | refused | made, with the key that the origin would have used | made, with a new key |
 
-While the origin is open it may make an attempt of its own at any moment. Only an idempotent effect bears that.
+Going on means: an idempotent effect is asked for again; of one with a probe what the probe finds is recorded; all else is in doubt.
+For nobody can say when the origin makes its last attempt. It may be open; and a run that was ended from outside has workers that learn
+of that late.
 """
 
 from __future__ import annotations
 
-from outlast.effects.intent import Repeat
 from outlast.errors import ApprovalMismatchError, ForkedEffectError
 from outlast.journal.entry import EffectCompleted, EffectFailed, Forked, KnownEffect, Started
 from outlast.replay.command import IntendEffect
@@ -30,7 +31,7 @@ def known_outcome(known: KnownEffect, command: IntendEffect) -> EffectCompleted 
 
 
 def why_not(
-    started: Started, forked: Forked | None, known: KnownEffect | None, name: str, repeat: Repeat
+    started: Started, forked: Forked | None, known: KnownEffect | None, name: str
 ) -> ForkedEffectError | None:
     """Return why an effect whose outcome is not known is not made; None when it may be.
 
@@ -40,7 +41,7 @@ def why_not(
     if not started.effects:
         return None
     if known is not None:
-        return _why_not_again(started, known, name, repeat)
+        return None if started.effects == "same_key" else _unknown(known, name)
     if started.effects == "new_key" or (started.effects == "same_key" and started.keys):
         return None
     origin = forked.origin.run_id if forked is not None else ""
@@ -53,25 +54,14 @@ def why_not(
     )
 
 
-def _why_not_again(
-    started: Started, known: KnownEffect, name: str, repeat: Repeat
-) -> ForkedEffectError | None:
+def _unknown(known: KnownEffect, name: str) -> ForkedEffectError:
     where = f"{known.operation} of run {known.run_id}"
-    if started.effects != "same_key":
-        return ForkedEffectError(
-            f"{name} was intended as {where}, and nobody knows what became of it; it is not made again",
-            origin=known.run_id,
-            hint=f"find out, and say so there if that run is open: `outlast runs resolve {known.run_id} --operation "
-            f"{known.operation}`; then fork again. effects='same_key' goes on as after a lost attempt",
-        )
-    if known.is_open and repeat is not Repeat.IDEMPOTENT:
-        return ForkedEffectError(
-            f"{name} was intended as {where}, which has not ended and may make it at any moment",
-            origin=known.run_id,
-            hint="end that run first (`outlast runs cancel` or `terminate`), then fork again; only effects that are declared "
-            "idempotent can be asked for by both",
-        )
-    return None
+    return ForkedEffectError(
+        f"{name} was intended as {where}, and nobody knows what became of it; it is not made again",
+        origin=known.run_id,
+        hint=f"find out, and say so there if that run is open: `outlast runs resolve {known.run_id} --operation {known.operation}`; "
+        "then fork again. Or go on with effects='same_key', and say so in the fork where it asks",
+    )
 
 
 def inherited_no_approval(forked: Forked) -> ApprovalMismatchError:

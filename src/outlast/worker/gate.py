@@ -11,7 +11,6 @@ from typing import TypeAlias
 from msgspec import Raw
 from msgspec.structs import replace
 
-from outlast.effects.intent import Repeat
 from outlast.effects.key import idempotency_key
 from outlast.effects.known import KnownEffects
 from outlast.errors import (
@@ -77,16 +76,12 @@ class Gate:
         """Take in the next entry of the run's journal."""
         self._known.note(entry)
 
-    def ask(self, command: IntendEffect, epoch: int, repeat: Repeat) -> Answer:
-        """Return the intent to record, with its key and the cover that it spends; or what is recorded instead.
-
-        Args:
-            repeat: What the effect declares.
-        """
+    def ask(self, command: IntendEffect, epoch: int) -> Answer:
+        """Return the intent to record, with its key and the cover that it spends; or what is recorded instead."""
         known = self._known.find(command.name, command.action_sha256, command.number)
         if known is not None and known.outcome != "unknown":
             return Settled(_intent(command, epoch, known.key), known_outcome(known, command))
-        refusal = why_not(self._started, self._known.forked, known, command.name, repeat)
+        refusal = why_not(self._started, self._known.forked, known, command.name)
         if refusal is not None:
             return self._refuse(refusal, command)
         intent = _intent(command, epoch, known.key if known else self._key(command))

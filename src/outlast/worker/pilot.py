@@ -549,7 +549,7 @@ class Pilot:
             self.post(refused)
             return
         guard = command.operation
-        match self._gate.ask(command, self._head.epoch, effect.repeat):
+        match self._gate.ask(command, self._head.epoch):
             case Leave(intent, spend):
                 self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend))
             case Settled(intent, outcome):
