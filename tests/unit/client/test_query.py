@@ -27,6 +27,7 @@ from outlast.replay.eviction import count_pinned
 from outlast.store.change import RunKey, StartRun, Status
 from outlast.store.memory import MemoryStore
 from outlast.testing import Faults, FaultyStore, SeededRandom, Simulation
+from outlast.workflows import registry
 from outlast.workflows.definition import Workflow
 from outlast.workflows.registry import Registry
 
@@ -146,8 +147,11 @@ async def refusal(asking: Awaitable[Any]) -> QueryError:
 # Who can be asked
 
 
-def test_no_worker_is_needed_and_nothing_is_written(tmp_path: Path) -> None:
+def test_no_worker_is_needed_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With nothing but the code and the file, which is the same to the byte afterwards."""
+    monkeypatch.setattr(registry, "_declared", CODE)
     file = tmp_path / "s.db"
 
     async def begin() -> None:
@@ -523,8 +527,10 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_read() -> None:
         wrong: Any = "five"
         with pytest.raises(outlast.EncodeError, match="query 'doubled'"):
             await handle.query(doubled, wrong)
-        with pytest.raises(DefinitionError, match="timeout="):
-            await handle.query(seen, timeout=timedelta(0))
+        seconds: Any = 1.5
+        for timeout in (timedelta(0), seconds):
+            with pytest.raises(DefinitionError, match="timeout="):
+                await handle.query(seen, timeout=timeout)
 
     simulated(scenario)
 
