@@ -39,6 +39,9 @@ slow = outlast.Query("slow", float, int)
 place = outlast.Query("place", None, tuple[int, int])
 go = outlast.Signal("go", int)
 
+LONG = timedelta(seconds=60)
+"""On the real clock of a busy machine."""
+
 left: Counter[str] = Counter()
 """How often the code of a run was brought to an end in memory."""
 
@@ -167,8 +170,9 @@ def test_no_worker_is_needed_and_nothing_is_written(
             assert not any(one.live for one in await store.workers())
             before = content()
             handle = client.handle("r")
-            answers = [await handle.query(seen), await handle.query(doubled, 20)]
-            error = await refusal(handle.query("no such query"))
+            answers = [await handle.query(seen, timeout=LONG)]
+            answers.append(await handle.query(doubled, 20, timeout=LONG))
+            error = await refusal(handle.query("no such query", timeout=LONG))
             assert content() == before
             return answers, error.reason, store.commits
 
@@ -512,7 +516,7 @@ def test_a_damaged_journal_has_no_answer(seq: int, body: bytes) -> None:
     entries[seq] = replace(entries[seq], body=body, kind="taken" if seq == 0 else entries[seq].kind)
 
     async def test(client: Client, _: Noting) -> QueryError:
-        error = await refusal(client.handle("r").query(seen))
+        error = await refusal(client.handle("r").query(seen, timeout=LONG))
         assert len(client.replicas) == 0
         return error
 
@@ -573,7 +577,7 @@ def test_a_replay_that_takes_too_long_goes_on_where_it_stopped() -> None:
         assert came == sorted(came)
         assert all(after + 1 + count == 3002 for after, count in store.reads)
         assert [after for after, _ in store.reads] == sorted(after for after, _ in store.reads)
-        assert await handle.query(seen) == list(range(3000))
+        assert await handle.query(seen, timeout=LONG) == list(range(3000))
         assert store.reads[-1] == (3001, 0)
 
     in_memory(rows(3000), test)
@@ -584,7 +588,7 @@ def test_a_handler_that_takes_too_long_is_told_as_late() -> None:
 
     async def test(client: Client, _: Noting) -> QueryError:
         handle = client.handle("r")
-        assert await handle.query(slow, 0.0) == 1
+        assert await handle.query(slow, 0.0, timeout=LONG) == 1
         return await refusal(handle.query(slow, 0.05, timeout=timedelta(milliseconds=20)))
 
     error = in_memory(rows(1), test)
@@ -604,6 +608,6 @@ def test_a_caller_who_gives_up_leaves_a_replica_that_can_be_used() -> None:
             asking.cancel()
             await asyncio.wait([asking])
             assert asking.cancelled()
-        return await handle.query(seen)
+        return await handle.query(seen, timeout=LONG)
 
     assert in_memory(rows(1500), test) == list(range(1500))
