@@ -326,6 +326,32 @@ def test_those_asked_longest_ago_leave_memory_by_being_evicted() -> None:
     simulated(scenario)
 
 
+def test_a_client_that_is_closed_takes_its_runs_out_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a worker beside it or without; no coroutine is left to the garbage collector."""
+    monkeypatch.setattr(registry, "_declared", CODE)
+    url, idle = f"sqlite:///{tmp_path / 's.db'}", timedelta(milliseconds=1)
+    pinned = count_pinned()
+
+    async def main() -> None:
+        async with outlast.open(url, idle=idle) as app:
+            handle = await app.start(asked(0), id="r")
+            while (await handle.status()).status is not Status.WAITING:
+                await asyncio.sleep(0.01)
+            left.clear()
+            assert await handle.query(seen, timeout=LONG) == []
+            assert left["r"] == 0
+        assert left["r"] == 1
+        async with outlast.connect(url) as client:
+            assert await client.handle("r").query(seen, timeout=LONG) == []
+            assert left["r"] == 1
+        assert left["r"] == 2
+
+    asyncio.run(main())
+    assert count_pinned() == pinned
+
+
 def test_a_replica_in_use_leaves_when_it_is_not_used_any_more() -> None:
     """Closing does not take the machine away from under a query; and the next one begins anew."""
 
