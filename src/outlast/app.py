@@ -250,8 +250,10 @@ class Connection(Client):
 
     async def __aexit__(self, *error: object) -> None:
         """Close the store."""
-        await self.replicas.close()
-        await self.store.close()
+        try:
+            await self.replicas.close()
+        finally:
+            await self.store.close()
 
 
 class App(Client):
@@ -308,8 +310,10 @@ class App(Client):
             await self.worker.stop()
         finally:
             self.worker.leave()
-            await self.replicas.close()
-            await self.store.close()
+            try:
+                await self.replicas.close()
+            finally:
+                await self.store.close()
 
     async def _start_worker(self, store: Store, registry: Registry) -> None:
         threads = SystemThreads()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from outlast.client.port import Port
 from outlast.client.replica import Replica
@@ -39,7 +40,8 @@ async def ask(port: Port, run: RunKey, name: str, value: bytes, budget: timedelt
         RunNotFoundError: There is no such run.
         DefinitionError: The budget is none.
     """
-    seconds = budget.total_seconds()
+    given: Any = budget
+    seconds = given.total_seconds() if isinstance(given, timedelta) else 0.0
     if seconds <= 0:
         raise DefinitionError(
             f"timeout={budget!r} is no time in which a query could be answered",
@@ -81,35 +83,40 @@ class _Asking:
     # What is asked
 
     async def answer(self) -> bytes:
-        """Read, replay and ask, until the run has begun."""
+        """Read, replay and ask; again and again, as long as the run has not begun."""
+        answer = await self._answer()
+        if answer is not None:
+            return answer
         woken, poll = asyncio.Event(), _FIRST_POLL_SECONDS
         unsubscribe = self._port.store.subscribe(woken.set)
         try:
-            while True:
-                woken.clear()
-                self._spent = "the store did not answer"
-                self._head = head = await self._port.head(self._run)
-                try:
-                    return await self._answer(head)
-                except QueryError as error:
-                    if error.reason != "not_begun" or head.status.closed:
-                        raise
-                    self.not_begun = error
+            while (answer := await self._answer()) is None:
                 try:
                     async with asyncio.timeout(poll):
                         await woken.wait()
                 except TimeoutError:
                     poll = min(poll * 2, _LONGEST_POLL_SECONDS)
+                woken.clear()
+            return answer
         finally:
             unsubscribe()
 
-    async def _answer(self, head: RunHead) -> bytes:
+    async def _answer(self) -> bytes | None:
+        """Return the answer from where the run stands now; None when it has not begun, and still may."""
+        self._spent = "the store did not answer"
+        self._head = head = await self._port.head(self._run)
         program = self._program(head.workflow)
         use = self._port.replicas.use
         try:
-            return await use(self._run, head.generation, program, self._ask)
-        except _StaleError:
-            return await use(self._run, head.generation, program, self._ask)
+            try:
+                return await use(self._run, head.generation, program, self._ask)
+            except _StaleError:
+                return await use(self._run, head.generation, program, self._ask, afresh=True)
+        except QueryError as error:
+            if error.reason != "not_begun" or head.status.closed:
+                raise
+            self.not_begun = error
+            return None
 
     async def _ask(self, replica: Replica) -> bytes:
         self._replica = replica

@@ -119,11 +119,19 @@ class Replicas:
         generation: int,
         program: Program,
         work: Callable[[Replica], Awaitable[T]],
+        *,
+        afresh: bool = False,
     ) -> T:
         """Do something with the replica of a run, which is made when there is none; nobody else uses it meanwhile.
 
         It is dropped when `work` drops it; when another generation or other code is asked for; or when room is needed.
+
+        Args:
+            afresh: Make a new one, whatever there is.
         """
+        kept = self._kept.get(run)
+        if afresh and kept is not None:
+            self.drop(kept)
         while True:
             replica = self._obtain(run, generation, program)
             async with replica.lock:

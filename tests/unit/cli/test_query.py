@@ -84,7 +84,7 @@ def cli(folder: Path, *words: str) -> Result:
 @pytest.mark.parametrize("module", ["teller.py", "teller"])
 def test_the_answer_is_one_json_document(folder: Path, module: str) -> None:
     """The module is named as a file or as a module; no terminal obeys anything in what is printed."""
-    done = query(folder, "r", "told", "2", "-m", module)
+    done = query(folder, "r", "told", "2", "-m", module, "--timeout", "30s")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == ["one", "two \x1b[31m"]
     assert "\x1b" not in done.stdout
@@ -92,7 +92,7 @@ def test_the_answer_is_one_json_document(folder: Path, module: str) -> None:
 
 def test_code_that_does_not_fit_ends_in_an_error(folder: Path) -> None:
     """It says which query, what differs, and what to do."""
-    done = query(folder, "r", "told", "2", "-m", "later/teller.py")
+    done = query(folder, "r", "told", "2", "-m", "later/teller.py", "--timeout", "30s")
     assert (done.returncode, done.stdout) == (1, "")
     assert "query 'told' was not answered: the code here is not the code of the run" in done.stderr
     assert "publish stage at r:1" in done.stderr

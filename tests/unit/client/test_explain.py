@@ -19,6 +19,7 @@ from outlast.cli.session import Session
 from outlast.client import Alarm, RunDetail, RunStatus, Status
 from outlast.client.explain import REMEDIES, explain
 from outlast.effects.standing import Standing
+from outlast.workflows import registry
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 COMMAND = Session().command
@@ -184,6 +185,7 @@ def test_a_handle_explains_as_data_and_as_the_lines_that_the_command_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Approval and retry with since and until; as text, what `outlast runs explain` prints for this store and tenant."""
+    monkeypatch.setattr(registry, "_declared", [])
 
     @outlast.step(retry=outlast.RetryPolicy(initial_interval=timedelta(hours=1)))
     async def explained_step() -> int:

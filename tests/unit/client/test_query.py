@@ -27,6 +27,7 @@ from outlast.replay.eviction import count_pinned
 from outlast.store.change import RunKey, StartRun, Status
 from outlast.store.memory import MemoryStore
 from outlast.testing import Faults, FaultyStore, SeededRandom, Simulation
+from outlast.workflows import registry
 from outlast.workflows.definition import Workflow
 from outlast.workflows.registry import Registry
 
@@ -37,6 +38,9 @@ acts = outlast.Query("acts", None, int)
 slow = outlast.Query("slow", float, int)
 place = outlast.Query("place", None, tuple[int, int])
 go = outlast.Signal("go", int)
+
+LONG = timedelta(seconds=60)
+"""On the real clock of a busy machine."""
 
 left: Counter[str] = Counter()
 """How often the code of a run was brought to an end in memory."""
@@ -146,8 +150,11 @@ async def refusal(asking: Awaitable[Any]) -> QueryError:
 # Who can be asked
 
 
-def test_no_worker_is_needed_and_nothing_is_written(tmp_path: Path) -> None:
+def test_no_worker_is_needed_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With nothing but the code and the file, which is the same to the byte afterwards."""
+    monkeypatch.setattr(registry, "_declared", CODE)
     file = tmp_path / "s.db"
 
     async def begin() -> None:
@@ -163,8 +170,9 @@ def test_no_worker_is_needed_and_nothing_is_written(tmp_path: Path) -> None:
             assert not any(one.live for one in await store.workers())
             before = content()
             handle = client.handle("r")
-            answers = [await handle.query(seen), await handle.query(doubled, 20)]
-            error = await refusal(handle.query("no such query"))
+            answers = [await handle.query(seen, timeout=LONG)]
+            answers.append(await handle.query(doubled, 20, timeout=LONG))
+            error = await refusal(handle.query("no such query", timeout=LONG))
             assert content() == before
             return answers, error.reason, store.commits
 
@@ -316,6 +324,32 @@ def test_those_asked_longest_ago_leave_memory_by_being_evicted() -> None:
         assert count_pinned() == pinned
 
     simulated(scenario)
+
+
+def test_a_client_that_is_closed_takes_its_runs_out_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a worker beside it or without; no coroutine is left to the garbage collector."""
+    monkeypatch.setattr(registry, "_declared", CODE)
+    url, idle = f"sqlite:///{tmp_path / 's.db'}", timedelta(milliseconds=1)
+    pinned = count_pinned()
+
+    async def main() -> None:
+        async with outlast.open(url, idle=idle) as app:
+            handle = await app.start(asked(0), id="r")
+            while (await handle.status()).status is not Status.WAITING:
+                await asyncio.sleep(0.01)
+            left.clear()
+            assert await handle.query(seen, timeout=LONG) == []
+            assert left["r"] == 0
+        assert left["r"] == 1
+        async with outlast.connect(url) as client:
+            assert await client.handle("r").query(seen, timeout=LONG) == []
+            assert left["r"] == 1
+        assert left["r"] == 2
+
+    asyncio.run(main())
+    assert count_pinned() == pinned
 
 
 def test_a_replica_in_use_leaves_when_it_is_not_used_any_more() -> None:
@@ -508,7 +542,7 @@ def test_a_damaged_journal_has_no_answer(seq: int, body: bytes) -> None:
     entries[seq] = replace(entries[seq], body=body, kind="taken" if seq == 0 else entries[seq].kind)
 
     async def test(client: Client, _: Noting) -> QueryError:
-        error = await refusal(client.handle("r").query(seen))
+        error = await refusal(client.handle("r").query(seen, timeout=LONG))
         assert len(client.replicas) == 0
         return error
 
@@ -523,8 +557,10 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_read() -> None:
         wrong: Any = "five"
         with pytest.raises(outlast.EncodeError, match="query 'doubled'"):
             await handle.query(doubled, wrong)
-        with pytest.raises(DefinitionError, match="timeout="):
-            await handle.query(seen, timeout=timedelta(0))
+        seconds: Any = 1.5
+        for timeout in (timedelta(0), seconds):
+            with pytest.raises(DefinitionError, match="timeout="):
+                await handle.query(seen, timeout=timeout)
 
     simulated(scenario)
 
@@ -567,7 +603,7 @@ def test_a_replay_that_takes_too_long_goes_on_where_it_stopped() -> None:
         assert came == sorted(came)
         assert all(after + 1 + count == 3002 for after, count in store.reads)
         assert [after for after, _ in store.reads] == sorted(after for after, _ in store.reads)
-        assert await handle.query(seen) == list(range(3000))
+        assert await handle.query(seen, timeout=LONG) == list(range(3000))
         assert store.reads[-1] == (3001, 0)
 
     in_memory(rows(3000), test)
@@ -578,7 +614,7 @@ def test_a_handler_that_takes_too_long_is_told_as_late() -> None:
 
     async def test(client: Client, _: Noting) -> QueryError:
         handle = client.handle("r")
-        assert await handle.query(slow, 0.0) == 1
+        assert await handle.query(slow, 0.0, timeout=LONG) == 1
         return await refusal(handle.query(slow, 0.05, timeout=timedelta(milliseconds=20)))
 
     error = in_memory(rows(1), test)
@@ -598,6 +634,6 @@ def test_a_caller_who_gives_up_leaves_a_replica_that_can_be_used() -> None:
             asking.cancel()
             await asyncio.wait([asking])
             assert asking.cancelled()
-        return await handle.query(seen)
+        return await handle.query(seen, timeout=LONG)
 
     assert in_memory(rows(1500), test) == list(range(1500))

@@ -17,6 +17,7 @@ from outlast.journal.entry import Published, StepCompleted, from_row
 from outlast.store.change import RunKey, Status
 from outlast.testing import Faults, Simulation
 from outlast.worker.worker import WorkerOptions
+from outlast.workflows import registry
 
 go = outlast.Signal("go", str)
 RUN = RunKey("default", "r")
@@ -236,14 +237,18 @@ def test_a_value_that_is_too_large_is_an_error_where_it_is_published() -> None:
     assert Simulation(CODE).run(scenario)[1] == "on"
 
 
-def test_reading_costs_one_look_and_needs_no_code(tmp_path: Path) -> None:
+def test_reading_costs_one_look_and_needs_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a file, from a client that knows nothing of the workflow, also when the run has ended."""
+    monkeypatch.setattr(registry, "_declared", CODE)
     url = f"sqlite:///{tmp_path / 's.db'}"
 
     async def main() -> Any:
         async with outlast.open(url, workflows=[ends_published]) as app:
             await app.run(ends_published("returns"), id="r")
         async with outlast.connect(url) as client:
+            monkeypatch.setattr(registry, "_declared", [])
             value = await client.handle("r").published("state")
             assert len(client.replicas) == 0
             return value
