@@ -42,6 +42,8 @@ from outlast.testing.conformance.bench import asking, letter, row, starting
 RUNS = [RunKey("default", "a"), RunKey("default", "b"), RunKey("tenant", "a")]
 WORKERS = [WorkerId("w1"), WorkerId("w2")]
 MESSAGES = ["m1", "m2", "m3"]
+KINDS = [MessageKind.SIGNAL, MessageKind.CANCEL]
+REASONS = ["r", "history"]
 STATUSES = [
     Status.READY,
     Status.RUNNING,
@@ -56,8 +58,9 @@ workers = st.sampled_from(WORKERS)
 messages = st.sampled_from(MESSAGES)
 seconds = st.sampled_from([1, 5, 14, 15, 3600])
 updates = st.builds(
-    lambda status, release, ignore, seen, unfit, wake: (status, release, ignore, seen, unfit, wake),
+    lambda *parts: parts,
     st.sampled_from(STATUSES),
+    st.sampled_from(REASONS),
     st.booleans(),
     st.booleans(),
     st.none() | st.integers(0, 3),
@@ -109,26 +112,28 @@ class TwoStores(RuleBasedStateMachine):
                 self.rows[change.run, change.generation] = list(change.entries)
             case RunChange() if before.version == change.version:
                 self.rows[change.run, before.generation] += change.entries
-                self.consumed[change.run, before.generation] += change.consumed
+                self.consumed[change.run, before.incarnation] += change.consumed
+                if change.next:
+                    self.rows[change.run, before.generation + 1] = list(change.next)
             case PutMessage() | Decide():
-                generation = 1 if before is None else before.generation
-                self.accepted[change.run, generation].add(change.message.message_id)
+                incarnation = 1 if before is None else before.incarnation
+                self.accepted[change.run, incarnation].add(change.message.message_id)
 
     def join(self, worker, build):
         """Register a worker with both."""
         registration = WorkerRow(worker, "host", 1, build, ("fix",), timedelta(seconds=15))
         self.both(lambda store: store.register(registration))
 
-    @rule(run=runs, generation=st.integers(1, 3), worker=st.none() | workers)
+    @rule(run=runs, generation=st.integers(1, 4), worker=st.none() | workers)
     def start(self, run, generation, worker):
         """Start a run or a generation."""
         change = starting(run.run_id, tenant=run.tenant, generation=generation, worker=worker)
         self.commit(change)
 
-    @rule(run=runs, message=messages, early=st.booleans())
-    def send(self, run, message, early):
+    @rule(run=runs, message=messages, kind=st.sampled_from(KINDS), early=st.booleans())
+    def send(self, run, message, kind, early):
         """Send a message, perhaps before the run, perhaps again."""
-        self.commit(PutMessage(run, letter(message), early=early))
+        self.commit(PutMessage(run, replace(letter(message), kind=kind), early=early))
 
     @rule(run=runs)
     def terminate(self, run):
@@ -141,7 +146,7 @@ class TwoStores(RuleBasedStateMachine):
         update=st.none() | updates,
         consumed=st.lists(messages, max_size=2),
         stale=st.sampled_from([0, 0, 0, 1]),
-        extra=st.integers(0, 7),
+        extra=st.integers(0, 9),
     )
     def advance_run(self, run, entries, update, consumed, stale, extra):
         """Write as the owner, sometimes with something that does not hold."""
@@ -150,9 +155,9 @@ class TwoStores(RuleBasedStateMachine):
             return
         fields = {}
         if update is not None:
-            status, release, ignore, seen, unfit, wake = update
+            status, reason, release, ignore, seen, unfit, wake = update
             wake_at = None if wake is None else self.clock.now() + timedelta(seconds=wake)
-            fields["head"] = HeadUpdate(status, "r", wake_at, release, ignore, seen, unfit, b"n")
+            fields["head"] = HeadUpdate(status, reason, wake_at, release, ignore, seen, unfit, b"n")
         if extra == 1:
             fields["operations"] = (
                 OperationPut("r:1", "step", "n", 1, self.clock.now()),
@@ -168,6 +173,10 @@ class TwoStores(RuleBasedStateMachine):
             fields["spends"] = (GrantSpend("a1", 0, f"r:{entries}", "h1"),)
         if extra == 6:
             fields["outbox"] = (OutboxItem(head.next_seq, RUNS[0], letter()),)
+        if extra in (8, 9):
+            fields["next"] = tuple(row(place) for place in range(entries + 1))
+            if extra == 9:
+                fields["head"] = HeadUpdate(Status.READY, release=True)
         change = RunChange(
             run=run,
             worker=head.owner or WORKERS[0],
@@ -186,12 +195,14 @@ class TwoStores(RuleBasedStateMachine):
         """Send the last owned change again, as after a lost connection: it is never written twice."""
         change = self.last
         before = self.both(lambda store: store.journal(change.run))
+        listed = self.both(lambda store: store.generations(change.run))
         head = self.both(lambda store: store.head(change.run))
         (verdict,) = self.both(lambda store: store.commit([change]))
         if isinstance(verdict, Applied) and head.version == change.version:
             self.count(change, head)
         elif isinstance(verdict, Applied):
             assert self.both(lambda store: store.journal(change.run)) == before
+            assert self.both(lambda store: store.generations(change.run)) == listed
 
     @rule(
         run=runs,
@@ -284,12 +295,17 @@ class TwoStores(RuleBasedStateMachine):
         assert image.head.next_seq == len(image.rows)
         times = [stamped.at for stamped in image.rows]
         assert times == sorted(times)
-        consumed = self.consumed[run, generation]
+        listed = self.both(lambda store: store.generations(run))
+        assert {one.generation: one.entries for one in listed} == {
+            number: len(rows) for (of, number), rows in self.rows.items() if of == run
+        }
+        incarnation = image.head.incarnation
+        consumed = self.consumed[run, incarnation]
         assert len(consumed) == len(set(consumed))
         unread = {stamped.message.message_id for stamped in image.messages}
         assert image.head.mail == bool(unread)
         assert not unread & set(consumed)
-        assert unread | set(consumed) == self.accepted[run, generation]
+        assert unread | set(consumed) == self.accepted[run, incarnation]
         if image.head.status.closed:
             assert (image.head.owner, image.head.wake_at, image.operations) == (None, None, ())
 

@@ -19,6 +19,7 @@ from outlast.store.change import (
     Decide,
     GrantSpend,
     HeadUpdate,
+    MessageKind,
     Refused,
     RunChange,
     Status,
@@ -43,6 +44,31 @@ def unfit_after(builds: tuple[str, ...], change: RunChange) -> tuple[str, ...]:
         return known
     others = tuple(build for build in known if build != head.unfit_build)
     return (*others, head.unfit_build)[-MAX_UNFIT_BUILDS:]
+
+
+HISTORY = "history"
+"""The reason of a run that is blocked because its journal has come to the limit."""
+
+LIFTING = frozenset({MessageKind.ACCEPT, MessageKind.CANCEL, MessageKind.RESOLUTION})
+"""The messages for which such a run is offered. All others wait with it: each look at a journal of that length is dear."""
+
+KNOWN_MESSAGES = 10_000
+"""So many messages of a run are known by their ids after they were consumed and the run has rolled over; older ones are not."""
+
+
+def offers(status: Status, reason: str, kind: MessageKind) -> bool:
+    """Return whether a message of that kind offers a run of that status that nobody owns."""
+    return status is not Status.BLOCKED or reason != HISTORY or kind in LIFTING
+
+
+def next_refusal(change: RunChange) -> str:
+    """Return why the roll-over that a change asks for does not hold: `next`."""
+    if not change.next:
+        return ""
+    head = change.head
+    is_given_back = head is not None and head.release and head.status is Status.READY
+    in_order = [row.seq for row in change.next] == list(range(len(change.next)))
+    return "" if is_given_back and in_order and change.next[0].name else "next"
 
 
 def due_from(head: HeadUpdate, *, calls: bool, now: datetime) -> datetime | None:

@@ -48,22 +48,34 @@ from outlast.store.change import (
 from outlast.store.condition import (
     APPROVED,
     DENIED,
+    KNOWN_MESSAGES,
     PENDING,
     WITHDRAWN,
     decision_refusal,
     due_from,
     listed_state,
+    next_refusal,
+    offers,
     settle_approvals,
     unfit_after,
 )
 from outlast.store.moment import EPOCH, Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
-from outlast.store.protocol import SUSPECT_LAPSES, Claim, ClaimedRun, LiveWorker, RunImage
+from outlast.store.protocol import (
+    SUSPECT_LAPSES,
+    Claim,
+    ClaimedRun,
+    GenerationRow,
+    LiveWorker,
+    RunImage,
+)
 
 _BOOT = "memory"
 
 
 @dataclass(slots=True)
 class _Item:
+    """An inbox item; `generation` is the one that began the incarnation that it is for."""
+
     stamped: StampedMessage
     generation: int
     consumed: bool = False
@@ -81,6 +93,8 @@ class _Run:
     operations: dict[str, OperationPut] = field(default_factory=dict[str, OperationPut])
     approvals: dict[str, ApprovalRow] = field(default_factory=dict[str, ApprovalRow])
     former_approvals: list[ApprovalRow] = field(default_factory=list[ApprovalRow])
+    forgotten: int = 0
+    """How many messages are not known any more."""
 
     def give_back(
         self, status: Status, due: datetime | None, stopped: Instant, now: datetime
@@ -200,9 +214,13 @@ class MemoryStore:
             *range(next_seq, next_seq + len(change.entries))
         ]:
             return Refused("seq")
+        if reason := next_refusal(change):
+            return Refused(reason)
+        named: set[str] = set()
         for message_id in change.consumed:
-            if not self._unread(run, message_id) or change.consumed.count(message_id) > 1:
+            if not self._unread(run, message_id) or message_id in named:
                 return Refused("message", message_id)
+            named.add(message_id)
         for item in change.outbox:
             if (change.run, item.number) in self._outbox:
                 return Refused("outbox", str(item.number))
@@ -216,7 +234,7 @@ class MemoryStore:
         head = run.head
         run.journals[head.generation].extend(StampedRow(row, at) for row in change.entries)
         for message_id in change.consumed:
-            item = self._inboxes[change.run][head.generation, message_id]
+            item = self._inboxes[change.run][head.incarnation, message_id]
             item.consumed = True
             item.stamped = replace(item.stamped, message=replace(item.stamped.message, body=b""))
         for act in change.operations:
@@ -236,8 +254,33 @@ class MemoryStore:
             changed_at=at,
         )
         run.unfit_builds = unfit_after(run.unfit_builds, change)
+        if change.next:
+            self._begin_next(run, change, at)
         if change.head is not None:
             self._write_head(run, change.head, now)
+
+    def _begin_next(self, run: _Run, change: RunChange, at: datetime) -> None:
+        self._drop_open(run)
+        run.former_approvals.extend(run.approvals.values())
+        run.approvals.clear()
+        generation = run.head.generation + 1
+        run.head = replace(
+            run.head,
+            generation=generation,
+            workflow=change.next[0].name,
+            next_seq=len(change.next),
+        )
+        run.journals[generation] = [StampedRow(row, at) for row in change.next]
+        self._forget_old(run, self._inboxes.get(change.run, {}))
+
+    def _forget_old(self, run: _Run, inbox: dict[tuple[int, str], _Item]) -> None:
+        if len(inbox) <= KNOWN_MESSAGES:
+            return
+        last = len(inbox) + run.forgotten
+        for name, item in list(inbox.items()):
+            if item.consumed and item.stamped.number <= last - KNOWN_MESSAGES:
+                del inbox[name]
+                run.forgotten += 1
 
     def _write_head(self, run: _Run, update: HeadUpdate, now: datetime) -> None:
         run.head = replace(
@@ -250,7 +293,12 @@ class MemoryStore:
         if update.status.closed:
             self._end(run, update.status)
         elif update.release:
-            last = max((item.stamped.number for item in self._unconsumed(run)), default=0)
+            unread = [
+                item.stamped
+                for item in self._unconsumed(run)
+                if offers(update.status, update.reason, item.stamped.message.kind)
+            ]
+            last = max((stamped.number for stamped in unread), default=0)
             seen = (
                 (last if update.mail_seen is None else update.mail_seen)
                 if update.ignore_mail
@@ -263,6 +311,10 @@ class MemoryStore:
 
     def _end(self, run: _Run, status: Status) -> None:
         run.give_back(status, None, self._lease.instant(), self._clock.now())
+        self._drop_open(run)
+
+    def _drop_open(self, run: _Run) -> None:
+        """Drop what only an open generation has: its open operations, and its pending approvals."""
         run.operations.clear()
         for approval_id, row in run.approvals.items():
             if row.state == PENDING:
@@ -299,6 +351,7 @@ class MemoryStore:
             lapses=0,
             created_at=at,
             changed_at=at,
+            incarnation=change.generation,
         )
         if run is None:
             run = self._runs[change.run] = _Run(head, None)
@@ -325,12 +378,15 @@ class MemoryStore:
     def _deliver(self, key: RunKey, message: Message, now: datetime) -> None:
         run = self._runs.get(key)
         inbox = self._inboxes.setdefault(key, {})
-        stamped = StampedMessage(message, now, len(inbox) + 1)
+        forgotten = 0 if run is None else run.forgotten
+        stamped = StampedMessage(message, now, len(inbox) + forgotten + 1)
         generation = _receiving(run)
         inbox[generation, message.message_id] = _Item(stamped, generation)
         if run is None:
             return
         run.head = replace(run.head, mail=True)
+        if not offers(run.head.status, run.head.reason, message.kind):
+            return
         run.calls, run.due_set_at = True, now
         if run.head.owner is None and run.head.status is not Status.PAUSED:
             run.due = now if run.due is None else min(run.due, now)
@@ -513,6 +569,19 @@ class MemoryStore:
                 found.journals.get(found.head.generation if generation is None else generation, ())
             )
 
+    async def generations(self, run: RunKey, *, limit: int = 100) -> tuple[GenerationRow, ...]:
+        """Return the run's generations, newest first."""
+        with self._lock:
+            self._check_open()
+            found = self._runs.get(run)
+            journals = {} if found is None else found.journals
+            newest = sorted(journals, reverse=True)[:limit]
+            last = [(generation, journals[generation][-1]) for generation in newest]
+            return tuple(
+                GenerationRow(generation, one.row.seq + 1, one.row.kind, one.at)
+                for generation, one in last
+            )
+
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None
     ) -> list[ApprovalRow]:
@@ -611,11 +680,11 @@ class MemoryStore:
         return [
             item
             for item in inbox.values()
-            if not item.consumed and item.generation == run.head.generation
+            if not item.consumed and item.generation == run.head.incarnation
         ]
 
     def _unread(self, run: _Run, message_id: str) -> bool:
-        item = self._inboxes.get(run.head.run, {}).get((run.head.generation, message_id))
+        item = self._inboxes.get(run.head.run, {}).get((run.head.incarnation, message_id))
         return item is not None and not item.consumed
 
     def _known(self, key: RunKey, run: _Run | None, message: Message) -> _Item | None:
@@ -633,8 +702,8 @@ def _offered(run: _Run, build: str) -> bool:
 
 
 def _receiving(run: _Run | None) -> int:
-    """Return the generation that a message is for; one that comes before its run waits for the first."""
-    return 1 if run is None else run.head.generation
+    """Return the incarnation that a message is for; one that comes before its run waits for the first."""
+    return 1 if run is None else run.head.incarnation
 
 
 def place_of(change: Change) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
-from outlast.store.protocol import Claim, LiveWorker, RunImage, Store
+from outlast.store.protocol import Claim, GenerationRow, LiveWorker, RunImage, Store
 from outlast.testing.loop import halt_if_stopped
 
 T = TypeVar("T")
@@ -202,6 +202,10 @@ class FaultyStore:
     ) -> tuple[StampedRow, ...]:
         """Return a journal."""
         return await self._ask("journal", lambda: self._inner.journal(run, generation=generation))
+
+    async def generations(self, run: RunKey, *, limit: int = 100) -> tuple[GenerationRow, ...]:
+        """Return a run's generations."""
+        return await self._ask("generations", lambda: self._inner.generations(run, limit=limit))
 
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None

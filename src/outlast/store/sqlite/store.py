@@ -33,7 +33,7 @@ from outlast.store.change import (
     WorkerRow,
 )
 from outlast.store.moment import Instant, LeaseClock
-from outlast.store.protocol import Claim, LiveWorker, RunImage
+from outlast.store.protocol import Claim, GenerationRow, LiveWorker, RunImage
 from outlast.store.sqlite import lease, read
 from outlast.store.sqlite.checkpoint import Checkpointer
 from outlast.store.sqlite.connection import (
@@ -215,6 +215,10 @@ class SQLiteStore:
     ) -> tuple[StampedRow, ...]:
         """Return the rows of one generation, by default the current one."""
         return await self._read(lambda database: read.journal(database, run, generation))
+
+    async def generations(self, run: RunKey, *, limit: int = 100) -> tuple[GenerationRow, ...]:
+        """Return the run's generations, newest first."""
+        return await self._read(lambda database: read.generations(database, run, limit))
 
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None

@@ -21,11 +21,11 @@ from outlast.store.change import (
     Terminate,
     Verdict,
 )
-from outlast.store.condition import APPROVED, DENIED, decision_refusal
+from outlast.store.condition import APPROVED, DENIED, HISTORY, LIFTING, decision_refusal
 from outlast.store.moment import from_micros
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.owned import end_run, find_approval, put_approval
-from outlast.store.sqlite.row import HEAD, head_of
+from outlast.store.sqlite.row import HEAD, INCARNATION, head_of
 from outlast.store.sqlite.scope import Writing
 
 _HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
@@ -36,7 +36,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD_ENTRY = f"INSERT INTO entry (tenant, run_id, generation, seq, turn, kind, operation, name, at, body) VALUES ({'?, ' * 9}?)"
 _STOPPED = "SELECT stopped_boot, stopped FROM run WHERE tenant = ? AND run_id = ?"
-_STANDING = "SELECT generation, open, changed_at FROM run WHERE tenant = ? AND run_id = ?"
+_STANDING = (
+    f"SELECT generation, open, changed_at, {INCARNATION} FROM run WHERE tenant = ? AND run_id = ?"
+)
 _HAS_UNREAD = """
 SELECT EXISTS (SELECT 1 FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0)
 """
@@ -50,9 +52,10 @@ INSERT INTO message (tenant, run_id, number, message_id, generation, kind, name,
 VALUES (?1, ?2, (SELECT ifnull(max(number), 0) + 1 FROM message WHERE tenant = ?1 AND run_id = ?2),
     ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 """
-_OFFER = """
-UPDATE run SET mail = 1, calls = 1, due_set_at = ?1,
-    due = CASE WHEN owner IS NULL AND status <> 'paused' THEN min(ifnull(due, ?1), ?1) END
+_IS_OFFERED = f"(?4 OR status <> 'blocked' OR reason <> '{HISTORY}')"
+_OFFER = f"""
+UPDATE run SET mail = 1, calls = calls OR {_IS_OFFERED}, due_set_at = ?1,
+    due = CASE WHEN owner IS NULL AND status <> 'paused' AND {_IS_OFFERED} THEN min(ifnull(due, ?1), ?1) ELSE due END
 WHERE tenant = ?2 AND run_id = ?3
 """
 _TERMINATE = """
@@ -130,22 +133,22 @@ def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, stopped
 
 def _put_message(writing: Writing, change: PutMessage) -> Verdict:
     row = _standing(writing, change.run)
-    generation = _FIRST_GENERATION if row is None else row[0]
-    known = _known_at(writing, change.run, generation, change.message)
+    inbox = _FIRST_GENERATION if row is None else row[3]
+    known = _known_at(writing, change.run, inbox, change.message)
     if known is not None:
         return known
     if row is None and not change.early:
         return Refused("not_found")
     if row is not None and not row[1]:
         return Refused("closed")
-    _deliver(writing, change.run, change.message, generation)
+    _deliver(writing, change.run, change.message, inbox)
     return Applied(writing.now)
 
 
 def _decide(writing: Writing, change: Decide) -> Verdict:
     standing = _standing(writing, change.run)
-    generation = _FIRST_GENERATION if standing is None else standing[0]
-    known = _known_at(writing, change.run, generation, change.message)
+    generation, inbox = (_FIRST_GENERATION,) * 2 if standing is None else (standing[0], standing[3])
+    known = _known_at(writing, change.run, inbox, change.message)
     if known is not None:
         return known
     key = (change.run.tenant, change.run.run_id)
@@ -157,7 +160,7 @@ def _decide(writing: Writing, change: Decide) -> Verdict:
     put_approval(
         writing, replace(row, state=state, decided_at=writing.now, by=change.by), generation
     )
-    _deliver(writing, change.run, change.message, generation)
+    _deliver(writing, change.run, change.message, inbox)
     return Applied(writing.now)
 
 
@@ -166,7 +169,7 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
     row = _standing(writing, change.run)
     if row is None:
         return Refused("not_found")
-    generation, open_, changed_at = row
+    generation, open_, changed_at, _ = row
     if not open_:
         return Refused("closed")
     at = max(writing.micros, changed_at)
@@ -188,20 +191,20 @@ def _put_control(writing: Writing, change: PutControl) -> Verdict:
 
 
 def _standing(writing: Writing, run: RunKey) -> Row | None:
-    """Return generation, whether it is open, and `changed_at` of a run."""
+    """Return generation, whether it is open, `changed_at`, and the generation that began the incarnation of a run."""
     return writing.database.row(_STANDING, (run.tenant, run.run_id))
 
 
-def _known_at(writing: Writing, run: RunKey, generation: int, message: Message) -> Applied | None:
-    key = (run.tenant, run.run_id, generation, message.message_id)
+def _known_at(writing: Writing, run: RunKey, inbox: int, message: Message) -> Applied | None:
+    key = (run.tenant, run.run_id, inbox, message.message_id)
     at = writing.database.value(_KNOWN_MESSAGE, key)
     return None if at is None else Applied(from_micros(at))
 
 
-def _deliver(writing: Writing, run: RunKey, message: Message, generation: int) -> None:
+def _deliver(writing: Writing, run: RunKey, message: Message, inbox: int) -> None:
     values = (
         message.message_id,
-        generation,
+        inbox,
         message.kind,
         message.name,
         message.sender,
@@ -209,4 +212,5 @@ def _deliver(writing: Writing, run: RunKey, message: Message, generation: int) -
         message.body,
     )
     writing.database.run(_ADD_MESSAGE, (run.tenant, run.run_id, *values))
-    writing.database.run(_OFFER, (writing.micros, run.tenant, run.run_id))
+    lifts = int(message.kind in LIFTING)
+    writing.database.run(_OFFER, (writing.micros, run.tenant, run.run_id, lifts))

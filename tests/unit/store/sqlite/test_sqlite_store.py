@@ -132,6 +132,7 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
     edit(
         path,
         "DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN due_set_at; DELETE FROM migration WHERE number > 1",
+        "ALTER TABLE run DROP COLUMN incarnation",
     )
     assert with_bench(path, go_on) == (["ready"], "parked")
 
