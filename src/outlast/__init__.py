@@ -32,9 +32,11 @@ from outlast.errors import (
 )
 from outlast.replay.context import RunInfo
 from outlast.replay.ledger import Grant
+from outlast.worker.growth import HistoryLimits
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
 from outlast.workflows.call import Call
 from outlast.workflows.decorator import effect, step, workflow
+from outlast.workflows.growth import continue_as_new, deprecate_patch, patched
 from outlast.workflows.inside import (
     approval,
     info,
@@ -65,6 +67,7 @@ __all__ = [
     "EncodeError",
     "ForbiddenInWorkflowError",
     "Grant",
+    "HistoryLimits",
     "NoWorkerWarning",
     "NonDeterminismError",
     "NotApplied",
@@ -88,11 +91,14 @@ __all__ = [
     "approval",
     "attempt",
     "connect",
+    "continue_as_new",
+    "deprecate_patch",
     "effect",
     "idempotency_key",
     "info",
     "now",
     "open",
+    "patched",
     "random",
     "receive",
     "sleep",

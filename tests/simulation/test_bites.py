@@ -26,8 +26,7 @@ from outlast.testing.simulation.scenario import (
 from outlast.testing.simulation.search import Finding, search
 from outlast.testing.simulation.shape import Act, Ask, Hear, Limit, Several, Shape
 from outlast.testing.simulation.world import Fates
-from outlast.worker import pilot
-from outlast.worker.delivery import Delivery
+from outlast.worker import delivery, pilot
 from outlast.worker.effect import EffectRun
 from outlast.worker.lease import Lease
 from outlast.worker.pilot import Pilot
@@ -246,10 +245,10 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {2},
         (
             Break(
-                Delivery,
-                "deliver",
-                "self._machine.deliver(turn[0], turn[1])",
-                "self._machine.deliver(turn[0], turn[1] + timedelta(seconds=not taking_up))",
+                delivery,
+                "each_turn",
+                "machine.deliver(turn[0], turn[1], more=more)",
+                "machine.deliver(turn[0], turn[1] + timedelta(seconds=live), more=more)",
                 {"timedelta": timedelta},
             ),
         ),

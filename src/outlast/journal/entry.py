@@ -249,12 +249,63 @@ class AlarmRaised(Struct, frozen=True, tag="alarm_raised"):
     """Something came that contradicts or follows what was recorded; kept, never acted on.
 
     Args:
-        what: A stable word: `late_outcome`, `late_decision`, `unfit_outcome`, `unfit_message`, `unreadable_message`.
+        what: A stable word: `late_outcome`, `late_decision`, `unfit_outcome`, `unfit_message`, `unfit_acceptance`,
+            `unreadable_message`.
     """
 
     operation: OperationId
     what: str
     detail: Raw
+
+
+class ContinueSuggested(Struct, frozen=True, tag="continue_suggested"):
+    """The journal is long: the workflow should go on in a new generation.
+
+    Args:
+        entries: How long it was when that was noticed.
+        size_bytes: The same in bytes of its bodies.
+    """
+
+    entries: int
+    size_bytes: int
+
+
+class Patched(Struct, frozen=True, tag="patched"):
+    """The code came to a patch, and went on as changed.
+
+    Args:
+        name: The id of the patch.
+        deprecated: It was asked by `deprecate_patch`: code that does not know it replays this all the same.
+    """
+
+    name: str
+    deprecated: bool = False
+
+
+class Accepted(Struct, frozen=True, tag="accepted"):
+    """An operator let something pass that would stop the run.
+
+    Args:
+        entry: Position of an `EffectIntended` of this journal whose arguments may differ from what the code asks.
+        history: So many entries the journal may have.
+    """
+
+    entry: int | None = None
+    history: int | None = None
+    by: str = ""
+    reason: str = ""
+
+
+class ContinuedAsNew(Struct, frozen=True, tag="continued_as_new"):
+    """This generation is over, and the run goes on in the next one.
+
+    Args:
+        name: Of the workflow that goes on.
+        arguments: JSON object of its bound arguments by parameter name.
+    """
+
+    name: str
+    arguments: Raw
 
 
 class Completed(Struct, frozen=True, tag="completed"):
@@ -293,6 +344,10 @@ Entry: TypeAlias = (
     | ApprovalExpired
     | CancelRequested
     | AlarmRaised
+    | ContinueSuggested
+    | Patched
+    | Accepted
+    | ContinuedAsNew
     | Completed
     | Failed
     | Cancelled

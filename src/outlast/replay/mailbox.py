@@ -24,6 +24,14 @@ class Mailbox:
         self._loop = loop
         self._mail: dict[str, deque[MessageReceived]] = {}
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._numbers: dict[str, deque[int]] = {}
+        self._unread: dict[int, MessageReceived] = {}
+        self._count = 0
+
+    @property
+    def unread(self) -> list[MessageReceived]:
+        """The messages that nobody took, in the order in which they came."""
+        return list(self._unread.values())
 
     @property
     def awaited(self) -> list[str]:
@@ -33,6 +41,9 @@ class Mailbox:
     def put(self, message: MessageReceived) -> None:
         """Add a message, and wake who waits longest for one of its name."""
         self._mail.setdefault(message.name, deque()).append(message)
+        self._count += 1
+        self._numbers.setdefault(message.name, deque()).append(self._count)
+        self._unread[self._count] = message
         self._wake(message.name)
 
     async def receive(self, name: str) -> MessageReceived:
@@ -43,6 +54,7 @@ class Mailbox:
             await self._wait(name)
         queue = self._mail[name]
         message = queue.popleft()
+        del self._unread[self._numbers[name].popleft()]
         if not queue:
             del self._mail[name]
         return message

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from msgspec import Raw, Struct
 
-from outlast.journal.entry import Completed, OperationId
+from outlast.journal.entry import Completed, ContinuedAsNew, OperationId
 from outlast.journal.failure import Failure
 from outlast.replay.command import Abandon, Command
 from outlast.replay.machine import Machine, Outcome
@@ -51,6 +51,7 @@ class Stand:
         conditions: How many are waited for.
         draws: How many generators each task took.
         tasks: Where each unfinished task waits, outermost frame first, as `function:line`.
+        patches: What the code was told at each patch.
     """
 
     outcome: Any
@@ -62,6 +63,7 @@ class Stand:
     conditions: int
     draws: dict[str, int]
     tasks: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    patches: dict[str, bool] = field(default_factory=dict[str, bool])
 
 
 class Difference(NamedTuple):
@@ -110,6 +112,7 @@ def stand_of(machine: Machine, commands: Mapping[OperationId, Command]) -> Stand
         conditions=len(machine._conditions),
         draws=dict(machine._draws),
         tasks={task.path: _frames(task.get_coro()) for task in machine._loop.unfinished_tasks()},
+        patches=dict(machine.patches.answers),
     )
 
 
@@ -174,6 +177,8 @@ def _outcome(outcome: Outcome | None) -> Any:
     word = type(outcome).__name__.lower()
     if isinstance(outcome, Completed):
         return {word: bytes(outcome.value).decode()}
+    if isinstance(outcome, ContinuedAsNew):
+        return {word: {"name": outcome.name, "arguments": bytes(outcome.arguments).decode()}}
     return {word: _failure(outcome.failure)}
 
 

@@ -121,7 +121,7 @@ class Golden(Struct, frozen=True):
             machine = self.machine(registry)
             try:
                 for turn, at in self.turns()[:length]:
-                    machine.deliver(turn, at)
+                    machine.deliver(turn, at, more=True)
                 self._compare(length, stand_of(machine, note_commands({}, machine)))
             finally:
                 machine.evict()
@@ -167,13 +167,15 @@ class Golden(Struct, frozen=True):
         )
 
     def machine(self, registry: Registry) -> Machine:
-        """Return a machine to which nothing was delivered yet."""
-        return Machine(
+        """Return a machine to which nothing was delivered yet, and which knows the markers of the whole journal."""
+        machine = Machine(
             registry.workflow(self.workflow),
             tenant=self.tenant,
             run_id=self.run_id,
             generation=self.generation,
         )
+        machine.foresee(from_row(_stored(row)) for row in self.rows)
+        return machine
 
     def turns(self) -> list[tuple[list[Entry], datetime]]:
         """Return the entries of each turn, and when they were committed."""
@@ -221,7 +223,8 @@ async def record(
             run=run_id,
             hint="leave it out for the present one",
         )
-    golden = Golden(FORMAT, head.workflow, run.tenant, run.run_id, number, tuple(rows), ())
+    workflow = rows[0].name or head.workflow
+    golden = Golden(FORMAT, workflow, run.tenant, run.run_id, number, tuple(rows), ())
     return await in_callback(lambda: _with_stands(golden, registry or Registry.of_everything()))
 
 
@@ -237,7 +240,8 @@ def _with_stands(golden: Golden, registry: Registry) -> Golden:
 def _stands(machine: Machine, turns: list[tuple[list[Entry], datetime]]) -> Iterator[Stand]:
     commands: Commands = {}
     for turn, at in turns:
-        machine.deliver(turn, at)
+        # Also after the last one: what is recorded may have gone on with the code that wrote it.
+        machine.deliver(turn, at, more=True)
         yield stand_of(machine, note_commands(commands, machine))
 
 

@@ -25,11 +25,14 @@ from outlast.journal.entry import (
     ApprovalExpired,
     Cancelled,
     Completed,
+    ContinuedAsNew,
+    ContinueSuggested,
     EffectCleared,
     EffectIntended,
     Entry,
     Failed,
     OperationId,
+    Patched,
     StampedRow,
     Started,
     Taken,
@@ -40,6 +43,7 @@ from outlast.replay.command import (
     AwaitDecision,
     Finish,
     IntendEffect,
+    MarkPatch,
     RequestApproval,
     RunStep,
     SettleEffect,
@@ -61,17 +65,21 @@ from outlast.store.change import (
     RunKey,
     Status,
 )
+from outlast.store.condition import HISTORY
 from outlast.store.protocol import RunImage
+from outlast.worker.accept import acceptances, after
 from outlast.worker.bridge import RunLost
 from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deck import Deck
 from outlast.worker.delivery import Delivery
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
+from outlast.worker.growth import Growth
 from outlast.worker.inbox import alarm, proposal_of
-from outlast.worker.log import log_alarm, log_end, log_parked
+from outlast.worker.log import log_alarm, log_end, log_long, log_parked
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
 from outlast.worker.request import asking, ending
+from outlast.worker.rollover import is_for_the_next, rolling_over
 from outlast.worker.step import run_step
 from outlast.worker.text import plain
 from outlast.worker.wait import Rest, Waits
@@ -135,6 +143,7 @@ class Pilot:
             stopped_ago.total_seconds() if stopped_ago else 0.0
         )
         self._machine: Machine
+        self._started: Started
         self._delivery: Delivery | None = None
         self._gate: Gate
         self._rows: dict[str, OperationPut] = {}
@@ -143,6 +152,8 @@ class Pilot:
         self._held: list[_Acting] = []
         self._waits = Waits()
         self._alarms = Alarms()
+        self._growth = Growth(deck.history)
+        self._marks: list[Proposal] = []
         self._intended_here: set[OperationId] = set()
         self._outcome: Outcome | None = None
         self._mail = head.mail
@@ -279,6 +290,8 @@ class Pilot:
         if image.head.owner != self._deck.worker:
             raise RunLost
         self._head = image.head
+        self._machine, delivery = self._new_machine()
+        image = await self._accept(image)
         self._waits.recall(image.head.note)
         self._mail = self._mail or bool(image.messages) or image.head.mail
         self._mail_seen = max((one.number for one in image.messages), default=0)
@@ -294,11 +307,13 @@ class Pilot:
                 run=self.run_key.run_id,
                 hint="the store was changed by hand or is damaged",
             )
+        self._started = started
         self._gate = Gate(started.namespace)
-        self._machine, self._delivery = self._new_machine()
-        await self._delivery.deliver(entries)
+        self._delivery = delivery
+        await delivery.deliver(entries)
         for entry, stamped in entries:
             self._alarms.add(entry, stamped.at)
+            self._growth.add(entry, len(stamped.row.body))
         logger.info(
             "run %s: taken up, %d entries of workflow %s",
             self.run_key,
@@ -309,6 +324,21 @@ class Pilot:
         if not any(isinstance(entry, Taken) for entry, _ in entries):
             python = f"{sys.version_info.major}.{sys.version_info.minor}"
             self.post(Proposal(Rank.ARRIVAL, Taken(python=python, library=self._deck.library)))
+
+    async def _accept(self, image: RunImage) -> RunImage:
+        """Write what an operator has accepted before anything is delivered: replay must know of it."""
+        said = acceptances(image, self._machine)
+        if not said:
+            return image
+        change = self._change(said)
+        verdict = await self._deck.writer.submit(change)
+        if isinstance(verdict, Refused):
+            # It is taken in later, as any other message is, and what is wrong with it told then.
+            return image
+        if not isinstance(verdict, Applied):
+            raise RunLost
+        self._follow(change, verdict)
+        return after(image, change, verdict.at)
 
     def _new_machine(self) -> tuple[Machine, Delivery]:
         fresh = partial(
@@ -346,19 +376,33 @@ class Pilot:
             self._wake.clear()
             self._sort_commands()
             await self._gather()
-            if self._outcome is not None and not any(one.head for one in self._proposals):
-                self.post(ending(self._outcome))
+            if self._outcome is not None:
+                self._propose_end()
             if self._proposals:
                 if await self._commit():
                     return
             elif await self._act_or_wait():
                 return
 
+    def _propose_end(self) -> None:
+        """Propose the end of the run, or of this generation of it."""
+        outcome = self._machine.outcome
+        assert outcome is not None
+        if isinstance(outcome, ContinuedAsNew):
+            self._proposals = [one for one in self._proposals if not is_for_the_next(one)]
+            generation = self._head.generation
+            self.post(rolling_over(self._machine, outcome, self._started, self.run_key, generation))
+        elif not any(one.head for one in self._proposals):
+            self.post(ending(outcome))
+
     async def _act_or_wait(self) -> bool:
         """Do what there is to do when nothing is to be written; True when the run was given back."""
         if self._stopping:
             if self._may_give_back():
                 await self._park(Status.READY)
+                return True
+        elif self._growth.is_full and self._machine.outcome is None:
+            if await self._stop_growing():
                 return True
         elif self._held:
             self._carry_out()
@@ -390,6 +434,9 @@ class Pilot:
                     self._pending_approvals.add(command.approval_id)
                 case Abandon():
                     self._abandon(command)
+                case MarkPatch():
+                    marker = Patched(command.name, command.deprecated)
+                    self._marks.append(Proposal(Rank.MARK, marker))
                 case Finish():
                     self._outcome = command.outcome
                 case RunStep() | IntendEffect() | SettleEffect() | RequestApproval():
@@ -408,23 +455,49 @@ class Pilot:
 
     async def _gather(self) -> None:
         """Propose what came from outside: messages, due timers, expired requests."""
+        if not self._machine.begun:
+            # What comes with the run's first claim is a turn after it, and its body was started before anything else came.
+            return
+        if self._growth.is_long and self._outcome is None:
+            self.post(Proposal(Rank.ARRIVAL, self._growth.suggest()))
         if self._mail:
             self._mail = False
+            door = self._growth.door(closing=self._outcome is not None)
             known = {one.consumed for one in self._proposals}
             latest = max(
                 (one.at for one in self._proposals if one.consumed and one.at), default=None
             )
             for stamped in await self._read(lambda: self._deck.store.mail(self.run_key)):
                 self._mail_seen = max(self._mail_seen or 0, stamped.number)
-                if stamped.message.message_id in known:
+                if stamped.message.message_id in known or not door.lets_in(stamped.message):
                     continue
                 proposal = proposal_of(stamped, self._machine, self._head.generation)
                 if proposal.at is not None:
                     # Messages keep their order of arrival, whatever the wall clock did meanwhile.
                     latest = proposal.at = max(proposal.at, latest or proposal.at)
                 self.post(proposal)
-        for proposal in self._waits.take_due(self.store_now()):
-            self.post(proposal)
+        if not self._growth.is_full:
+            for proposal in self._waits.take_due(self.store_now()):
+                self.post(proposal)
+
+    async def _stop_growing(self) -> bool:
+        """Let what is under way end, and begin nothing; True when the run was blocked: its journal is at its limit."""
+        rest: list[_Acting] = []
+        begun: list[_Acting] = []
+        for one in self._held:
+            # Intended in the very change that came to the limit: nobody else would know that it was never attempted.
+            is_begun = isinstance(one, SettleEffect) and one.operation in self._intended_here
+            (begun if is_begun else rest).append(one)
+        self._held = begun
+        self._carry_out()
+        self._held = rest
+        if self._crew.acting or self._deck.executor.acting(self.run_key):
+            await self._wait()
+            return False
+        error = self._growth.error(self.run_key.run_id)
+        logger.error("run %s is blocked (%s): %s", self.run_key, HISTORY, error)
+        await self._park(Status.BLOCKED, HISTORY, plain(error))
+        return True
 
     def _carry_out(self) -> None:
         held, self._held = self._held, []
@@ -473,6 +546,8 @@ class Pilot:
         proposals = in_order([*sifted.now, *(_too_late(one) for one in sifted.extra)])
         if not proposals:
             return False
+        proposals = [*self._marks, *proposals]
+        self._marks = []
         change = self._change(proposals)
         verdict = await self._deck.writer.submit(change)
         match verdict:
@@ -500,13 +575,7 @@ class Pilot:
     ) -> None:
         assert self._delivery is not None
         self._idle_since = None
-        self._head = msgspec.structs.replace(
-            self._head,
-            version=change.version + 1,
-            next_seq=self._head.next_seq + len(change.entries),
-            digest=change.digest,
-            changed_at=verdict.at,
-        )
+        self._follow(change, verdict)
         for row in change.operations:
             if isinstance(row, OperationPut):
                 self._rows[row.operation] = row
@@ -523,12 +592,26 @@ class Pilot:
             for entry in written
             if isinstance(entry, EffectIntended | EffectCleared)
         )
-        await self._delivery.deliver(entries)
-        for entry in written:
+        await self._delivery.deliver(entries, live=True)
+        was_full = self._growth.is_full
+        for entry, stamped in entries:
             self._note_written(entry, verdict.at)
+            self._growth.add(entry, len(stamped.row.body))
+        # What was held back may have room now.
+        self._mail = self._mail or self._growth.held_back or was_full
         for proposal in proposals:
             proposal.settle(verdict)
         self._crew.abandon_closed(self._machine.is_open)
+
+    def _follow(self, change: RunChange, verdict: Applied) -> None:
+        """Note where the run's row stands now."""
+        self._head = msgspec.structs.replace(
+            self._head,
+            version=change.version + 1,
+            next_seq=self._head.next_seq + len(change.entries),
+            digest=change.digest,
+            changed_at=verdict.at,
+        )
 
     def _note_written(self, entry: Entry, at: datetime) -> None:
         known = len(self._alarms.standing)
@@ -538,8 +621,10 @@ class Pilot:
         operation = getattr(entry, "operation", NO_OPERATION)
         if operation and not self._machine.is_open(operation):
             self._waits.forget(operation)
-        if isinstance(entry, Completed | Failed | Cancelled):
+        if isinstance(entry, Completed | Failed | Cancelled | ContinuedAsNew):
             log_end(self.run_key, entry)
+        elif isinstance(entry, ContinueSuggested):
+            log_long(self.run_key, entry)
 
     def _refused(self, proposals: list[Proposal], refused: Refused) -> None:
         """Take the refused part out and put the others back."""
@@ -578,7 +663,7 @@ class Pilot:
     async def _wait(self) -> None:
         """Wait until something happens, or the next due time."""
         seconds = LOOK_AGAIN_SECONDS
-        due = self._waits.next_due()
+        due = None if self._growth.is_full else self._waits.next_due()
         if due is not None:
             seconds = min(seconds, max(0.0, (due - self.store_now()).total_seconds()))
         if not self._is_idle():
@@ -612,10 +697,17 @@ class Pilot:
         waits = self._waits or self._machine.awaited_signals
         return Status.BLOCKED if self._machine.in_doubt and not waits else Status.WAITING
 
-    async def _park(self, status: Status) -> None:
-        reason = "in doubt" if status is Status.BLOCKED else ""
+    async def _park(self, status: Status, reason: str = "", error: str = "") -> None:
+        """Give the run back.
+
+        Args:
+            reason: Of a blocked one; an effect is in doubt by default.
+            error: Why, in words. Nothing but an operator's word wakes it then.
+        """
+        if status is Status.BLOCKED:
+            reason = reason or "in doubt"
         note = {
-            **self._waits.note(),
+            **(Waits() if error else self._waits).note(),
             "signals": self._machine.awaited_signals,
             "in_doubt": self._machine.in_doubt,
             "alarms": [f"{one.what} {one.about}".strip() for one in self._alarms.standing],
@@ -623,9 +715,12 @@ class Pilot:
         head = HeadUpdate(
             status=status,
             reason=reason,
-            wake_at=self._waits.wake_at(),
+            wake_at=None if error else self._waits.wake_at(),
             release=True,
-            note=msgspec.json.encode(note),
+            # What is held back for want of room offers the run to nobody.
+            ignore_mail=self._growth.held_back,
+            mail_seen=self._mail_seen,
+            note=msgspec.json.encode({**note, "error": error} if error else note),
         )
         await self._crew.end()
         self.post(Proposal(Rank.END, head=head))

@@ -1,6 +1,6 @@
 """What a run's owner means to write, until it is written; and how proposals become one change.
 
-Order inside a change: intents first, so that no earlier turn of the same change can have given their effect up; then outcomes;
+Order inside a change: markers of patches, whose answers the workflow has been given already; then intents, so that no earlier turn of the same change can have given their effect up; then outcomes;
 then messages and due timers by the store's time, messages first at a tie; then requests, rows and the end.
 """
 
@@ -24,6 +24,7 @@ from outlast.journal.entry import (
     EntryRow,
     MessageReceived,
     OperationId,
+    Patched,
     StepCompleted,
     StepFailed,
     to_row,
@@ -48,6 +49,7 @@ from outlast.store.change import (
 class Rank(IntEnum):
     """The place of a proposal inside a change."""
 
+    MARK = -1
     INTENT = 0
     OUTCOME = 1
     ARRIVAL = 2
@@ -64,6 +66,7 @@ class Proposal:
         entry: What is appended; none for a mere row.
         guard: An operation that must still be open when the change is made; otherwise the proposal is dropped.
         at: For arrivals: when it came, or came due.
+        next: What the next generation begins with, where this is the end of one.
         done: Resolved with the verdict once the change is applied and delivered, or this part is refused; cancelled when dropped.
     """
 
@@ -76,6 +79,7 @@ class Proposal:
     consumed: str = ""
     head: HeadUpdate | None = None
     at: datetime | None = None
+    next: tuple[EntryRow, ...] = ()
     done: asyncio.Future[Applied | Refused] | None = None
 
     def settle(self, verdict: Applied | Refused) -> None:
@@ -162,22 +166,26 @@ def in_order(proposals: Sequence[Proposal]) -> list[Proposal]:
     return sorted(proposals, key=key)
 
 
+_TOGETHER = (MessageReceived, Patched)
+"""Of each of these kinds, consecutive entries are one turn."""
+
+
 def rows_of(proposals: Sequence[Proposal], *, seq: int, turn: int) -> tuple[EntryRow, ...]:
-    """Return the entry rows: consecutive messages are one turn, any other entry is a turn.
+    """Return the entry rows: consecutive messages are one turn, and so are markers; any other entry is a turn.
 
     Args:
         seq: Of the first row.
         turn: Of the first row.
     """
     rows: list[EntryRow] = []
-    together = False
+    former: type[object] | None = None
     for proposal in proposals:
         if proposal.entry is None:
             continue
-        is_message = isinstance(proposal.entry, MessageReceived)
-        if rows and not (together and is_message):
+        kind = type(proposal.entry)
+        if rows and not (kind is former and kind in _TOGETHER):
             turn += 1
-        together = is_message
+        former = kind
         rows.append(to_row(proposal.entry, seq + len(rows), turn))
     return tuple(rows)
 
@@ -198,5 +206,6 @@ def change_of(
         consumed=tuple(one.consumed for one in proposals if one.consumed),
         approvals=approvals,
         spends=tuple(one.spend for one in proposals if one.spend is not None),
+        next=next((one.next for one in proposals if one.next), ()),
     )
     return msgspec.structs.replace(change, digest=digest_of(change))

@@ -6,10 +6,9 @@ from datetime import datetime
 
 import msgspec
 
-from outlast.journal.entry import ApprovalRequested, Completed
+from outlast.journal.entry import ApprovalRequested, Cancelled, Completed, Failed
 from outlast.replay.command import RequestApproval
 from outlast.replay.ledger import match_sha256
-from outlast.replay.machine import Outcome
 from outlast.store.change import ApprovalPut, CoverRow, HeadUpdate, Status
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.text import plain
@@ -42,7 +41,7 @@ def asking(command: RequestApproval, now: datetime) -> Proposal:
     return Proposal(Rank.REQUEST, entry, guard=command.operation, approval=put)
 
 
-def ending(outcome: Outcome) -> Proposal:
+def ending(outcome: Completed | Failed | Cancelled) -> Proposal:
     """Return the end of the run."""
     reason = ""
     if not isinstance(outcome, Completed):

@@ -1,0 +1,206 @@
+"""How long the journal of a run may become: a hint to the workflow, then a limit, then room to clean up.
+
+Guards one promise: a run that grows without end stops before it can no longer be loaded, and it can still be cancelled, resolved
+and cleaned up then. What an attempt that is under way has to say is recorded all the same; nothing new begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.errors import DefinitionError, OutlastError
+from outlast.journal.entry import (
+    Accepted,
+    CancelRequested,
+    ContinueSuggested,
+    EffectCleared,
+    EffectCompleted,
+    EffectFailed,
+    Entry,
+    StepCompleted,
+    StepFailed,
+)
+from outlast.store.change import Message, MessageKind
+
+MIB = 1024 * 1024
+_HEADROOM = 1.1
+_FOR_MESSAGES = 1.05
+"""Clean-up may wait for messages too; so many of them that they fill all of its room do not come in."""
+_FROM_ANYONE = frozenset({MessageKind.SIGNAL})
+"""Kinds of messages that may come without end. All others answer what the run has asked, or are an operator's."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLimits:
+    """How long the journal of one generation of a run may become.
+
+    Args:
+        warn_entries: From here on `info().continue_suggested` is true, and the log says so once.
+        warn_bytes: The same, in bytes of the entries.
+        most_entries: Here the run is blocked with the reason `history`. A cancel, an operator's resolution and the clean-up
+            after it may go a tenth beyond that; `outlast runs accept RUN --history N` raises the limit of one run.
+        most_bytes: The same, in bytes of the entries.
+
+    Raises:
+        DefinitionError: A limit is no number above nothing, or the warning comes after the end.
+
+    Example:
+        ```python
+        import outlast
+
+        limits = outlast.HistoryLimits(warn_entries=1_000, most_entries=5_000)
+        app = outlast.open("memory://", history=limits)
+        assert limits.most_bytes == 50 * 1024 * 1024
+        ```
+    """
+
+    warn_entries: int = 10_240
+    warn_bytes: int = 10 * MIB
+    most_entries: int = 51_200
+    most_bytes: int = 50 * MIB
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work."""
+        for name in ("warn_entries", "warn_bytes", "most_entries", "most_bytes"):
+            value: Any = getattr(self, name)
+            if not isinstance(value, int) or value <= 0:
+                raise DefinitionError(
+                    f"HistoryLimits: {name}={value!r} is no number above 0",
+                    hint="see the arguments of HistoryLimits",
+                )
+        if self.warn_entries > self.most_entries or self.warn_bytes > self.most_bytes:
+            raise DefinitionError(
+                "HistoryLimits: the warning would come after the limit",
+                hint="give warn_entries and warn_bytes below most_entries and most_bytes",
+            )
+
+
+DEFAULT_LIMITS = HistoryLimits()
+
+
+class Growth:
+    """The journal of one generation, as far as its length is concerned.
+
+    Args:
+        limits: The worker's.
+    """
+
+    def __init__(self, limits: HistoryLimits) -> None:
+        self._limits = limits
+        self._most = limits.most_entries
+        self._cleans_up = False
+        self.entries = 0
+        self.size_bytes = 0
+        self.suggested = False
+        """Whether the workflow was told."""
+        self.held_back = False
+        """Whether a message was left in the inbox because there is no room for it."""
+
+    def add(self, entry: Entry, size_bytes: int) -> None:
+        """Take in an entry that stands in the journal.
+
+        Args:
+            size_bytes: Of its body.
+        """
+        self.entries += 1
+        self.size_bytes += size_bytes
+        match entry:
+            case ContinueSuggested():
+                self.suggested = True
+            case Accepted(history=int(history)):
+                self._most = max(self._most, history)
+            case CancelRequested():
+                self._cleans_up = True
+            case (
+                EffectCompleted()
+                | EffectFailed()
+                | EffectCleared()
+                | StepCompleted()
+                | StepFailed()
+            ):
+                self._cleans_up = self._cleans_up or (bool(entry.by) and self.is_past(1.0))
+            case _:
+                pass
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the workflow should be told, and was not."""
+        limits = self._limits
+        is_past = self.entries >= limits.warn_entries or self.size_bytes >= limits.warn_bytes
+        return is_past and not self.suggested
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing new may begin."""
+        return self.is_past(_HEADROOM if self._cleans_up else 1.0)
+
+    def door(self, *, closing: bool) -> Door:
+        """Return what lets messages in, or leaves them in the inbox, in their place.
+
+        Args:
+            closing: Only the end of the run is to be written, which takes all of them.
+        """
+        self.held_back = False
+        return Door(self, _FOR_MESSAGES if self._cleans_up else 1.0, closing=closing)
+
+    def suggest(self) -> ContinueSuggested:
+        """Return the entry that tells the workflow."""
+        self.suggested = True
+        return ContinueSuggested(self.entries, self.size_bytes)
+
+    def error(self, run_id: str) -> OutlastError:
+        """Return what is said of a run that is stopped here."""
+        more = self._most + self._limits.most_entries
+        return OutlastError(
+            f"the journal has {self.entries:,} entries of {self.size_bytes / MIB:,.1f} MiB, and a generation may have "
+            f"{self._most:,} of {self._most_bytes / MIB:,.1f} MiB",
+            run=run_id,
+            hint="let the workflow call outlast.continue_as_new(...) once outlast.info().continue_suggested is true; this run goes "
+            f"on by `outlast runs accept {run_id} --history {more} --reason TEXT`, or cleans up by `outlast runs cancel {run_id}`",
+        )
+
+    def is_past(self, part: float, entries: int = 0, size_bytes: int = 0) -> bool:
+        """Return whether the journal has come to that part of its limits, with so much more in it."""
+        return (
+            self.entries + entries >= self._most * part
+            or self.size_bytes + size_bytes >= self._most_bytes * part
+        )
+
+    @property
+    def _most_bytes(self) -> int:
+        """What an operator allows in entries is allowed in bytes in proportion."""
+        return self._limits.most_bytes * self._most // self._limits.most_entries
+
+
+class Door:
+    """Lets messages in as far as the journal has room for them; made anew for each look into the inbox.
+
+    Args:
+        growth: Told when a message is held back.
+        part: Of the limit, that messages may fill.
+        closing: There is no limit any more.
+    """
+
+    def __init__(self, growth: Growth, part: float, *, closing: bool) -> None:
+        self._growth = growth
+        self._part = part
+        self._closing = closing
+        self._count = 0
+        self._size_bytes = 0
+
+    def lets_in(self, message: Message) -> bool:
+        """Return whether the message may be taken in; once one may not, no later one of its kinds may."""
+        if not (self._closing or message.kind not in _FROM_ANYONE or self._has_room(message)):
+            self._growth.held_back = True
+            return False
+        self._count += 1
+        self._size_bytes += len(message.body)
+        return True
+
+    def _has_room(self, message: Message) -> bool:
+        growth, part = self._growth, self._part
+        if growth.held_back or growth.is_past(part):
+            return False
+        size_bytes = self._size_bytes + len(message.body)
+        return not self._count or not growth.is_past(part, self._count, size_bytes)
