@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from outlast.client import RunHandle
 from outlast.store.change import Message, MessageKind, PutMessage, RunKey
 from outlast.testing import Simulation
 from outlast.testing.golden import Golden, record
+from outlast.worker.growth import HistoryLimits
 from outlast.worker.worker import WorkerOptions
 from outlast.workflows.registry import Registry
 
@@ -69,6 +71,7 @@ class Scenario:
         trouble: What the attempts of effects do, one after another.
         generation: The one that is kept.
         ends: The kind of the last entry.
+        options: The worker's.
     """
 
     call: Callable[[], Any]
@@ -76,6 +79,7 @@ class Scenario:
     trouble: tuple[str, ...] = ()
     generation: int = 1
     ends: str = "completed"
+    options: WorkerOptions = OPTIONS
 
 
 async def talk(play: Play) -> None:
@@ -170,6 +174,19 @@ async def begin_again(play: Play) -> None:
         await play.sim.client.start(flows.generations(fate), id=play.handle.id, if_closed="restart")
 
 
+async def say_three(play: Play) -> None:
+    """Send three words at once: each generation takes one of them."""
+    for one in ("a", "b", "c"):
+        await play.handle.send(flows.word, one, id=one)
+
+
+async def make_room(play: Play) -> None:
+    """Let the journal become longer."""
+    await play.handle.accept(history=60, reason="the last one of its kind")
+
+
+SMALL = dataclasses.replace(OPTIONS, history=HistoryLimits(warn_entries=9, most_entries=12))
+
 SCENARIOS: dict[str, Scenario] = {
     "parallel": Scenario(flows.parallel),
     "group_fails": Scenario(flows.group_fails, ends="failed"),
@@ -207,6 +224,13 @@ SCENARIOS: dict[str, Scenario] = {
         lambda: flows.generations("end"), begin_again, generation=2, ends="failed"
     ),
     "generation_3": Scenario(lambda: flows.generations("end"), begin_again, generation=3),
+    "rolls_1": Scenario(lambda: flows.rolls(2, []), say_three, ends="continued_as_new"),
+    "rolls_2": Scenario(
+        lambda: flows.rolls(2, []), say_three, generation=2, ends="continued_as_new"
+    ),
+    "rolls_3": Scenario(lambda: flows.rolls(2, []), say_three, generation=3),
+    "changes": Scenario(flows.changes),
+    "grows": Scenario(flows.grows, make_room, options=SMALL),
     "values": Scenario(lambda: flows.values(flows.Everything()), say_yes),
 }
 
@@ -234,5 +258,5 @@ def play(name: str) -> Golden:
         return golden
 
     seed = zlib.crc32(name.encode())
-    sim = Simulation(flows.CODE, seed=seed, options=OPTIONS, longest=timedelta(days=30))
+    sim = Simulation(flows.CODE, seed=seed, options=scenario.options, longest=timedelta(days=30))
     return sim.run(play_it)

@@ -11,7 +11,7 @@ import msgspec
 from outlast.cli.explain import Explanation
 from outlast.cli.output import plain, print_table, say, say_lines
 from outlast.cli.text import ago, at, json_text
-from outlast.client import Alarm, JournalEntry, RunDetail, RunStatus, Status
+from outlast.client import Alarm, Generation, JournalEntry, RunDetail, RunStatus, Status
 
 LAST_ENTRIES = 10
 _UNTOLD = frozenset({"seed", "epoch", "policy_version"})
@@ -44,6 +44,7 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
         ("changed", ago(status.changed_at, now)),
         ("worker", status.worker or "none has it in memory"),
         ("entries", f"{status.entries} in generation {status.generation}"),
+        *(("before", _generation_text(one)) for one in detail.generations[1:]),
     ]
     if not status.status.closed:
         lines.append(("waits for", _waits_for(status, alarms=False) or "see explain"))
@@ -62,6 +63,10 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     _print_end(detail)
     say("")
     journal(detail.entries[-LAST_ENTRIES:], width=BODY_WIDTH, with_end=False)
+    if len(detail.generations) > 1:
+        say("")
+        former = command("runs", "journal", status.run_id, "--generation", "N")
+        say(f"what was before: {former}")
     if not status.status.closed:
         say("")
         say(f"why it is there: {command('runs', 'explain', status.run_id)}")
@@ -96,6 +101,7 @@ def run_document(detail: RunDetail) -> dict[str, Any]:
         "alarms": plain(detail.alarms),
         "raised": detail.place,
         "cancelled_by": detail.cancelled_by,
+        "generations": plain(detail.generations),
         "result": ended.get("value"),
         "failure": ended.get("failure"),
         "last_entries": [entry_document(one) for one in detail.entries[-LAST_ENTRIES:]],
@@ -172,6 +178,10 @@ def _status_text(detail: RunDetail) -> str:
     # A failure has a line of its own.
     is_told = status.status in {Status.FAILED, Status.CANCELLED} and detail.entries
     return status.status + (f": {status.reason}" if status.reason and not is_told else "")
+
+
+def _generation_text(one: Generation) -> str:
+    return f"generation {one.generation}: {one.entries} {'entry' if one.entries == 1 else 'entries'}, {one.ended} at {at(one.at)}"
 
 
 def _alarm_text(one: Alarm) -> str:

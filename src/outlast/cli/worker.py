@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -64,6 +65,13 @@ def worker(
 ) -> None:
     """Run the workflows that MODULE... declare, until SIGINT or SIGTERM; a second signal stops at once."""
     start = _log_to_stderr(logging.DEBUG if verbose else logging.INFO)
+    workflows = load_all(modules)
+    app = open_app(session.database, tenant=session.tenant, lease=lease, idle=idle)
+    run(_serve(app, workflows, start))
+
+
+def load_all(modules: Iterable[str]) -> list[str]:
+    """Import modules and files, and return the names of the workflows that they declare; what is wrong ends the command."""
     try:
         for module in modules:
             load(module)
@@ -80,8 +88,7 @@ def worker(
         for line in _author_lines(error):
             note_lines(line)
         raise typer.Exit(1) from None
-    app = open_app(session.database, tenant=session.tenant, lease=lease, idle=idle)
-    run(_serve(app, workflows, start))
+    return workflows
 
 
 def _author_lines(error: Exception) -> list[str]:

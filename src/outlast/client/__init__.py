@@ -3,7 +3,7 @@
 from outlast.client.approval import Approvals
 from outlast.client.client import Birth, Client, IfClosed, Runs
 from outlast.client.handle import RunHandle
-from outlast.client.view import ApprovalView, JournalEntry, RunDetail, RunStatus
+from outlast.client.view import ApprovalView, Generation, JournalEntry, RunDetail, RunStatus
 from outlast.effects.standing import Alarm, Standing
 from outlast.store.change import Status
 
@@ -13,6 +13,7 @@ __all__ = [
     "Approvals",
     "Birth",
     "Client",
+    "Generation",
     "IfClosed",
     "JournalEntry",
     "RunDetail",

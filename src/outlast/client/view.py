@@ -30,8 +30,10 @@ from outlast.store.change import (
     RunKey,
     Status,
 )
+from outlast.store.protocol import GenerationRow
 
 _SHOWN = 200
+_ENDS = frozenset({"completed", "failed", "cancelled", "continued_as_new"})
 """Characters of an entry in its repr."""
 
 
@@ -108,6 +110,21 @@ class JournalEntry(msgspec.Struct, frozen=True):
         return f"JournalEntry({self.seq}, {self.at:%Y-%m-%d %H:%M:%S} UTC, {what}, {text})"
 
 
+class Generation(msgspec.Struct, frozen=True):
+    """One generation of a run: a start, a restart of its id, or what came after a `continue_as_new`.
+
+    Args:
+        entries: How long its journal is.
+        ended: `continued as new`, `completed`, `failed`, `cancelled`, `terminated`, or an empty string while it goes on.
+        at: When the last entry of its journal was committed.
+    """
+
+    generation: int
+    entries: int
+    ended: str
+    at: datetime
+
+
 class RunDetail(msgspec.Struct, frozen=True):
     """Everything about a run that can be seen from outside, read at one moment.
 
@@ -123,6 +140,7 @@ class RunDetail(msgspec.Struct, frozen=True):
         alarms: What came for the run and was put aside, since it last made progress there.
         place: Where in the author's code the failure was raised that ended the run.
         cancelled_by: Who asked it to stop, and why.
+        generations: The newest ones, the present one first.
     """
 
     status: RunStatus
@@ -137,6 +155,7 @@ class RunDetail(msgspec.Struct, frozen=True):
     alarms: list[Alarm] = []
     place: str = ""
     cancelled_by: str = ""
+    generations: list[Generation] = []
 
 
 class ApprovalView(msgspec.Struct, frozen=True):
@@ -179,6 +198,14 @@ def status_of(head: RunHead) -> RunStatus:
         worker=head.owner,
         waits=_waits_in(head.note),
     )
+
+
+def generation_of(row: GenerationRow, head: RunHead) -> Generation:
+    """Return a generation as people see it."""
+    ended = row.kind.replace("_", " ") if row.kind in _ENDS else "terminated"
+    if row.generation == head.generation:
+        ended = str(head.status) if head.status.closed else ""
+    return Generation(row.generation, row.entries, ended, row.at)
 
 
 def place_in(entries: list[Entry]) -> str:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from outlast.errors import DecodeError, NonDeterminismError, RunNotFoundError
-from outlast.journal.entry import Entry, EntryRow, from_row
+from outlast.journal.entry import Entry, EntryRow, StampedRow, from_row
 from outlast.journal.parse import NotJsonError, parse_as
 from outlast.replay.machine import Machine
 from outlast.replay.stand import (
@@ -84,12 +84,7 @@ class Golden(Struct, frozen=True):
         Raises:
             DecodeError: It is no golden journal of a known format, or not a whole one.
         """
-        try:
-            golden = parse_as(_decoder, text)
-        except NotJsonError as error:
-            raise DecodeError(f"this is no golden journal: {error}", hint=_ANEW) from None
-        if golden.format != FORMAT:
-            raise DecodeError(f"a golden journal of format {golden.format} cannot be read")
+        golden = exported(text)
         golden._refuse_partial()
         return golden
 
@@ -177,6 +172,14 @@ class Golden(Struct, frozen=True):
         machine.foresee(from_row(_stored(row)) for row in self.rows)
         return machine
 
+    def entries(self) -> list[tuple[Entry, StampedRow]]:
+        """Return the journal as a store gives it.
+
+        Raises:
+            DecodeError: A row cannot be read.
+        """
+        return [(from_row(_stored(row)), StampedRow(_stored(row), row.at)) for row in self.rows]
+
     def turns(self) -> list[tuple[list[Entry], datetime]]:
         """Return the entries of each turn, and when they were committed."""
         turns = [list(rows) for _, rows in groupby(self.rows, lambda row: row.turn)]
@@ -184,6 +187,23 @@ class Golden(Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(Golden)
+
+
+def exported(text: str | bytes) -> Golden:
+    """Return a journal that was exported, with or without where the code stood.
+
+    Raises:
+        DecodeError: It is no journal of a known format, or has no entries.
+    """
+    try:
+        golden = parse_as(_decoder, text)
+    except NotJsonError as error:
+        raise DecodeError(f"this is no golden journal: {error}", hint=_ANEW) from None
+    if golden.format != FORMAT:
+        raise DecodeError(f"a golden journal of format {golden.format} cannot be read")
+    if not golden.rows:
+        raise DecodeError("this golden journal has no rows, and no stands", hint=_ANEW)
+    return golden
 
 
 async def record(
@@ -205,6 +225,21 @@ async def record(
         RunNotFoundError: There is no such run, or no such generation of it.
         DefinitionError: The code of today has no workflow of that name.
     """
+    golden = await export(store, run_id, tenant=tenant, generation=generation)
+    return await in_callback(lambda: _with_stands(golden, registry or Registry.of_everything()))
+
+
+async def export(
+    store: StoreReader, run_id: str, *, tenant: str = "default", generation: int | None = None
+) -> Golden:
+    """Return the journal of a run without where any code stands: to be replayed elsewhere, and no golden journal yet.
+
+    Args:
+        generation: The present one by default.
+
+    Raises:
+        RunNotFoundError: There is no such run, or no such generation of it.
+    """
     run = RunKey(tenant, run_id)
     head = await store.head(run)
     if head is None:
@@ -224,8 +259,7 @@ async def record(
             hint="leave it out for the present one",
         )
     workflow = rows[0].name or head.workflow
-    golden = Golden(FORMAT, workflow, run.tenant, run.run_id, number, tuple(rows), ())
-    return await in_callback(lambda: _with_stands(golden, registry or Registry.of_everything()))
+    return Golden(FORMAT, workflow, run.tenant, run.run_id, number, tuple(rows), ())
 
 
 def _with_stands(golden: Golden, registry: Registry) -> Golden:

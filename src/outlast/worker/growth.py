@@ -21,14 +21,10 @@ from outlast.journal.entry import (
     StepCompleted,
     StepFailed,
 )
-from outlast.store.change import Message, MessageKind
 
 MIB = 1024 * 1024
-_HEADROOM = 1.1
-_FOR_MESSAGES = 1.05
-"""Clean-up may wait for messages too; so many of them that they fill all of its room do not come in."""
-_FROM_ANYONE = frozenset({MessageKind.SIGNAL})
-"""Kinds of messages that may come without end. All others answer what the run has asked, or are an operator's."""
+_LIMIT, _FOR_MESSAGES, _HEADROOM = 100, 105, 110
+"""Per cent of the limits. Clean-up may wait for messages too; so many of them that they fill all of its room do not come in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +90,6 @@ class Growth:
         self.size_bytes = 0
         self.suggested = False
         """Whether the workflow was told."""
-        self.held_back = False
-        """Whether a message was left in the inbox because there is no room for it."""
 
     def add(self, entry: Entry, size_bytes: int) -> None:
         """Take in an entry that stands in the journal.
@@ -119,7 +113,7 @@ class Growth:
                 | StepCompleted()
                 | StepFailed()
             ):
-                self._cleans_up = self._cleans_up or (bool(entry.by) and self.is_past(1.0))
+                self._cleans_up = self._cleans_up or (bool(entry.by) and self._is_past(_LIMIT))
             case _:
                 pass
 
@@ -133,16 +127,19 @@ class Growth:
     @property
     def is_full(self) -> bool:
         """Whether nothing new may begin."""
-        return self.is_past(_HEADROOM if self._cleans_up else 1.0)
+        return self._is_past(_HEADROOM if self._cleans_up else _LIMIT)
 
-    def door(self, *, closing: bool) -> Door:
-        """Return what lets messages in, or leaves them in the inbox, in their place.
+    def has_room(self, entries: int, size_bytes: int) -> bool:
+        """Return whether one more message may be taken in.
 
         Args:
-            closing: Only the end of the run is to be written, which takes all of them.
+            entries: How many are taken in with it, before it.
+            size_bytes: Of those and of itself.
         """
-        self.held_back = False
-        return Door(self, _FOR_MESSAGES if self._cleans_up else 1.0, closing=closing)
+        part = _FOR_MESSAGES if self._cleans_up else _LIMIT
+        if entries == 0:
+            return not self._is_past(part)
+        return not self._is_past(part, entries, size_bytes)
 
     def suggest(self) -> ContinueSuggested:
         """Return the entry that tells the workflow."""
@@ -160,47 +157,14 @@ class Growth:
             f"on by `outlast runs accept {run_id} --history {more} --reason TEXT`, or cleans up by `outlast runs cancel {run_id}`",
         )
 
-    def is_past(self, part: float, entries: int = 0, size_bytes: int = 0) -> bool:
+    def _is_past(self, percent: int, entries: int = 0, size_bytes: int = 0) -> bool:
         """Return whether the journal has come to that part of its limits, with so much more in it."""
         return (
-            self.entries + entries >= self._most * part
-            or self.size_bytes + size_bytes >= self._most_bytes * part
+            100 * (self.entries + entries) >= percent * self._most
+            or 100 * (self.size_bytes + size_bytes) >= percent * self._most_bytes
         )
 
     @property
     def _most_bytes(self) -> int:
         """What an operator allows in entries is allowed in bytes in proportion."""
         return self._limits.most_bytes * self._most // self._limits.most_entries
-
-
-class Door:
-    """Lets messages in as far as the journal has room for them; made anew for each look into the inbox.
-
-    Args:
-        growth: Told when a message is held back.
-        part: Of the limit, that messages may fill.
-        closing: There is no limit any more.
-    """
-
-    def __init__(self, growth: Growth, part: float, *, closing: bool) -> None:
-        self._growth = growth
-        self._part = part
-        self._closing = closing
-        self._count = 0
-        self._size_bytes = 0
-
-    def lets_in(self, message: Message) -> bool:
-        """Return whether the message may be taken in; once one may not, no later one of its kinds may."""
-        if not (self._closing or message.kind not in _FROM_ANYONE or self._has_room(message)):
-            self._growth.held_back = True
-            return False
-        self._count += 1
-        self._size_bytes += len(message.body)
-        return True
-
-    def _has_room(self, message: Message) -> bool:
-        growth, part = self._growth, self._part
-        if growth.held_back or growth.is_past(part):
-            return False
-        size_bytes = self._size_bytes + len(message.body)
-        return not self._count or not growth.is_past(part, self._count, size_bytes)

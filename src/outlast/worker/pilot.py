@@ -76,6 +76,7 @@ from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.growth import Growth
 from outlast.worker.inbox import alarm, proposal_of
+from outlast.worker.intake import LOOK_AT_BACKLOG_SECONDS, Intake
 from outlast.worker.log import log_alarm, log_end, log_long, log_parked
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
 from outlast.worker.request import asking, ending
@@ -153,6 +154,7 @@ class Pilot:
         self._waits = Waits()
         self._alarms = Alarms()
         self._growth = Growth(deck.history)
+        self._intake = Intake(self._growth)
         self._marks: list[Proposal] = []
         self._intended_here: set[OperationId] = set()
         self._outcome: Outcome | None = None
@@ -197,9 +199,10 @@ class Pilot:
             await self._block("internal error", error, unfit_build=self._deck.build)
 
     def mail_came(self) -> None:
-        """Look into the inbox."""
+        """Look into the inbox; at leisure where messages were left in it, which are told of again and again."""
         self._mail = True
-        self._wake.set()
+        if not self._intake.holds_back:
+            self._wake.set()
 
     def stop(self) -> None:
         """Give the run back as soon as nothing of it is being attempted."""
@@ -384,6 +387,11 @@ class Pilot:
             elif await self._act_or_wait():
                 return
 
+    @property
+    def _is_rolling_over(self) -> bool:
+        """Whether only the end of the generation is to be written: what is unread then is for the next one."""
+        return self._outcome is not None and isinstance(self._machine.outcome, ContinuedAsNew)
+
     def _propose_end(self) -> None:
         """Propose the end of the run, or of this generation of it."""
         outcome = self._machine.outcome
@@ -460,17 +468,17 @@ class Pilot:
             return
         if self._growth.is_long and self._outcome is None:
             self.post(Proposal(Rank.ARRIVAL, self._growth.suggest()))
-        if self._mail:
+        if self._mail and not self._is_rolling_over:
             self._mail = False
-            door = self._growth.door(closing=self._outcome is not None)
             known = {one.consumed for one in self._proposals}
             latest = max(
                 (one.at for one in self._proposals if one.consumed and one.at), default=None
             )
-            for stamped in await self._read(lambda: self._deck.store.mail(self.run_key)):
-                self._mail_seen = max(self._mail_seen or 0, stamped.number)
-                if stamped.message.message_id in known or not door.lets_in(stamped.message):
-                    continue
+            mail = await self._read(lambda: self._deck.store.mail(self.run_key))
+            self._mail_seen = max([self._mail_seen or 0, *(one.number for one in mail)])
+            unknown = [one for one in mail if one.message.message_id not in known]
+            closing = self._outcome is not None
+            for stamped in self._intake.take(unknown, self._machine, closing=closing):
                 proposal = proposal_of(stamped, self._machine, self._head.generation)
                 if proposal.at is not None:
                     # Messages keep their order of arrival, whatever the wall clock did meanwhile.
@@ -593,12 +601,10 @@ class Pilot:
             if isinstance(entry, EffectIntended | EffectCleared)
         )
         await self._delivery.deliver(entries, live=True)
-        was_full = self._growth.is_full
         for entry, stamped in entries:
             self._note_written(entry, verdict.at)
             self._growth.add(entry, len(stamped.row.body))
-        # What was held back may have room now.
-        self._mail = self._mail or self._growth.held_back or was_full
+        self._mail = self._mail or self._intake.wants_more(self._machine)
         for proposal in proposals:
             proposal.settle(verdict)
         self._crew.abandon_closed(self._machine.is_open)
@@ -662,7 +668,7 @@ class Pilot:
 
     async def _wait(self) -> None:
         """Wait until something happens, or the next due time."""
-        seconds = LOOK_AGAIN_SECONDS
+        seconds = LOOK_AT_BACKLOG_SECONDS if self._intake.holds_back else LOOK_AGAIN_SECONDS
         due = None if self._growth.is_full else self._waits.next_due()
         if due is not None:
             seconds = min(seconds, max(0.0, (due - self.store_now()).total_seconds()))
@@ -717,8 +723,8 @@ class Pilot:
             reason=reason,
             wake_at=None if error else self._waits.wake_at(),
             release=True,
-            # What is held back for want of room offers the run to nobody.
-            ignore_mail=self._growth.held_back,
+            # What is left in the inbox offers the run to nobody.
+            ignore_mail=self._intake.holds_back,
             mail_seen=self._mail_seen,
             note=msgspec.json.encode({**note, "error": error} if error else note),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -49,9 +50,7 @@ def begins(workflow: str = "fix", more: int = 0) -> tuple[EntryRow, ...]:
     return (replace(row(0, b"{}", kind="started"), name=workflow), *rest)
 
 
-def rolling(
-    head: RunHead, /, *, workflow: str = "fix", more: int = 0, **fields: object
-) -> RunChange:
+def rolling(head: RunHead, /, *, workflow: str = "fix", more: int = 0, **fields: Any) -> RunChange:
     """Return the end of a generation that is the beginning of the next one."""
     return following(head, head=READY, next=begins(workflow, more), **fields)
 

@@ -70,6 +70,8 @@ class Run:
     """What is known of a run: of its present generation, but for owners and messages."""
 
     generation: int = 0
+    incarnation: int = 0
+    """The generation that the last start began; messages are known by it."""
     owner: WorkerId | None = None
     epoch: int = 0
     version: int = 0
@@ -104,17 +106,23 @@ class Run:
     """Keys of what was intended in generations that were terminated: whoever held them may not know yet."""
 
     def renew(self) -> None:
-        """Begin a new generation."""
+        """Begin a new run under the id."""
         if self.terminated:
             self.left_over |= {intent.key for intent in self.intents.values()} | {""}
-        self.generation += 1
         self.version, self.digest, self.at = 0, b"", None
         self.closed = self.terminated = False
-        self.rows, self.intents, self.outcomes, self.done = [], {}, set(), set()
+        self.begin([])
+        self.incarnation, self.last_signal = self.generation, 0
+
+    def begin(self, rows: list[StampedRow]) -> None:
+        """Begin a new generation; inbox, version and owner are not its own."""
+        self.generation += 1
+        self.rows = rows
+        self.intents, self.outcomes, self.done = {}, set(), set()
         self.attempted, self.fresh, self.doubts, self.failures = set(), set(), set(), {}
         self.lapses = 0
         self.resting, self.risky = {}, {}
-        self.approvals, self.last_signal = {}, 0
+        self.approvals = {}
 
     def end(self, now: float) -> None:
         """The run is over."""
@@ -149,9 +157,9 @@ class Run:
         return hashlib.sha256(f"{use}:{name}:{payload}".encode()).hexdigest()[:32]
 
     def unread(self) -> list[str]:
-        """Return the accepted messages of this generation that were not consumed."""
+        """Return the accepted messages of this run that were not consumed."""
         return [
             key[1]
             for key, item in self.inbox.items()
-            if key[0] == max(self.generation, 1) and not item.consumed
+            if key[0] == max(self.incarnation, 1) and not item.consumed
         ]
