@@ -167,6 +167,12 @@ class Machine:
         }
 
     @property
+    def unsettled(self) -> list[OperationId]:
+        """Effects that are intended, and have neither an outcome nor a doubt."""
+        effects = self._agenda.effects()
+        return [one.operation for one in effects if one.intent and not one.in_doubt]
+
+    @property
     def awaited_signals(self) -> list[str]:
         """Names of the messages that the workflow waits for."""
         return self._mailbox.awaited

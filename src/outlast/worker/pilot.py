@@ -466,7 +466,7 @@ class Pilot:
         if not self._machine.begun:
             # What comes with the run's first claim is a turn after it, and its body was started before anything else came.
             return
-        if self._growth.is_long and self._outcome is None:
+        if self._growth.is_long and not self._growth.is_full and self._outcome is None:
             self.post(Proposal(Rank.ARRIVAL, self._growth.suggest()))
         if self._mail and not self._is_rolling_over:
             self._mail = False
@@ -490,16 +490,16 @@ class Pilot:
 
     async def _stop_growing(self) -> bool:
         """Let what is under way end, and begin nothing; True when the run was blocked: its journal is at its limit."""
-        rest: list[_Acting] = []
-        begun: list[_Acting] = []
-        for one in self._held:
-            # Intended in the very change that came to the limit: nobody else would know that it was never attempted.
-            is_begun = isinstance(one, SettleEffect) and one.operation in self._intended_here
-            (begun if is_begun else rest).append(one)
-        self._held = begun
+        held = self._held
+        # What is intended comes to its outcome, or into doubt.
+        self._held = [one for one in held if isinstance(one, SettleEffect)]
         self._carry_out()
-        self._held = rest
-        if self._crew.acting or self._deck.executor.acting(self.run_key):
+        self._held = [one for one in held if not isinstance(one, SettleEffect)]
+        if self._machine.unsettled and self._may_park():
+            await self._park(Status.WAITING)
+            return True
+        is_acting = self._crew.acting or self._deck.executor.acting(self.run_key)
+        if is_acting or self._machine.unsettled:
             await self._wait()
             return False
         error = self._growth.error(self.run_key.run_id)
@@ -687,7 +687,8 @@ class Pilot:
             self._idle_since = None
 
     def _is_idle(self) -> bool:
-        return not self._crew.attempting and not self._held and self._outcome is None
+        holds = bool(self._held) and not self._growth.is_full
+        return not (self._crew.attempting or holds) and self._outcome is None
 
     def _may_park(self) -> bool:
         """Whether the run has only waited for a while, and will for a while longer."""
@@ -733,7 +734,7 @@ class Pilot:
         while not await self._commit():
             if self._lost:
                 raise RunLost
-        if not self._ended:
+        if not (self._ended or error):
             log_parked(self.run_key, status, note)
 
     async def _block(self, reason: str, error: Exception, *, unfit_build: str = "") -> None:
