@@ -38,10 +38,12 @@ from outlast.errors import (
 from outlast.portal import Portal
 from outlast.replay.context import RunInfo
 from outlast.replay.ledger import Grant
+from outlast.worker.growth import HistoryLimits
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
 from outlast.workflows.call import Call
 from outlast.workflows.completion import complete_later, completion_token
 from outlast.workflows.decorator import effect, step, workflow
+from outlast.workflows.growth import continue_as_new, deprecate_patch, patched
 from outlast.workflows.handler import on_signal, on_update
 from outlast.workflows.heartbeat import heartbeat, heartbeat_details
 from outlast.workflows.inside import (
@@ -78,6 +80,7 @@ __all__ = [
     "ForbiddenInWorkflowError",
     "ForkedEffectError",
     "Grant",
+    "HistoryLimits",
     "InboxFullError",
     "NoWorkerWarning",
     "NonDeterminismError",
@@ -110,6 +113,8 @@ __all__ = [
     "complete_later",
     "completion_token",
     "connect",
+    "continue_as_new",
+    "deprecate_patch",
     "effect",
     "heartbeat",
     "heartbeat_details",
@@ -120,6 +125,7 @@ __all__ = [
     "on_signal",
     "on_update",
     "open",
+    "patched",
     "publish",
     "random",
     "receive",

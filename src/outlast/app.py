@@ -27,6 +27,7 @@ from outlast.errors import DefinitionError, StoreUnavailableError
 from outlast.journal.entry import Taken
 from outlast.store.finding import Finding
 from outlast.store.protocol import Store
+from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE
 from outlast.worker.stall import LoopWatch
 from outlast.worker.worker import Worker, WorkerOptions
@@ -350,7 +351,7 @@ class App(Client):
         return verdict
 
 
-def open(  # noqa: A001 - the public name, used as outlast.open
+def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and what an app can be told
     url: str | None = None,
     *,
     workflows: Iterable[Workflow[..., Any] | ModuleType] | None = None,
@@ -358,6 +359,7 @@ def open(  # noqa: A001 - the public name, used as outlast.open
     principal: str | None = None,
     lease: timedelta = LEASE,
     idle: timedelta = timedelta(seconds=1),
+    history: HistoryLimits = DEFAULT_LIMITS,
 ) -> App:
     """Return client and worker in one; use it as `async with outlast.open(url) as app`.
 
@@ -368,6 +370,7 @@ def open(  # noqa: A001 - the public name, used as outlast.open
         principal: Who acts; the local user by default.
         lease: How long the worker may be silent before others take its runs.
         idle: How long a run that only waits stays in memory.
+        history: How long journals may become before a run is told to continue as new, and before it is blocked.
 
     Raises:
         DefinitionError: A time is not a `timedelta` longer than nothing.
@@ -397,6 +400,7 @@ def open(  # noqa: A001 - the public name, used as outlast.open
         host=socket.gethostname(),
         pid=os.getpid(),
         library=library_version(),
+        history=history,
     )
     return App(url, workflows=workflows, tenant=tenant, principal=principal, options=options)
 

@@ -191,6 +191,11 @@ class OutsideWorkflowError(AuthorError):
 class NonDeterminismError(AuthorError):
     """Replay asked for something else than the journal holds.
 
+    Args:
+        position: Of the journal's entry that does not fit, from 0; None where it is not about one entry.
+        recorded: What the journal holds there, in words.
+        asked: What the code asks for instead.
+
     Example:
         ```python
         import outlast
@@ -219,6 +224,20 @@ class NonDeterminismError(AuthorError):
     """
 
     code = "non_determinism"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        position: int | None = None,
+        recorded: str = "",
+        asked: str = "",
+        **where: Any,
+    ) -> None:
+        super().__init__(message, **where)
+        self.position = position
+        self.recorded = recorded
+        self.asked = asked
 
 
 class RepeatedEffectError(AuthorError):

@@ -148,6 +148,10 @@ SAMPLES: list[Entry] = [
     entries.Cancelled(FAILURE),
     entries.UpdateReceived("u1", "add", Raw(b'{"a":"b"}'), "you"),
     entries.UpdateAnswered("u1", "add", failure=FAILURE, rejected=True),
+    entries.ContinueSuggested(10_240, 1 << 20),
+    entries.Patched("ask-twice", deprecated=True),
+    entries.Accepted(7, 100_000, by="me", reason="fine"),
+    entries.ContinuedAsNew("flow", Raw(b'{"kind":"x"}')),
 ]  # fmt: skip
 ALARM = next(bytes(one.detail) for one in SAMPLES if isinstance(one, AlarmRaised))
 BODIES = {str(type(one).__struct_config__.tag): to_row(one, 0, 0).body for one in SAMPLES}
@@ -343,11 +347,12 @@ _parse = ("journal.parse:parse_as",)
 DECODERS: dict[str, Decoder] = {
     **{f"entry {kind}": Decoder(read_entry(kind), [body], ("journal.entry:from_row",)) for kind, body in BODIES.items()},
     **{f"shown {kind}": Decoder(show_entry(kind), [body], ("client.view:JournalEntry.__repr__",)) for kind, body in BODIES.items()},
-    **{f"message {kind.value}": Decoder(take_in(kind), seeds, ("worker.inbox:_entry_of", "worker.inbox:_decided"), ())
+    **{f"message {kind.value}": Decoder(take_in(kind), seeds, ("worker.inbox:_entry_of", "worker.inbox:_decided", "worker.inbox:_accepted"), ())
        for kind, seeds in {
            MessageKind.SIGNAL: [TREE, b'"x"'], MessageKind.UPDATE: [TREE, b'"x"'], MessageKind.CANCEL: [b'{"by":"me","reason":"x"}'],
            MessageKind.PAUSE: [b'{"by":"me","reason":"x"}'], MessageKind.RESUME: [b'{"by":"me","reason":"x"}'], MessageKind.DECISION: [DECISION],
-           MessageKind.RESOLUTION: [RESOLUTION], MessageKind.OUTCOME: [RESOLUTION]}.items()},
+           MessageKind.RESOLUTION: [RESOLUTION], MessageKind.OUTCOME: [RESOLUTION],
+           MessageKind.ACCEPT: [b'{"generation":1,"entry":7,"history":100000,"by":"me","reason":"fine"}']}.items()},
     "failure": Decoder(raise_again, [BODIES["failed"]], ("journal.entry:from_row",)),
     "codec": Decoder(TREES.decode, [TREE], ("journal.codec:TypeCodec.decode",)),
     "codec of anything": Decoder(WITH_DAYS.decode, [b'{"a":[1,{}]}', b"[" + TREE + b"]", b"null"], ("journal.codec:TypeCodec.decode",)),
@@ -367,7 +372,7 @@ DECODERS: dict[str, Decoder] = {
     ),
     "approval row": Decoder(stored(approval_row), [b'[{"effect":"ship","match_sha256":"x"}]', b'["r:1"]'], ("store.sqlite.row:approval_of",)),
     "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1))), [b'["flow"]'], ("store.sqlite.row:worker_of",)),
-    "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b""))), [b"waiting"], ()),
+    "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", 1))), [b"waiting"], ()),
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1))), [b"r:1"], ()),
     "unfit builds": Decoder(stored(unfit_of), [b'"one"\n"two"'], ("store.sqlite.row:unfit_of",)),
     "argument of a command": Decoder(of_text(_json), [TREE], ("cli.session:json_of",), (USAGE,)),
@@ -383,7 +388,7 @@ DECODERS: dict[str, Decoder] = {
     "answer of GitHub": Decoder(problem_of, [b'{"message":"no","errors":[{"code":"x"},"y"]}'], ("demo.github_error:_problem",), ()),
     "pull requests": Decoder(pulls_of, [PULLS], ("demo.github:GitHub._read",)),
     "order of a fault": Decoder(ordered, [b'{"fault":"hold","on":"create","times":2}'], ("demo.forge_double:Handler._control", "demo.forge_state:Fault.of", "demo.forge_double:main", "demo.forge_double:_logged", "demo.forge_answer:Forge._create"), (ValueError,)),
-    "golden journal": Decoder(golden, [GOLDEN.to_json().encode()], ("testing.golden:Golden.from_json",)),
+    "golden journal": Decoder(golden, [GOLDEN.to_json().encode()], ("testing.golden:exported",)),
     "TOML": Decoder(manifest("pyproject.toml"), [TOML], ("demo.manifest:_toml",)),
     "requirements": Decoder(manifest("requirements.txt"), [b"x==1.0 ; python_version > '3'\ny>=2\n"], ()),
     "canonical form of what was read": Decoder(lambda data: canonical(read(data, "it")), [TREE], ("journal.parse:parse",)),

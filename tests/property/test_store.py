@@ -45,6 +45,7 @@ WORKERS = [WorkerId("w1"), WorkerId("w2")]
 KINDS = ["step_completed", "published"]
 MESSAGES = ["m1", "m2", "m3"]
 UPDATES = ["u1", "u2"]
+REASONS = ["r", "history"]
 STATUSES = [
     Status.READY,
     Status.RUNNING,
@@ -57,12 +58,15 @@ STATUSES = [
 runs = st.sampled_from(RUNS)
 workers = st.sampled_from(WORKERS)
 messages = st.sampled_from(MESSAGES)
-kinds = st.sampled_from([MessageKind.SIGNAL, MessageKind.RESUME, MessageKind.CANCEL])
+kinds = st.sampled_from(
+    [MessageKind.SIGNAL, MessageKind.RESUME, MessageKind.CANCEL, MessageKind.ACCEPT]
+)
 asked = st.sampled_from(UPDATES)
 seconds = st.sampled_from([1, 5, 14, 15, 3600])
 updates = st.builds(
     lambda *parts: parts,
     st.sampled_from(STATUSES),
+    st.sampled_from(REASONS),
     st.booleans(),
     st.booleans(),
     st.none() | st.integers(0, 3),
@@ -123,13 +127,15 @@ class TwoStores(RuleBasedStateMachine):
                 self.accepted[change.run, change.generation] |= names
             case RunChange() if before.version == change.version:
                 self.rows[change.run, before.generation] += change.entries
-                self.consumed[change.run, before.generation] += change.consumed
                 for answer in change.answers:
-                    assert (change.run, before.generation, answer.message_id) not in self.answers
-                    self.answers[change.run, before.generation, answer.message_id] = answer.body
+                    assert (change.run, before.incarnation, answer.message_id) not in self.answers
+                    self.answers[change.run, before.incarnation, answer.message_id] = answer.body
+                self.consumed[change.run, before.incarnation] += change.consumed
+                if change.next:
+                    self.rows[change.run, before.generation + 1] = list(change.next)
             case PutMessage() | Decide():
-                generation = 1 if before is None else before.generation
-                self.accepted[change.run, generation].add(change.message.message_id)
+                incarnation = 1 if before is None else before.incarnation
+                self.accepted[change.run, incarnation].add(change.message.message_id)
 
     def join(self, worker, build):
         """Register a worker with both."""
@@ -138,7 +144,7 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(
         run=runs,
-        generation=st.integers(1, 3),
+        generation=st.integers(1, 4),
         worker=st.none() | workers,
         brings=st.lists(
             st.sampled_from([letter("m1"), letter("m2"), asking_for("u1")]), max_size=2
@@ -177,7 +183,7 @@ class TwoStores(RuleBasedStateMachine):
         consumed=st.lists(messages | asked, max_size=2),
         answered=st.just([]) | st.lists(asked, max_size=2),
         stale=st.sampled_from([0, 0, 0, 1]),
-        extra=st.integers(0, 7),
+        extra=st.integers(0, 9),
     )
     def advance_run(self, run, entries, update, consumed, answered, stale, extra):
         """Write as the owner, sometimes with something that does not hold."""
@@ -186,10 +192,10 @@ class TwoStores(RuleBasedStateMachine):
             return
         fields = {}
         if update is not None:
-            status, release, ignore, seen, unfit, wake, ending = update
+            status, reason, release, ignore, seen, unfit, wake, ending = update
             wake_at = None if wake is None else self.clock.now() + timedelta(seconds=wake)
             fields["head"] = HeadUpdate(
-                status, "r", wake_at, release, ignore, seen, unfit, b"n", ending
+                status, reason, wake_at, release, ignore, seen, unfit, b"n", ending
             )
         if extra == 1:
             fields["operations"] = (
@@ -206,6 +212,10 @@ class TwoStores(RuleBasedStateMachine):
             fields["spends"] = (GrantSpend("a1", 0, f"r:{entries}", "h1"),)
         if extra == 6:
             fields["outbox"] = (OutboxItem(head.next_seq, RUNS[0], letter()),)
+        if extra in (8, 9):
+            fields["next"] = tuple(row(place) for place in range(entries + 1))
+            if extra == 9:
+                fields["head"] = HeadUpdate(Status.READY, release=True)
         change = RunChange(
             run=run,
             worker=head.owner or WORKERS[0],
@@ -227,12 +237,14 @@ class TwoStores(RuleBasedStateMachine):
         """Send the last owned change again, as after a lost connection: it is never written twice."""
         change = self.last
         before = self.both(lambda store: store.journal(change.run))
+        listed = self.both(lambda store: store.generations(change.run))
         head = self.both(lambda store: store.head(change.run))
         (verdict,) = self.both(lambda store: store.commit([change]))
         if isinstance(verdict, Applied) and head.version == change.version:
             self.count(change, head)
         elif isinstance(verdict, Applied):
             assert self.both(lambda store: store.journal(change.run)) == before
+            assert self.both(lambda store: store.generations(change.run)) == listed
 
     @rule(
         run=runs,
@@ -332,12 +344,17 @@ class TwoStores(RuleBasedStateMachine):
             assert last == next((one for one in image.rows[::-1] if one.row.kind == kind), None)
         times = [stamped.at for stamped in image.rows]
         assert times == sorted(times)
-        consumed = self.consumed[run, generation]
+        listed = self.both(lambda store: store.generations(run))
+        assert {one.generation: one.entries for one in listed} == {
+            number: len(rows) for (of, number), rows in self.rows.items() if of == run
+        }
+        incarnation = image.head.incarnation
+        consumed = self.consumed[run, incarnation]
         assert len(consumed) == len(set(consumed))
         unread = {stamped.message.message_id for stamped in image.messages}
         assert image.head.mail == bool(unread)
         assert not unread & set(consumed)
-        assert unread | set(consumed) == self.accepted[run, generation]
+        assert unread | set(consumed) == self.accepted[run, incarnation]
         for one in UPDATES:
             state = self.both(lambda store: store.answer(run, one))
             known = [
@@ -351,9 +368,7 @@ class TwoStores(RuleBasedStateMachine):
                 assert state.consumed is (one in self.consumed[run, state.generation])
                 answer = self.answers.get((run, state.generation, one))
                 assert (state.answered, state.answer) == (answer is not None, answer or b"")
-                assert state.over is (
-                    image.head.status.closed or state.generation < image.head.generation
-                )
+                assert state.over is (image.head.status.closed or state.generation < incarnation)
         if image.head.status.closed:
             assert (image.head.owner, image.head.wake_at, image.operations) == (None, None, ())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from outlast.client import RunHandle
 from outlast.store.change import Message, MessageKind, PutMessage, RunKey
 from outlast.testing import Simulation
 from outlast.testing.golden import Golden, record
+from outlast.worker.growth import HistoryLimits
 from outlast.worker.worker import WorkerOptions
 from outlast.workflows.registry import Registry
 
@@ -70,6 +72,7 @@ class Scenario:
         generation: The one that is kept.
         ends: The kind of the last entry.
         kept: What follows the id of the run that is kept, where that is a fork.
+        options: The worker's.
     """
 
     call: Callable[[], Any]
@@ -78,6 +81,7 @@ class Scenario:
     generation: int = 1
     ends: str = "completed"
     kept: str = ""
+    options: WorkerOptions = OPTIONS
 
 
 async def talk(play: Play) -> None:
@@ -265,6 +269,19 @@ async def fork_anew(play: Play) -> None:
     await play.handle.fork(outcome=("r:3", 7), id=f"{play.handle.id}/fork", reason="misread")
 
 
+async def say_three(play: Play) -> None:
+    """Send three words at once: each generation takes one of them."""
+    for one in ("a", "b", "c"):
+        await play.handle.send(flows.word, one, id=one)
+
+
+async def make_room(play: Play) -> None:
+    """Let the journal become longer."""
+    await play.handle.accept(history=60, reason="the last one of its kind")
+
+
+SMALL = dataclasses.replace(OPTIONS, history=HistoryLimits(warn_entries=9, most_entries=12))
+
 SCENARIOS: dict[str, Scenario] = {
     "parallel": Scenario(flows.parallel),
     "group_fails": Scenario(flows.group_fails, ends="failed"),
@@ -317,6 +334,13 @@ SCENARIOS: dict[str, Scenario] = {
     "paused": Scenario(flows.paused_twice, pause_twice),
     "out_of_time": Scenario(flows.runs_out_of_time, cancel_late, ends="failed"),
     "deadlines": Scenario(flows.deadlines, say_from_outside),
+    "rolls_1": Scenario(lambda: flows.rolls(2, []), say_three, ends="continued_as_new"),
+    "rolls_2": Scenario(
+        lambda: flows.rolls(2, []), say_three, generation=2, ends="continued_as_new"
+    ),
+    "rolls_3": Scenario(lambda: flows.rolls(2, []), say_three, generation=3),
+    "changes": Scenario(flows.changes),
+    "grows": Scenario(flows.grows, make_room, options=SMALL),
     "values": Scenario(lambda: flows.values(flows.Everything()), say_yes),
 }
 
@@ -344,5 +368,5 @@ def play(name: str) -> Golden:
         return golden
 
     seed = zlib.crc32(name.encode())
-    sim = Simulation(flows.CODE, seed=seed, options=OPTIONS, longest=timedelta(days=30))
+    sim = Simulation(flows.CODE, seed=seed, options=scenario.options, longest=timedelta(days=30))
     return sim.run(play_it)

@@ -830,6 +830,35 @@ async def double_text(text: str) -> str:
     return text * 2
 
 
+# Growth and change
+
+
+@outlast.workflow
+async def rolls(left: int, heard: list[str]) -> list[str]:
+    """Take one word a generation; what else came goes on with it."""
+    heard = [*heard, await outlast.receive(word), await again("said")]
+    if left:
+        outlast.continue_as_new(rolls(left - 1, heard))
+    return heard
+
+
+@outlast.workflow
+async def changes() -> list[int]:
+    found = [await double(1)]
+    if outlast.patched("three-times"):
+        found.append(await double(3))
+    outlast.deprecate_patch("no-more-halves")
+    return [*found, await double(2)]
+
+
+@outlast.workflow
+async def grows() -> int:
+    found = 0
+    while not outlast.info().continue_suggested:
+        found += await double(1)
+    return found
+
+
 CODE = [
     one for one in list(globals().values()) if type(one).__name__ in ("Step", "Effect", "Workflow")
 ]

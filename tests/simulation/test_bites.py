@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from mutation import Break, broken
 
 from outlast.client.client import Client
-from outlast.replay import ledger, mailbox
-from outlast.replay.delivery import Delivery
+from outlast.replay import delivery, ledger, mailbox
 from outlast.replay.handler import Handlers
 from outlast.replay.machine import Machine
 from outlast.replay.publication import Publications
@@ -284,10 +283,10 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {2},
         (
             Break(
-                Delivery,
-                "deliver",
-                "self._machine.deliver(turn[0], turn[1])",
-                "self._machine.deliver(turn[0], turn[1] + timedelta(seconds=not taking_up))",
+                delivery,
+                "each_turn",
+                "machine.deliver(turn[0], turn[1], more=more)",
+                "machine.deliver(turn[0], turn[1] + timedelta(seconds=live), more=more)",
                 {"timedelta": timedelta},
             ),
         ),

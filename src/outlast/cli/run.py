@@ -68,9 +68,16 @@ def explain(session: Session, run: Run, as_json: Json = False) -> None:
 
 @runs.command("journal")
 @stored
-def journal(session: Session, run: Run, as_json: Json = False) -> None:
+def journal(
+    session: Session,
+    run: Run,
+    generation: Annotated[
+        int | None, typer.Option(min=1, help="Of this generation; the present one by default.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Print a run's journal: everything that was decided, in order."""
-    entries = session.call(lambda client: client.handle(run).journal())
+    entries = session.call(lambda client: client.handle(run).journal(generation=generation))
     if as_json:
         print_json([show.entry_document(one) for one in entries])
     else:

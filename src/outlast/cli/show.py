@@ -10,7 +10,15 @@ import msgspec
 
 from outlast.cli.output import plain, print_table, say, say_lines
 from outlast.cli.text import ago, at, json_text
-from outlast.client import Alarm, Explanation, JournalEntry, RunDetail, RunStatus, Status
+from outlast.client import (
+    Alarm,
+    Explanation,
+    Generation,
+    JournalEntry,
+    RunDetail,
+    RunStatus,
+    Status,
+)
 from outlast.journal.entry import Forked
 
 LAST_ENTRIES = 10
@@ -44,6 +52,7 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
         ("changed", ago(status.changed_at, now)),
         ("worker", status.worker or "none has it in memory"),
         ("entries", f"{status.entries} in generation {status.generation}"),
+        *(("before", _generation_text(one)) for one in detail.generations[1:]),
     ]
     if forked := forked_from(detail.entries):
         lines.append(("fork", forked))
@@ -68,6 +77,10 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     _print_end(detail)
     say("")
     journal(detail.entries[-LAST_ENTRIES:], width=BODY_WIDTH, with_end=False)
+    if len(detail.generations) > 1:
+        say("")
+        former = command("runs", "journal", status.run_id, "--generation", "N")
+        say(f"what was before: {former}")
     if not status.status.closed:
         say("")
         say(f"why it is there: {command('runs', 'explain', status.run_id)}")
@@ -105,6 +118,7 @@ def run_document(detail: RunDetail) -> dict[str, Any]:
         "paused_by": detail.paused_by,
         "deadline": plain(detail.deadline),
         "forked_from": forked_from(detail.entries),
+        "generations": plain(detail.generations),
         "result": ended.get("value"),
         "failure": ended.get("failure"),
         "last_entries": [entry_document(one) for one in detail.entries[-LAST_ENTRIES:]],
@@ -191,6 +205,10 @@ def _status_text(detail: RunDetail) -> str:
     # A failure has a line of its own.
     is_told = status.status in {Status.FAILED, Status.CANCELLED} and detail.entries
     return status.status + (f": {status.reason}" if status.reason and not is_told else "")
+
+
+def _generation_text(one: Generation) -> str:
+    return f"generation {one.generation}: {one.entries} {'entry' if one.entries == 1 else 'entries'}, {one.ended} at {at(one.at)}"
 
 
 def _alarm_text(one: Alarm) -> str:

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -61,6 +61,13 @@ def worker(
 ) -> None:
     """Run the workflows that MODULE... declare, until SIGINT or SIGTERM; a second signal stops at once."""
     start = _log_to_stderr(logging.DEBUG if verbose else logging.INFO)
+    workflows = load_all(modules)
+    app = open_app(session.database, tenant=session.tenant, lease=lease, idle=idle)
+    run(_serve(app, workflows, start))
+
+
+def load_all(modules: Iterable[str]) -> list[str]:
+    """Import modules and files, and return the names of the workflows that they declare; what is wrong ends the command."""
     with author_errors():
         for module in modules:
             load(module)
@@ -70,8 +77,7 @@ def worker(
                 "the modules declare no workflow",
                 hint="name the module that holds what @outlast.workflow decorates",
             )
-    app = open_app(session.database, tenant=session.tenant, lease=lease, idle=idle)
-    run(_serve(app, workflows, start))
+    return workflows
 
 
 @contextmanager

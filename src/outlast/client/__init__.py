@@ -4,7 +4,7 @@ from outlast.client.approval import Approvals
 from outlast.client.client import Birth, Client, IfClosed, Runs
 from outlast.client.explain import Explanation, Wait
 from outlast.client.handle import RunHandle
-from outlast.client.view import ApprovalView, JournalEntry, RunDetail, RunStatus
+from outlast.client.view import ApprovalView, Generation, JournalEntry, RunDetail, RunStatus
 from outlast.effects.standing import Alarm, Standing
 from outlast.store.change import Status
 
@@ -15,6 +15,7 @@ __all__ = [
     "Birth",
     "Client",
     "Explanation",
+    "Generation",
     "IfClosed",
     "JournalEntry",
     "RunDetail",

@@ -616,7 +616,7 @@ class Client:
 
     async def _is_ours(self, head: RunHead, generation: int, seed: bytes) -> bool:
         """Whether the run that stands there is the one we started, when the answer to our start was lost."""
-        if head.generation < generation:
+        if head.incarnation < generation:
             return False
         rows = await self.store.journal(head.run, generation=generation)
         try:
@@ -760,4 +760,5 @@ def _born(change: StartRun, verdict: Applied) -> RunHead:
         lapses=0,
         created_at=verdict.at,
         changed_at=verdict.at,
+        incarnation=change.generation,
     )

@@ -14,18 +14,22 @@ import msgspec
 from outlast.client.text import ago, counted, json_text, safe
 from outlast.client.view import ApprovalView, RunDetail
 from outlast.effects.standing import Alarm, Standing
+from outlast.journal.entry import ContinueSuggested
 from outlast.store.change import Status
 
 REMEDIES = {
     "in doubt": "It goes on when somebody says what became of the effect.",
     "non-determinism": "Its code no longer asks for what the journal holds. It goes on by itself when a worker with "
-    "fitting code starts: deploy the former code, or keep the former order of operations.",
+    "fitting code starts: deploy the former code, put outlast.patched() around the change, or, where an effect's arguments "
+    "changed and the recorded ones may stand, accept them: `outlast runs accept RUN --entry N`.",
     "undecodable": "What the journal holds does not fit the types that the code names. It goes on by itself when a "
     "worker with fitting code starts.",
     "poison": "Worker after worker died while it had this run. Find out what kills the process (memory, a native "
     "crash), deploy the cure, then send the run any message to have it tried again.",
     "refused by the store": "The store will never take what the run has to write; look at its journal, change the code, then "
     "send the run any message to have it tried again.",
+    "history": "Its journal has come to the limit, so nothing new begins; messages wait. It goes on when somebody raises the limit "
+    "of this run, or cleans up when somebody cancels it. In new code, let the workflow continue as new in time.",
     "internal error": "Moving the run broke inside Outlast. It goes on by itself when a worker with other code starts; "
     "please report the error.",
 }
@@ -35,7 +39,14 @@ _RESOLVING = (
     "it did not and never will",
 )
 _ENDABLE = frozenset(
-    {"non-determinism", "undecodable", "poison", "refused by the store", "internal error"}
+    {
+        "non-determinism",
+        "undecodable",
+        "poison",
+        "refused by the store",
+        "history",
+        "internal error",
+    }
 )
 
 
@@ -48,7 +59,7 @@ class Wait(msgspec.Struct, frozen=True):
 
     Args:
         kind: `timer`, `retry`, `step`, `completion`, `signal`, `update`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm`,
-            `paused`, `timeout` or `worker`.
+            `paused`, `timeout`, `growth` or `worker`.
         about: The operation, approval or signal.
         until: When something happens without anyone acting.
         text: All of it in words, without the commands.
@@ -195,6 +206,7 @@ class _Teller:
             yield self._update(name)
         for alarm in self._detail.alarms:
             yield self._alarm(alarm)
+        yield from self._growth()
         if self._detail.unread:
             yield self._mail()
         elif self._waits_for_nothing_known():
@@ -259,6 +271,13 @@ class _Teller:
         end = self._command("runs", "terminate", self._run, "--reason", "TEXT")
         remedy = REMEDIES.get(reason, "An operator must act.")
         typed = {end: "give it up, without clean-up"}
+        if reason == "history":
+            more = str(2 * self._status.entries)
+            accept = self._command(
+                "runs", "accept", self._run, "--history", more, "--reason", "TEXT"
+            )
+            cancel = self._command("runs", "cancel", self._run, "--reason", "TEXT")
+            typed = {accept: "let it go on", cancel: "let it clean up and end", **typed}
         if reason in _ENDABLE:
             typed = {self._command("runs", "journal", self._run): "see what it did", **typed}
         yield Wait(
@@ -269,6 +288,16 @@ class _Teller:
             commands=tuple(typed),
             purposes=tuple(typed.values()),
         )
+
+    def _growth(self) -> Iterator[Wait]:
+        """Yield that the journal grows long, once the workflow was told."""
+        told = [one for one in self._detail.entries if isinstance(one.entry, ContinueSuggested)]
+        if told and self._status.reason != "history":
+            text = (
+                f"Its journal is long ({self._status.entries} entries): the workflow should continue as new; "
+                "at the limit the run is blocked."
+            )
+            yield Wait("growth", "", text, since=told[0].at)
 
     def _operation(self, one: Standing) -> Wait:
         match one.state:

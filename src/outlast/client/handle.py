@@ -20,11 +20,13 @@ from outlast.client.query import ask as ask_query
 from outlast.client.text import command
 from outlast.client.update import ask, check_accepted, signal_message
 from outlast.client.view import (
+    Generation,
     JournalEntry,
     RunDetail,
     RunStatus,
     cancel_in,
     deadline_in,
+    generation_of,
     not_found,
     pause_in,
     place_in,
@@ -40,6 +42,7 @@ from outlast.errors import (
     DefinitionError,
     OutlastError,
     RunCancelledError,
+    RunNotFoundError,
     RunTerminatedError,
     StoreError,
     WorkflowFailedError,
@@ -72,6 +75,9 @@ from outlast.workflows.query import Query
 R = TypeVar("R")
 T = TypeVar("T")
 A = TypeVar("A")
+
+_GENERATIONS = 6
+"""How many of them a run's detail has."""
 
 
 class RunHandle(Generic[R]):
@@ -113,7 +119,7 @@ class RunHandle(Generic[R]):
     async def result(self) -> R:
         """Wait for the end, and return what the workflow returned.
 
-        A handle made by id alone returns plain JSON data.
+        That of the last generation, where the run continues as new. A handle made by id alone returns plain JSON data.
 
         Raises:
             WorkflowFailedError: The workflow raised; the cause is that exception.
@@ -385,10 +391,69 @@ class RunHandle(Generic[R]):
         run = await retry_run(self._client, self._run, id=id, reason=reason, effects=effects)
         return RunHandle(self._client, run, self._workflow)
 
-    async def journal(self) -> list[JournalEntry]:
-        """Return the journal of the present generation."""
+    async def accept(
+        self, *, entry: int | None = None, history: int | None = None, reason: str
+    ) -> None:
+        """Let something pass that stops the run; it is recorded before the run is looked at again.
+
+        Args:
+            entry: Position in the journal of an effect's intent, whose recorded arguments may stand although the code of today
+                asks with others. Kind and name must be the same.
+            history: So many entries the journal of this generation may have; its bytes in proportion.
+            reason: Why; kept in the journal.
+
+        Raises:
+            DefinitionError: Nothing is named, there is no such intent, or the journal is as long already.
+            RunNotFoundError: There is no such run.
+            RunConflictError: The run has ended.
+        """
+        head = await self._client.head(self._run)
+        if entry is None and history is None:
+            raise DefinitionError("nothing is named to accept", hint="give entry= or history=")
+        if history is not None and history <= head.next_seq:
+            raise DefinitionError(
+                f"the journal has {head.next_seq} entries, and {history} would be no room for more",
+                run=self.id,
+                hint="give a larger number",
+            )
+        if entry is not None:
+            await self._check_intent(entry, head.generation)
+        said = {"generation": head.generation, "entry": entry, "history": history}
+        body = msgspec.json.encode({**said, "by": self._client.principal, "reason": reason})
+        await self._put(f"accept/{self._client.new_id()}", MessageKind.ACCEPT, "", body)
+
+    async def _check_intent(self, entry: int, generation: int) -> None:
+        rows = await self._client.store.journal(self._run, generation=generation)
+        kind = rows[entry].row.kind if 0 <= entry < len(rows) else ""
+        if kind != "effect_intended":
+            raise DefinitionError(
+                f"entry {entry} is {kind}, and no intent of an effect"
+                if kind
+                else f"there is no entry {entry}",
+                run=self.id,
+                hint="name the entry that the error of the blocked run names; see `outlast runs journal`",
+            )
+
+    async def generations(self, *, limit: int = 100) -> list[Generation]:
+        """Return the run's generations, the present one first."""
+        head = await self._client.head(self._run)
+        rows = await self._client.store.generations(self._run, limit=limit)
+        return [generation_of(row, head) for row in rows]
+
+    async def journal(self, *, generation: int | None = None) -> list[JournalEntry]:
+        """Return the journal of the present generation, or of another one.
+
+        Raises:
+            RunNotFoundError: There is no such run, or no such generation of it.
+        """
         await self._client.head(self._run)
-        rows = await self._client.store.journal(self._run)
+        rows = await self._client.store.journal(self._run, generation=generation)
+        if not rows:
+            raise RunNotFoundError(
+                f"there is no generation {generation} of the run",
+                run=self.id,
+                hint="leave it out for the present one; `outlast runs show` lists them",
+            )
         return [JournalEntry(one.row.seq, one.row.turn, one.at, from_row(one.row)) for one in rows]
 
     async def detail(self) -> RunDetail:
@@ -424,6 +489,10 @@ class RunHandle(Generic[R]):
             paused_by=pause_in(written),
             deadline=deadline_in(entries),
             timed_out_at=time_out_in(entries),
+            generations=[
+                generation_of(row, image.head)
+                for row in await store.generations(self._run, limit=_GENERATIONS)
+            ],
         )
 
     @overload

@@ -34,8 +34,10 @@ from outlast.store.change import (
     RunKey,
     Status,
 )
+from outlast.store.protocol import GenerationRow
 
 _SHOWN = 200
+_ENDS = frozenset({"completed", "failed", "cancelled", "continued_as_new"})
 """Characters of an entry in its repr."""
 
 
@@ -131,6 +133,21 @@ class JournalEntry(msgspec.Struct, frozen=True):
         return f"JournalEntry({self.seq}, {self.at:%Y-%m-%d %H:%M:%S} UTC, {what}, {text})"
 
 
+class Generation(msgspec.Struct, frozen=True):
+    """One generation of a run: a start, a restart of its id, or what came after a `continue_as_new`.
+
+    Args:
+        entries: How long its journal is.
+        ended: `continued as new`, `completed`, `failed`, `cancelled`, `terminated`, or an empty string while it goes on.
+        at: When the last entry of its journal was committed.
+    """
+
+    generation: int
+    entries: int
+    ended: str
+    at: datetime
+
+
 class RunDetail(msgspec.Struct, frozen=True):
     """Everything about a run that can be seen from outside, read at one moment.
 
@@ -149,6 +166,7 @@ class RunDetail(msgspec.Struct, frozen=True):
         paused_by: Who asked it to begin nothing, and why; empty when it is not paused.
         deadline: When its time is over, as its start says.
         timed_out_at: When its time was over and it was told so.
+        generations: The newest ones, the present one first.
     """
 
     status: RunStatus
@@ -166,6 +184,7 @@ class RunDetail(msgspec.Struct, frozen=True):
     paused_by: str = ""
     deadline: datetime | None = None
     timed_out_at: datetime | None = None
+    generations: list[Generation] = []
 
 
 class ApprovalView(msgspec.Struct, frozen=True):
@@ -208,6 +227,14 @@ def status_of(head: RunHead) -> RunStatus:
         worker=head.owner,
         waits=_waits_in(head.note),
     )
+
+
+def generation_of(row: GenerationRow, head: RunHead) -> Generation:
+    """Return a generation as people see it."""
+    ended = row.kind.replace("_", " ") if row.kind in _ENDS else "terminated"
+    if row.generation == head.generation:
+        ended = str(head.status) if head.status.closed else ""
+    return Generation(row.generation, row.entries, ended, row.at)
 
 
 def place_in(entries: list[Entry]) -> str:

@@ -73,6 +73,7 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
         namespace: The `workflow_id` of idempotency keys: run id, tenant and `~n`.
         principal: Who started it.
         timeout_seconds: How long the run may take, counted from this entry; None for as long as it likes.
+        ends_at: Of a later generation: when the time is over that the first one was given.
         effects: Of a fork, and of a child of one: what becomes of effects whose outcome it does not know.
         keys: Of a fork: the namespace of its keys under `same_key`.
         known_as: Of a fork: the name under which its first entries were written; the code that replays them is told it again.
@@ -84,6 +85,7 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
     namespace: str
     principal: str = ""
     timeout_seconds: float | None = None
+    ends_at: Moment | None = None
     effects: EffectPolicy | Literal[""] = ""
     keys: str = ""
     known_as: RunName | None = None
@@ -104,6 +106,8 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
         Args:
             at: When this entry was committed.
         """
+        if self.ends_at is not None:
+            return self.ends_at
         try:
             return None if self.timeout is None else at + self.timeout
         except OverflowError:
@@ -335,7 +339,8 @@ class AlarmRaised(Struct, frozen=True, tag="alarm_raised"):
     """Something came that contradicts or follows what was recorded; kept, never acted on.
 
     Args:
-        what: A stable word: `late_outcome`, `late_decision`, `unfit_outcome`, `unfit_message`, `unreadable_message`.
+        what: A stable word: `late_outcome`, `late_decision`, `unfit_outcome`, `unfit_message`, `unfit_acceptance`,
+            `unreadable_message`.
     """
 
     operation: OperationId
@@ -412,6 +417,56 @@ class LeftOut(Struct, frozen=True, tag="left_out"):
     what: str
 
 
+class ContinueSuggested(Struct, frozen=True, tag="continue_suggested"):
+    """The journal is long: the workflow should go on in a new generation.
+
+    Args:
+        entries: How long it was when that was noticed.
+        size_bytes: The same in bytes of its bodies.
+    """
+
+    entries: int
+    size_bytes: int
+
+
+class Patched(Struct, frozen=True, tag="patched"):
+    """The code came to a patch, and went on as changed.
+
+    Args:
+        name: The id of the patch.
+        deprecated: It was asked by `deprecate_patch`: code that does not know it replays this all the same.
+    """
+
+    name: str
+    deprecated: bool = False
+
+
+class Accepted(Struct, frozen=True, tag="accepted"):
+    """An operator let something pass that would stop the run.
+
+    Args:
+        entry: Position of an `EffectIntended` of this journal whose arguments may differ from what the code asks.
+        history: So many entries the journal may have.
+    """
+
+    entry: int | None = None
+    history: int | None = None
+    by: str = ""
+    reason: str = ""
+
+
+class ContinuedAsNew(Struct, frozen=True, tag="continued_as_new"):
+    """This generation is over, and the run goes on in the next one.
+
+    Args:
+        name: Of the workflow that goes on.
+        arguments: JSON object of its bound arguments by parameter name.
+    """
+
+    name: str
+    arguments: Raw
+
+
 class Completed(Struct, frozen=True, tag="completed"):
     """The run returned."""
 
@@ -456,6 +511,10 @@ Entry: TypeAlias = (
     | Published
     | Forked
     | LeftOut
+    | ContinueSuggested
+    | Patched
+    | Accepted
+    | ContinuedAsNew
     | Completed
     | Failed
     | Cancelled

@@ -12,6 +12,7 @@ from typing import Any
 from outlast.errors import DefinitionError
 from outlast.journal.entry import (
     NO_OPERATION,
+    Accepted,
     AlarmRaised,
     ApprovalDecided,
     ApprovalExpired,
@@ -19,6 +20,8 @@ from outlast.journal.entry import (
     Cancelled,
     CancelRequested,
     Completed,
+    ContinuedAsNew,
+    ContinueSuggested,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
@@ -31,6 +34,7 @@ from outlast.journal.entry import (
     LeftOut,
     MessageReceived,
     OperationId,
+    Patched,
     PauseRequested,
     Published,
     ResumeRequested,
@@ -88,6 +92,10 @@ ROLES: dict[type[Any], Role] = {
     PauseRequested: Role.NOTE,
     ResumeRequested: Role.NOTE,
     AlarmRaised: Role.NOTE,
+    ContinueSuggested: Role.ARRIVAL,
+    Patched: Role.NOTE,
+    Accepted: Role.NOTE,
+    ContinuedAsNew: Role.END,
     Forked: Role.NOTE,
     LeftOut: Role.NOTE,
     Completed: Role.END,
@@ -96,7 +104,7 @@ ROLES: dict[type[Any], Role] = {
 }
 """The role of each kind of entry."""
 
-_WITHOUT_CODE = (EffectIntended, UpdateAnswered, PauseRequested, ResumeRequested)
+_WITHOUT_CODE = (EffectIntended, Patched, UpdateAnswered, PauseRequested, ResumeRequested)
 """What the workflow cannot see: no code runs when one is delivered."""
 
 

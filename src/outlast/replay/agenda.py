@@ -6,12 +6,13 @@ means that the code is not the code that wrote the journal.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import TypeVar
 
 from outlast.errors import NonDeterminismError
 from outlast.journal.entry import NO_OPERATION, OperationId
-from outlast.replay.command import Abandon, Command, Finish
+from outlast.replay.command import Abandon, Command, Finish, MarkPatch
 from outlast.replay.ledger import EffectLedger
 from outlast.replay.operation import (
     ApprovalOperation,
@@ -31,6 +32,10 @@ O = TypeVar(  # noqa: E741
 
 _MOST_DESCRIBED = 10
 _MOST_TEXT = 2000
+_CHANGED = (
+    "the workflow's code changed under a run in flight, or it decides by something that is not recorded; deploy the code that began "
+    "the run, or put outlast.patched() around the change, or keep decisions out of clocks, random values, sets and globals"
+)
 
 
 class Agenda:
@@ -49,6 +54,8 @@ class Agenda:
         self._open: dict[OperationId, Operation] = {}
         self._abandoned: set[OperationId] = set()
         self._commands: dict[OperationId, Command] = {}
+        self.aside: Callable[[], str] = str
+        """Tells what else belongs into the words of a mismatch."""
 
     def find(self, operation: OperationId) -> Operation | None:
         """Return an open operation."""
@@ -75,7 +82,7 @@ class Agenda:
 
     def command(self, command: Command) -> None:
         """Let this command stand for its operation, in place of an earlier one."""
-        assert not isinstance(command, Finish)
+        assert not isinstance(command, Finish | MarkPatch)
         self._commands[command.operation] = command
 
     def silence(self, operation: OperationId) -> None:
@@ -155,15 +162,26 @@ class Agenda:
         return found
 
     def mismatch(
-        self, what: str, *, recorded: str, asked: str, operation: OperationId = NO_OPERATION
+        self,
+        what: str,
+        *,
+        recorded: str,
+        asked: str,
+        operation: OperationId = NO_OPERATION,
+        hint: str = _CHANGED,
     ) -> NonDeterminismError:
         """Return the error that shows both sides."""
+        recorded, asked = _short(recorded), _short(asked)
+        aside = self.aside()
         return NonDeterminismError(
-            f"{what}\n  journal entry {self.position}: {_short(recorded)}\n  code: {_short(asked)}",
+            f"{what}\n  journal entry {self.position}: {recorded}\n  code: {asked}"
+            + (f"\n  {aside}" if aside else ""),
             run=self._run_id,
             operation=operation or None,
-            hint="the workflow's code changed under a run in flight, or it decides by something that is not recorded; "
-            "deploy the code that began the run, or keep decisions out of clocks, random values, sets and globals",
+            hint=hint,
+            position=self.position,
+            recorded=recorded,
+            asked=asked,
         )
 
     def describe(self) -> str:

@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 from outlast.journal.entry import (
     Cancelled,
     Completed,
+    ContinuedAsNew,
     Cover,
     EffectIntended,
     Failed,
@@ -136,10 +137,20 @@ class AnswerUpdate(Struct, frozen=True):
     answer: UpdateAnswered
 
 
-class Finish(Struct, frozen=True):
-    """Record the end of the run. Given once, when no intended effect is unsettled."""
+class MarkPatch(Struct, frozen=True):
+    """Record, before anything else of the next change, that the code came to a patch and went on as changed.
 
-    outcome: Completed | Failed | Cancelled
+    It belongs to no operation, and nothing gives it up.
+    """
+
+    name: str
+    deprecated: bool
+
+
+class Finish(Struct, frozen=True):
+    """Record the end of the run, or of its generation. Given once, when no intended effect is unsettled."""
+
+    outcome: Completed | Failed | Cancelled | ContinuedAsNew
 
 
 Command: TypeAlias = (
@@ -152,5 +163,6 @@ Command: TypeAlias = (
     | PublishValue
     | Abandon
     | AnswerUpdate
+    | MarkPatch
     | Finish
 )

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 from uuid import UUID
 
 from msgspec import Raw, Struct
@@ -24,9 +24,10 @@ class RunInfo(Struct, frozen=True):
     """What a workflow may know about its own run.
 
     Args:
-        generation: From 1; one more for each re-use of the id.
+        generation: From 1; one more for each re-use of the id, and for each `continue_as_new`.
         started_at: When a worker first took the run up.
         entries: How long the journal is now.
+        continue_suggested: The journal is long enough to go on in a new generation: see `continue_as_new`.
 
     Example:
         ```python
@@ -49,6 +50,7 @@ class RunInfo(Struct, frozen=True):
     generation: int
     started_at: datetime
     entries: int
+    continue_suggested: bool = False
 
 
 class StepRequest(Struct, frozen=True):
@@ -177,6 +179,14 @@ class Context(Protocol):
 
     def publish(self, name: str, value: Raw) -> None:
         """Have a value (JSON) recorded under this name, for whoever looks on from outside."""
+        ...
+
+    def patched(self, name: str, *, deprecated: bool = False) -> bool:
+        """Return whether the code goes on as changed at this patch."""
+        ...
+
+    def continue_as_new(self, name: str, arguments: bytes) -> NoReturn:
+        """End this generation, and let the run go on as this workflow with these arguments (JSON)."""
         ...
 
     def receive(self, name: str, decode: Callable[[bytes], Any]) -> Awaitable[Any]:

@@ -17,7 +17,13 @@ from typing import Any, Generic, TypeVar
 from msgspec import Raw
 
 from outlast.errors import DecodeError, DefinitionError, RunConflictError, RunError
-from outlast.journal.entry import MessageReceived, OperationId, UpdateAnswered, UpdateReceived
+from outlast.journal.entry import (
+    Entry,
+    MessageReceived,
+    OperationId,
+    UpdateAnswered,
+    UpdateReceived,
+)
 from outlast.journal.failure import capture
 from outlast.replay.agenda import Agenda
 from outlast.replay.command import AnswerUpdate
@@ -28,6 +34,9 @@ from outlast.replay.operation import UpdateOperation
 from outlast.replay.task import TaskPath, WorkflowTask
 
 H = TypeVar("H", SignalHandler, UpdateHandler)
+
+CONTINUED = "continuedasnew"
+"""The word for a body that goes on in a new generation: what it has not handled is handled there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,20 +200,35 @@ class Handlers:
                 first = first or task.exception()
         return first
 
+    def unhandled(self) -> list[Entry]:
+        """Return the messages that were delivered and nobody took, in the order in which they came."""
+        handled = [update for update in self._running.values() if update is not None]
+        found: list[tuple[int, Entry]] = list(self._mailbox.unread)
+        found.extend(
+            (update.number, update.message)
+            for update in self._unanswered.values()
+            if update.answer is None and update not in handled
+        )
+        return [message for _, message in sorted(found, key=lambda pair: pair[0])]
+
     def close(self, ended_as: str) -> None:
-        """Begin nothing more: the body has ended. Updates that nobody handles are rejected.
+        """Begin nothing more: the body has ended. Updates that nobody handles are rejected, or are for the next generation.
 
         Args:
             ended_as: How, in a word, as `completed`.
         """
-        if self.closed:
+        if self.closed and (self._ended_as != CONTINUED or ended_as == CONTINUED):
             return
         self._ended_as = ended_as
+        if ended_as != CONTINUED:
+            self._reject_unheard()
+        self._early.clear()
+
+    def _reject_unheard(self) -> None:
         handled = [update for update in self._running.values() if update is not None]
         for update in self._unanswered.values():
             if update.answer is None and update not in handled:
                 self._answer(update, self._unheard(update.message))
-        self._early.clear()
 
     def give_up(self) -> bool:
         """Cancel what nothing can wake any more, once; what waits on after that is left. True when code is to run for it."""
@@ -234,6 +258,8 @@ class Handlers:
         self._unanswered[message.message_id] = update
         self._agenda.open(update)
         registered = self._updates.get(message.name)
+        if self._ended_as == CONTINUED:
+            return
         if self.closed:
             self._answer(update, self._unheard(message))
         elif registered is None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeAlias, assert_never
+from typing import Any, NoReturn, Protocol, TypeAlias, assert_never
 from uuid import UUID
 
 from msgspec import Raw
@@ -23,6 +23,7 @@ from outlast.errors import (
     QueryError,
 )
 from outlast.journal.entry import (
+    Accepted,
     AlarmRaised,
     ApprovalDecided,
     ApprovalExpired,
@@ -30,6 +31,8 @@ from outlast.journal.entry import (
     Cancelled,
     CancelRequested,
     Completed,
+    ContinuedAsNew,
+    ContinueSuggested,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
@@ -42,6 +45,7 @@ from outlast.journal.entry import (
     LeftOut,
     MessageReceived,
     OperationId,
+    Patched,
     PauseRequested,
     Published,
     ResumeRequested,
@@ -91,11 +95,13 @@ from outlast.replay.operation import (
     StepOperation,
     TimerOperation,
 )
+from outlast.replay.patch import Patches
 from outlast.replay.publication import Publications
 from outlast.replay.query import Queries, QueryHandler
+from outlast.replay.roll import outcome_in, roll_over
 from outlast.replay.task import WorkflowFuture
 
-Outcome: TypeAlias = Completed | Failed | Cancelled
+Outcome: TypeAlias = Completed | Failed | Cancelled | ContinuedAsNew
 
 
 class Program(Protocol):
@@ -143,6 +149,12 @@ class Machine:
         self.published = self._publications.values
         """The last value that was published under each name."""
         self._queries = Queries(self._loop, self._context, run_id)
+        self.patches = Patches()
+        """Where the code was patched, and what it was told there."""
+        self._agenda.aside = self.patches.describe
+        self._accepted: set[int] = set()
+        self._more = False
+        self._suggested = False
         self._draws: dict[str, int] = {}
         self._fate: Outcome | None = None
         self._outcome: Outcome | None = None
@@ -153,8 +165,13 @@ class Machine:
     # What the worker asks
 
     @property
+    def begun(self) -> bool:
+        """Whether the body was started: the run was taken up once."""
+        return self._root is not None
+
+    @property
     def closed(self) -> Outcome | None:
-        """The recorded end of the run."""
+        """The recorded end of the run, or of this generation."""
         return self._closed
 
     @property
@@ -172,6 +189,12 @@ class Machine:
         }
 
     @property
+    def unsettled(self) -> list[OperationId]:
+        """Effects that are intended, and have neither an outcome nor a doubt."""
+        effects = self._agenda.effects()
+        return [one.operation for one in effects if one.intent and not one.in_doubt]
+
+    @property
     def awaited_signals(self) -> list[str]:
         """Names of the messages that the workflow waits for."""
         return self._mailbox.awaited
@@ -184,6 +207,10 @@ class Machine:
     def handled(self) -> tuple[list[str], list[str]]:
         """Names of the signals and of the updates that have a handler."""
         return self._handlers.signals, self._handlers.updates
+
+    def unhandled(self) -> list[Entry]:
+        """Return what was delivered and nobody took, in the order in which it came: it belongs to the next generation."""
+        return self._handlers.unhandled()
 
     @property
     def pinned(self) -> int:
@@ -198,30 +225,40 @@ class Machine:
         """Whether the operation still waits for its outcome."""
         return self._agenda.find(operation) is not None
 
-    def deliver(self, turn: Sequence[Entry], at: datetime) -> None:
+    def foresee(self, entries: Iterable[Entry]) -> None:
+        """Note what entries that are about to be delivered say of the code: the markers of patches, and what was accepted."""
+        for entry in entries:
+            if isinstance(entry, Patched):
+                self.patches.foresee(entry)
+            elif isinstance(entry, Accepted) and entry.entry is not None:
+                self._accepted.add(entry.entry)
+
+    def deliver(self, turn: Sequence[Entry], at: datetime, *, more: bool = False) -> None:
         """Deliver one turn, and let the workflow run until it waits.
 
         Args:
             turn: The entries of one turn, in order.
             at: When they were committed.
+            more: It was written before now, and so were turns that are delivered after it: other code may have written them.
 
         Raises:
             NonDeterminismError: The code does not ask for what the entries answer.
             DecodeError: A recorded value does not fit the type that the code names.
         """
         self._now = max(at, self._now) if self._now else at
+        self._more = more
         for entry in turn:
             self._apply(entry)
             self._agenda.position += 1
         self._mailbox.wake()
-        # Workflow code cannot see an intent, nor an answer. If one let code run (a condition over the time, say), that code could
-        # give up an effect whose intent is the next entry of the same commit. A pause is none of its business.
+        # Workflow code cannot see an intent, a marker or an answer. If one let code run (a condition over the time, say), that
+        # code could give up an effect whose intent is the next entry of the same commit. A pause is none of its business.
         if not all(is_silent(entry) for entry in turn):
             self._run()
 
     def take_commands(self) -> list[Command]:
         """Return the commands that were not returned before, in the order in which they were given."""
-        commands = self._agenda.take()
+        commands: list[Command] = [*self.patches.take(), *self._agenda.take()]
         if self._outcome and not self._finish_given and not self._agenda.effects():
             self._finish_given = True
             commands.append(Finish(outcome=self._outcome))
@@ -251,6 +288,7 @@ class Machine:
         """Take the run out of memory: end every task without letting it act. The machine is of no use afterwards."""
         self._loop.evict()
         self._agenda.clear()
+        self.patches.clear()
         self._finish_given = True
 
     # What workflow code asks (the Context protocol)
@@ -265,6 +303,7 @@ class Machine:
             generation=self._name.generation,
             started_at=self._started_at,
             entries=self._agenda.position,
+            continue_suggested=self._suggested,
         )
 
     def now(self) -> datetime:
@@ -314,6 +353,16 @@ class Machine:
         self._loop.refuse_reader("publish a value")
         if not self._loop.evicting:
             self._publications.publish(self._next_operation(), name, value)
+
+    def patched(self, name: str, *, deprecated: bool = False) -> bool:
+        """Return whether the code goes on as changed at this patch."""
+        if self._loop.evicting:
+            return self.patches.answers.get(name, False)
+        return self.patches.ask(name, deprecated=deprecated, more=self._more)
+
+    def continue_as_new(self, name: str, arguments: bytes) -> NoReturn:
+        """End this generation, and let the run go on as this workflow with these arguments."""
+        roll_over(name, arguments, path=self._loop.current_path(), run_id=self._name.run_id)
 
     async def receive(self, name: str, decode: Callable[[bytes], Any]) -> Any:
         """Wait for the next message of that name."""
@@ -464,11 +513,12 @@ class Machine:
                 self._stopped_by = self._stopped_by or entry
                 self._handlers.cancelled = True
                 self._cancel_code("the run was cancelled")
+                self._stay()
             case RunTimedOut():
                 self._stopped_by = self._stopped_by or entry
                 self._handlers.out_of_time = self._out_of_time()
                 self._cancel_code(self._out_of_time())
-            case AlarmRaised() | PauseRequested() | ResumeRequested():
+            case AlarmRaised() | Accepted() | PauseRequested() | ResumeRequested():
                 pass
             case Published():
                 self._publications.settle(entry)
@@ -477,7 +527,11 @@ class Machine:
             case LeftOut():
                 if intent_left_out(entry):
                     self._agenda.expect_effect(entry.operation, entry.name).bind()
-            case Completed() | Failed() | Cancelled():
+            case ContinueSuggested():
+                self._suggested = True
+            case Patched():
+                self._apply_marker(entry)
+            case Completed() | Failed() | Cancelled() | ContinuedAsNew():
                 self._apply_end(entry)
             case _:
                 assert_never(entry)
@@ -513,14 +567,17 @@ class Machine:
 
     def _apply_intent(self, entry: EffectIntended) -> None:
         effect = self._agenda.expect_effect(entry.operation, entry.name)
-        # What runs is what was asked for, as long as nothing between may change it.
+        # What runs is what was asked for, as long as nothing between may change it, and nobody has accepted that it differs.
+        is_accepted = self._agenda.position in self._accepted
         for recorded in (bytes(entry.requested), bytes(entry.effective)):
-            if not effect.request.same_arguments(recorded):
+            if not (is_accepted or effect.request.same_arguments(recorded)):
                 raise self._agenda.mismatch(
                     f"the journal holds the effect {entry.name!r} with other arguments",
                     recorded=recorded.decode(errors="replace"),
                     asked=effect.request.arguments.decode(errors="replace"),
                     operation=entry.operation,
+                    hint="deploy the code that began the run; or, where the recorded arguments may stand, "
+                    f"`outlast runs accept {self._name.run_id} --entry {self._agenda.position} --reason TEXT`",
                 )
         effect.intent = entry
         effect.bind()
@@ -592,6 +649,24 @@ class Machine:
         elif not approval.future.done():
             approval.future.set_exception(not_granted(entry, requested, self._name.run_id))
 
+    def _apply_marker(self, entry: Patched) -> None:
+        if not self.patches.settle(entry):
+            raise self._agenda.mismatch(
+                f"the journal holds the marker of patch {entry.name!r}, and the code has not asked for it",
+                recorded=f"patch {entry.name}",
+                asked=f"no patch; open: {self._agenda.describe()}",
+                hint=f"keep outlast.patched({entry.name!r}) where it was asked; once no open run lacks the marker, "
+                f"outlast.deprecate_patch({entry.name!r}) may stand there instead",
+            )
+
+    def _stay(self) -> None:
+        """Let a run that would have gone on in a new generation stop with this one: it was cancelled."""
+        if isinstance(self._fate, ContinuedAsNew):
+            self._fate = _cancelled()
+            self._handlers.close(_word(self._fate))
+        if isinstance(self._outcome, ContinuedAsNew):
+            self._outcome = self._fate
+
     def _apply_end(self, entry: Outcome) -> None:
         if type(self._outcome) is not type(entry):
             code = "still waits" if self._outcome is None else _word(self._outcome)
@@ -634,11 +709,11 @@ class Machine:
         if error is not None:
             ends.append(_end_by(error))
         for end in ends:
-            if self._fate is None or isinstance(self._fate, Completed):
+            if self._fate is None or isinstance(self._fate, Completed | ContinuedAsNew):
                 self._fate = end
         if root.done() and self._fate is not None:
             self._handlers.close(_word(self._fate))
-        failed = any(not isinstance(end, Completed) for end in ends)
+        failed = any(not isinstance(end, Completed | ContinuedAsNew) for end in ends)
         if failed and self._cancel_code(None, again=False):
             return True
         stuck = root.done() and not self._handlers.ended and not self._agenda.waits
@@ -678,17 +753,22 @@ class Machine:
         self._agenda.abandon_all()
 
     def _outcome_of(self, root: asyncio.Task[Any]) -> Outcome:
+        """Judge how the body has come to its end."""
         if root.cancelled() and isinstance(self._stopped_by, RunTimedOut):
             return Failed(failure=capture(TimeoutError(self._out_of_time())))
         if root.cancelled():
-            return Cancelled(failure=capture(asyncio.CancelledError("the run was cancelled")))
+            return _cancelled()
         error = root.exception()
         if error is not None:
-            return _end_by(error)
+            return outcome_in(error) or _end_by(error)
         try:
             return Completed(value=Raw(self._program.encode(root.result())))
         except OutlastError as refused:
             return Failed(failure=capture(refused))
+
+
+def _cancelled() -> Cancelled:
+    return Cancelled(failure=capture(asyncio.CancelledError("the run was cancelled")))
 
 
 def _end_by(error: BaseException) -> Failed | Cancelled:
@@ -714,7 +794,8 @@ def _is_expiry(error: BaseException) -> bool:
 
 
 def _word(outcome: Outcome) -> str:
-    return type(outcome).__name__.lower()
+    kind = type(outcome).__name__.lower()
+    return "continued as new" if isinstance(outcome, ContinuedAsNew) else kind
 
 
 def _set_failure(

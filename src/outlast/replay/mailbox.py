@@ -29,6 +29,13 @@ class Mailbox:
         """Names for which somebody has ever waited."""
 
     @property
+    def unread(self) -> list[tuple[int, MessageReceived]]:
+        """The messages that nobody took, each with its number, in the order in which they came."""
+        return sorted(
+            (pair for waiting in self._mail.values() for pair in waiting), key=lambda pair: pair[0]
+        )
+
+    @property
     def awaited(self) -> list[str]:
         """Names for which somebody waits."""
         return list(self._waiting)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from msgspec import Raw, Struct
 
-from outlast.journal.entry import Completed, OperationId
+from outlast.journal.entry import Completed, ContinuedAsNew, OperationId
 from outlast.journal.failure import Failure
 from outlast.replay.command import Abandon, Command
 from outlast.replay.machine import Machine, Outcome
@@ -54,6 +54,7 @@ class Stand:
         draws: How many generators each task took.
         tasks: Where each unfinished task waits, outermost frame first, as `function:line`.
         handlers: Names of the signals and of the updates that have a handler.
+        patches: What the code was told at each patch.
     """
 
     outcome: Any
@@ -66,6 +67,7 @@ class Stand:
     draws: dict[str, int]
     tasks: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     handlers: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    patches: dict[str, bool] = field(default_factory=dict[str, bool])
 
 
 class Difference(NamedTuple):
@@ -119,6 +121,7 @@ def stand_of(machine: Machine, commands: Mapping[OperationId, Command]) -> Stand
             for kind, names in zip(("signals", "updates"), machine.handled, strict=True)
             if names
         },
+        patches=dict(machine.patches.answers),
     )
 
 
@@ -183,6 +186,8 @@ def _outcome(outcome: Outcome | None) -> Any:
     word = type(outcome).__name__.lower()
     if isinstance(outcome, Completed):
         return {word: bytes(outcome.value).decode()}
+    if isinstance(outcome, ContinuedAsNew):
+        return {word: {"name": outcome.name, "arguments": bytes(outcome.arguments).decode()}}
     return {word: _failure(outcome.failure)}
 
 

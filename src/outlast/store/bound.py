@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TypeAlias
 
+from outlast.journal.entry import EntryRow
 from outlast.store.change import (
     ApprovalExpire,
     ApprovalPut,
@@ -79,6 +80,7 @@ def _first(paths: Iterable[_Path]) -> str:
 
 def _owned(change: RunChange) -> Iterator[_Path]:
     yield from _entries(change)
+    yield from _rows("next", change.next)
     head = change.head
     if head is not None:
         yield from _texts(("head",), reason=head.reason, unfit_build=head.unfit_build)
@@ -107,8 +109,12 @@ def _run(run: RunKey) -> Iterator[_Path]:
 
 
 def _entries(change: RunChange | StartRun) -> Iterator[_Path]:
-    for place, row in enumerate(change.entries):
-        path = ("entries", place)
+    return _rows("entries", change.entries)
+
+
+def _rows(field: str, rows: tuple[EntryRow, ...]) -> Iterator[_Path]:
+    for place, row in enumerate(rows):
+        path = (field, place)
         yield from _texts(path, kind=row.kind, operation=row.operation, name=row.name)
         yield from _body((*path, "body"), row.body)
 

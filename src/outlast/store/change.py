@@ -76,14 +76,16 @@ class MessageKind(StrEnum):
     OUTCOME = "outcome"
     PAUSE = "pause"
     RESUME = "resume"
+    ACCEPT = "accept"
 
 
 class Message(Struct, frozen=True):
     """An inbox item.
 
     Args:
-        message_id: Unique in one generation of the run, also after it was consumed: a second one with the same id is the same
-            message. A restarted id is a new run, which knows nothing of what the former one was sent.
+        message_id: Unique in the run, also after it was consumed and after a roll-over: a second one with the same id is the same
+            message, as long as it is among the last 10,000. A restarted id is a new run, which knows nothing of what
+            the former one was sent.
         name: Of the signal; of the operation for outcomes and resolutions.
         sender: Principal or run that sent it.
         body: JSON by kind.
@@ -247,6 +249,10 @@ class RunChange(Struct, frozen=True, tag="run"):
         entries: Appended; the first one's `seq` is the head's `next_seq`.
         consumed: Ids of the inbox items that the entries stand for.
         answers: To updates that are consumed, by this change or before, each once. Refused with `answer` otherwise.
+        next: The first entries of the next generation, from `seq` 0, when this change ends the present one: a roll-over. The
+            first is `Started`, whose name the run's `workflow` becomes. The inbox does not move: what is unread is for the new
+            generation, in order. Open operations and pending requests go. `head` gives the run back as `ready`; anything else
+            is refused with `next`.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -262,6 +268,7 @@ class RunChange(Struct, frozen=True, tag="run"):
     approvals: Annotated[tuple[ApprovalPut | ApprovalExpire | ApprovalWithdraw, ...], PLAIN] = ()
     spends: Annotated[tuple[GrantSpend, ...], PLAIN] = ()
     answers: Annotated[tuple[Answer, ...], PLAIN] = ()
+    next: Annotated[tuple[EntryRow, ...], PLAIN] = ()
 
 
 class StartRun(Struct, frozen=True, tag="start"):
@@ -364,13 +371,16 @@ class RunHead(Struct, frozen=True):
 
     Args:
         generation: From 1; one more for each re-use of the id or roll-over.
+        workflow: Of the present generation.
+        fingerprint: Of the start; a roll-over leaves it, so that the same start again attaches.
         epoch: Of the last claim.
-        version: Number of owned changes applied in this generation.
+        version: Number of owned changes applied since the start; a roll-over is one of them.
         next_seq: Position of the next entry.
         digest: Of the last owned change.
         mail: Whether there are messages that the owner has not consumed.
         lapses: Owners that died in a row without any new entry between.
         changed_at: When the last owned change was committed; entry times never go below it.
+        incarnation: The generation that the last start began: later ones are roll-overs, and share its inbox.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -390,6 +400,7 @@ class RunHead(Struct, frozen=True):
     created_at: Annotated[datetime, PLAIN]
     changed_at: Annotated[datetime, PLAIN]
     note: Annotated[bytes, PAYLOAD] = b""
+    incarnation: Annotated[int, PLAIN] = 1
 
 
 class Applied(Struct, frozen=True):

@@ -63,6 +63,32 @@ def unfit_after(builds: tuple[str, ...], change: RunChange) -> tuple[str, ...]:
 RECALLS = frozenset({MessageKind.RESUME, MessageKind.CANCEL})
 """The messages that end a pause. A paused run is offered for one of these, and for nothing else."""
 
+HISTORY = "history"
+"""The reason of a run that is blocked because its journal has come to the limit."""
+
+LIFTING = frozenset({MessageKind.ACCEPT, MessageKind.CANCEL, MessageKind.RESOLUTION})
+"""The messages for which such a run is offered. All others wait with it: each look at a journal of that length is dear."""
+
+KNOWN_MESSAGES = 10_000
+"""So many messages of a run are known by their ids after they were consumed and the run has rolled over; older ones are not."""
+
+
+def offers(status: Status, reason: str, kind: MessageKind) -> bool:
+    """Return whether a message of that kind offers a run of that status that nobody owns."""
+    if status is Status.PAUSED:
+        return kind in RECALLS
+    return status is not Status.BLOCKED or reason != HISTORY or kind in LIFTING
+
+
+def next_refusal(change: RunChange) -> str:
+    """Return why the roll-over that a change asks for does not hold: `next`."""
+    if not change.next:
+        return ""
+    head = change.head
+    is_given_back = head is not None and head.release and head.status is Status.READY
+    in_order = [row.seq for row in change.next] == list(range(len(change.next)))
+    return "" if is_given_back and in_order and change.next[0].name else "next"
+
 
 def due_from(head: HeadUpdate, *, calls: bool, recalled: bool, now: datetime) -> datetime | None:
     """Return since or from when a run that is given back with `head` can go on by itself; None when it cannot.

@@ -52,24 +52,36 @@ from outlast.store.change import (
 from outlast.store.condition import (
     APPROVED,
     DENIED,
+    KNOWN_MESSAGES,
     PENDING,
     RECALLS,
     WITHDRAWN,
     decision_refusal,
     due_from,
     listed_state,
+    next_refusal,
+    offers,
     settle_approvals,
     start_times,
     unfit_after,
 )
 from outlast.store.moment import EPOCH, Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
-from outlast.store.protocol import SUSPECT_LAPSES, Claim, ClaimedRun, LiveWorker, RunImage
+from outlast.store.protocol import (
+    SUSPECT_LAPSES,
+    Claim,
+    ClaimedRun,
+    GenerationRow,
+    LiveWorker,
+    RunImage,
+)
 
 _BOOT = "memory"
 
 
 @dataclass(slots=True)
 class _Item:
+    """An inbox item; `generation` is the one that began the incarnation that it is for."""
+
     stamped: StampedMessage
     generation: int
     consumed: bool = False
@@ -89,6 +101,8 @@ class _Run:
     operations: dict[str, OperationPut] = field(default_factory=dict[str, OperationPut])
     approvals: dict[str, ApprovalRow] = field(default_factory=dict[str, ApprovalRow])
     former_approvals: list[ApprovalRow] = field(default_factory=list[ApprovalRow])
+    forgotten: int = 0
+    """How many messages are not known any more."""
 
     def give_back(
         self, status: Status, due: datetime | None, stopped: Instant, now: datetime
@@ -208,12 +222,16 @@ class MemoryStore:
             *range(next_seq, next_seq + len(change.entries))
         ]:
             return Refused("seq")
+        if reason := next_refusal(change):
+            return Refused(reason)
+        named: set[str] = set()
         for message_id in change.consumed:
-            if not self._unread(run, message_id) or change.consumed.count(message_id) > 1:
+            if not self._unread(run, message_id) or message_id in named:
                 return Refused("message", message_id)
+            named.add(message_id)
         answered = [answer.message_id for answer in change.answers]
         for message_id in answered:
-            item = self._inboxes.get(change.run, {}).get((run.head.generation, message_id))
+            item = self._inboxes.get(change.run, {}).get((run.head.incarnation, message_id))
             consumed = item is not None and (item.consumed or message_id in change.consumed)
             if (
                 item is None
@@ -236,11 +254,11 @@ class MemoryStore:
         head = run.head
         run.journals[head.generation].extend(StampedRow(row, at) for row in change.entries)
         for message_id in change.consumed:
-            item = self._inboxes[change.run][head.generation, message_id]
+            item = self._inboxes[change.run][head.incarnation, message_id]
             item.consumed = True
             item.stamped = replace(item.stamped, message=replace(item.stamped.message, body=b""))
         for answer in change.answers:
-            self._inboxes[change.run][head.generation, answer.message_id].answer = answer.body
+            self._inboxes[change.run][head.incarnation, answer.message_id].answer = answer.body
         for act in change.operations:
             if isinstance(act, OperationDrop):
                 run.operations.pop(act.operation, None)
@@ -258,8 +276,33 @@ class MemoryStore:
             changed_at=at,
         )
         run.unfit_builds = unfit_after(run.unfit_builds, change)
+        if change.next:
+            self._begin_next(run, change, at)
         if change.head is not None:
             self._write_head(run, change.head, now)
+
+    def _begin_next(self, run: _Run, change: RunChange, at: datetime) -> None:
+        self._drop_open(run)
+        run.former_approvals.extend(run.approvals.values())
+        run.approvals.clear()
+        generation = run.head.generation + 1
+        run.head = replace(
+            run.head,
+            generation=generation,
+            workflow=change.next[0].name,
+            next_seq=len(change.next),
+        )
+        run.journals[generation] = [StampedRow(row, at) for row in change.next]
+        self._forget_old(run, self._inboxes.get(change.run, {}))
+
+    def _forget_old(self, run: _Run, inbox: dict[tuple[int, str], _Item]) -> None:
+        if len(inbox) <= KNOWN_MESSAGES:
+            return
+        last = len(inbox) + run.forgotten
+        for name, item in list(inbox.items()):
+            if item.consumed and item.stamped.number <= last - KNOWN_MESSAGES:
+                del inbox[name]
+                run.forgotten += 1
 
     def _write_head(self, run: _Run, update: HeadUpdate, now: datetime) -> None:
         run.head = replace(
@@ -273,7 +316,12 @@ class MemoryStore:
         if update.status.closed:
             self._end(run, update.status)
         elif update.release:
-            last = max((item.stamped.number for item in self._unconsumed(run)), default=0)
+            unread = [
+                item.stamped
+                for item in self._unconsumed(run)
+                if offers(update.status, update.reason, item.stamped.message.kind)
+            ]
+            last = max((stamped.number for stamped in unread), default=0)
             seen = (
                 (last if update.mail_seen is None else update.mail_seen)
                 if update.ignore_mail
@@ -287,6 +335,10 @@ class MemoryStore:
 
     def _end(self, run: _Run, status: Status) -> None:
         run.give_back(status, None, self._lease.instant(), self._clock.now())
+        self._drop_open(run)
+
+    def _drop_open(self, run: _Run) -> None:
+        """Drop what only an open generation has: its open operations, and its pending approvals."""
         run.operations.clear()
         for approval_id, row in run.approvals.items():
             if row.state == PENDING:
@@ -326,6 +378,7 @@ class MemoryStore:
             lapses=0,
             created_at=at,
             changed_at=at,
+            incarnation=change.generation,
         )
         if run is None:
             run = self._runs[change.run] = _Run(head, None)
@@ -364,14 +417,17 @@ class MemoryStore:
         if run is None:
             return
         run.head = replace(run.head, mail=True)
-        run.calls, run.due_set_at = True, now
-        is_offered = run.head.status is not Status.PAUSED or message.kind in RECALLS
-        if run.head.owner is None and is_offered:
+        run.due_set_at = now
+        if not offers(run.head.status, run.head.reason, message.kind):
+            return
+        run.calls = True
+        if run.head.owner is None:
             run.due = now if run.due is None else min(run.due, now)
 
     def _add(self, key: RunKey, run: _Run | None, message: Message, now: datetime) -> None:
         inbox = self._inboxes.setdefault(key, {})
-        stamped = StampedMessage(message, now, len(inbox) + 1)
+        forgotten = 0 if run is None else run.forgotten
+        stamped = StampedMessage(message, now, len(inbox) + forgotten + 1)
         generation = _receiving(run)
         inbox[generation, message.message_id] = _Item(stamped, generation)
 
@@ -575,9 +631,23 @@ class MemoryStore:
             return MessageState(
                 last.generation,
                 last.consumed,
-                over=head is not None and (head.status.closed or head.generation > last.generation),
+                over=head is not None
+                and (head.status.closed or head.incarnation > last.generation),
                 answered=last.answer is not None,
                 answer=last.answer or b"",
+            )
+
+    async def generations(self, run: RunKey, *, limit: int = 100) -> tuple[GenerationRow, ...]:
+        """Return the run's generations, newest first."""
+        with self._lock:
+            self._check_open()
+            found = self._runs.get(run)
+            journals = {} if found is None else found.journals
+            newest = sorted(journals, reverse=True)[:limit]
+            last = [(generation, journals[generation][-1]) for generation in newest]
+            return tuple(
+                GenerationRow(generation, one.row.seq + 1, one.row.kind, one.at)
+                for generation, one in last
             )
 
     async def approvals(
@@ -684,7 +754,7 @@ class MemoryStore:
         return [
             item
             for item in inbox.values()
-            if not item.consumed and item.generation == run.head.generation
+            if not item.consumed and item.generation == run.head.incarnation
         ]
 
     def _recalled(self, run: _Run) -> bool:
@@ -699,7 +769,7 @@ class MemoryStore:
         return sum(unread) >= MAX_UNREAD
 
     def _unread(self, run: _Run, message_id: str) -> bool:
-        item = self._inboxes.get(run.head.run, {}).get((run.head.generation, message_id))
+        item = self._inboxes.get(run.head.run, {}).get((run.head.incarnation, message_id))
         return item is not None and not item.consumed
 
     def _known(self, key: RunKey, run: _Run | None, message: Message) -> _Item | None:
@@ -717,8 +787,8 @@ def _offered(run: _Run, build: str) -> bool:
 
 
 def _receiving(run: _Run | None) -> int:
-    """Return the generation that a message is for; one that comes before its run waits for the first."""
-    return 1 if run is None else run.head.generation
+    """Return the incarnation that a message is for; one that comes before its run waits for the first."""
+    return 1 if run is None else run.head.incarnation
 
 
 def place_of(change: Change) -> tuple[str, str]:

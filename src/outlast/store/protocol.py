@@ -85,6 +85,21 @@ class LiveWorker(Struct, frozen=True):
     seen_ago: timedelta
 
 
+class GenerationRow(Struct, frozen=True):
+    """A generation of a run, as the last entry of its journal shows it.
+
+    Args:
+        entries: How many it has.
+        kind: Of the last entry: how it ended, unless it goes on or was terminated.
+        at: When that was committed.
+    """
+
+    generation: int
+    entries: int
+    kind: str
+    at: datetime
+
+
 class StoreReader(Protocol):
     """What lists and pages read. Nothing here changes anything."""
 
@@ -130,6 +145,10 @@ class StoreReader(Protocol):
 
     async def answer(self, run: RunKey, message_id: str) -> MessageState | None:
         """Return what has become of an update; None when no generation of the run knows one of that id."""
+        ...
+
+    async def generations(self, run: RunKey, *, limit: int = 100) -> tuple[GenerationRow, ...]:
+        """Return the run's generations, newest first, without reading their journals."""
         ...
 
     async def approvals(

@@ -30,7 +30,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
-from outlast.store.protocol import Claim, LiveWorker, RunImage, Store
+from outlast.store.protocol import Claim, GenerationRow, LiveWorker, RunImage, Store
 from outlast.testing.loop import halt_if_stopped
 
 T = TypeVar("T")
@@ -217,6 +217,10 @@ class FaultyStore:
     async def answer(self, run: RunKey, message_id: str) -> MessageState | None:
         """Return what has become of an update."""
         return await self._ask("answer", lambda: self._inner.answer(run, message_id))
+
+    async def generations(self, run: RunKey, *, limit: int = 100) -> tuple[GenerationRow, ...]:
+        """Return a run's generations."""
+        return await self._ask("generations", lambda: self._inner.generations(run, limit=limit))
 
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None

@@ -12,6 +12,7 @@ from outlast.replay.machine import Machine
 from outlast.store.change import WorkerId
 from outlast.store.protocol import Store
 from outlast.worker.executor import Executor
+from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import Lease
 from outlast.worker.writer import Writer
 from outlast.workflows.registry import Registry
@@ -24,6 +25,7 @@ class Deck:
     Args:
         idle: How long a run that only waits stays in memory.
         check: Makes what looks at a run after each turn, of its machine, of what makes another one, and of its id.
+        history: How long journals may become.
     """
 
     store: Store
@@ -37,3 +39,4 @@ class Deck:
     library: str
     idle: timedelta
     check: Callable[[Machine, Callable[[], Machine], str], TurnCheck] | None = None
+    history: HistoryLimits = DEFAULT_LIMITS

@@ -44,7 +44,7 @@ class Hold:
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
-        self._paused = False
+        self._paused: PauseRequested | None = None
         self._coming: datetime | None = None
         self._was_closed = False
         self._settling: set[OperationId] = set()
@@ -55,9 +55,14 @@ class Hold:
         """Of these, the ones whose next attempt is."""
 
     @property
+    def paused_by(self) -> PauseRequested | None:
+        """The pause that stands in the journal and holds the run."""
+        return self._paused
+
+    @property
     def closed(self) -> bool:
         """Whether the run is paused, so that nothing may begin."""
-        return self._paused or self._coming is not None
+        return self._paused is not None or self._coming is not None
 
     def admits(self, kind: MessageKind) -> bool:
         """Whether a message of this kind is taken in now; the others wait in the inbox."""
@@ -83,15 +88,15 @@ class Hold:
         """Take in an entry of the journal; `expect` follows."""
         match entry:
             case PauseRequested():
-                self._paused = True
+                self._paused = entry
             case ResumeRequested() | CancelRequested():
-                self._paused = False
+                self._paused = None
             case _:
                 pass
 
     def latest_due(self, now: datetime) -> datetime | None:
         """Return up to when what is due may happen now: while a pause is coming, what was due before it; then nothing."""
-        if self._paused:
+        if self._paused is not None:
             return None
         return now if self._coming is None else min(now, self._coming - _INSTANT)
 

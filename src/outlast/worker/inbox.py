@@ -16,6 +16,7 @@ from outlast.errors import DecodeError
 from outlast.journal.entry import (
     ENTRY_NESTING,
     NO_OPERATION,
+    Accepted,
     AlarmRaised,
     ApprovalDecided,
     CancelRequested,
@@ -49,6 +50,23 @@ class CancelBody(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class AcceptBody(msgspec.Struct, frozen=True):
+    """The body of an inbox item of kind `accept`.
+
+    Args:
+        generation: Whose journal was looked at.
+        entry: See `Accepted`.
+        history: See `Accepted`.
+    """
+
+    generation: int
+    entry: int | None = None
+    history: int | None = None
+    by: str = ""
+    reason: str = ""
+
+
+_acceptances = msgspec.json.Decoder(AcceptBody)
 _cancels = msgspec.json.Decoder(CancelBody)
 _decisions = msgspec.json.Decoder(Decision)
 _resolutions = msgspec.json.Decoder(Resolution)
@@ -111,6 +129,8 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
         case MessageKind.RESUME:
             body = parse_as(_cancels, message.body)
             return ResumeRequested(by=body.by or message.sender, reason=body.reason)
+        case MessageKind.ACCEPT:
+            return _accepted(message, generation)
         case MessageKind.DECISION:
             return _decided(stamped, machine)
         case MessageKind.RESOLUTION | MessageKind.OUTCOME:
@@ -122,6 +142,18 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
                     resolution, "it speaks of another generation of this run", is_open=False
                 )
             return _resolved(resolution, machine, late=message.kind is MessageKind.OUTCOME)
+
+
+def _accepted(message: Message, generation: int) -> Entry:
+    body = parse_as(_acceptances, message.body)
+    by = body.by or message.sender
+    if body.generation == generation:
+        return Accepted(body.entry, body.history, by=by, reason=body.reason)
+    return alarm(
+        "unfit_acceptance",
+        NO_OPERATION,
+        {"by": by, "why": "it speaks of another generation of this run"},
+    )
 
 
 def _decided(stamped: StampedMessage, machine: Machine) -> Entry:

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from outlast.effects.standing import Alarm
-from outlast.journal.entry import Cancelled, Completed, EffectCompleted, EffectFailed, Failed
+from outlast.journal.entry import (
+    Cancelled,
+    Completed,
+    ContinuedAsNew,
+    ContinueSuggested,
+    EffectCompleted,
+    EffectFailed,
+    Failed,
+)
 from outlast.journal.place import place_of
 from outlast.store.change import RunKey, Status
 
@@ -40,10 +48,13 @@ def log_parked(run: RunKey, status: Status, note: Mapping[str, Any]) -> None:
         logger.info("run %s: parked, %s: %s", run, status, ", ".join(parts) or "a condition")
 
 
-def log_end(run: RunKey, end: Completed | Failed | Cancelled) -> None:
-    """Say how a run ended."""
+def log_end(run: RunKey, end: Completed | Failed | Cancelled | ContinuedAsNew) -> None:
+    """Say how a run, or a generation of it, ended."""
     if isinstance(end, Completed):
         logger.info("run %s: completed", run)
+        return
+    if isinstance(end, ContinuedAsNew):
+        logger.info("run %s: goes on in a new generation, as %s", run, end.name)
         return
     word = "failed" if isinstance(end, Failed) else "cancelled"
     failure = end.failure
@@ -67,6 +78,17 @@ def log_known(run: RunKey, outcome: EffectCompleted | EffectFailed) -> None:
         outcome.name,
         outcome.operation,
         outcome.reason,
+    )
+
+
+def log_long(run: RunKey, noticed: ContinueSuggested) -> None:
+    """Say that a journal grows."""
+    logger.warning(
+        "run %s: its journal has %d entries (%d bytes); let the workflow call outlast.continue_as_new(...) when "
+        "outlast.info().continue_suggested is true",
+        run,
+        noticed.entries,
+        noticed.size_bytes,
     )
 
 

@@ -25,12 +25,15 @@ from outlast.journal.entry import (
     ApprovalExpired,
     Cancelled,
     Completed,
+    ContinuedAsNew,
+    ContinueSuggested,
     EffectCleared,
     EffectIntended,
     EffectRefused,
     Entry,
     Failed,
     OperationId,
+    Patched,
     RunTimedOut,
     StampedRow,
     Started,
@@ -44,6 +47,7 @@ from outlast.replay.command import (
     AwaitDecision,
     Finish,
     IntendEffect,
+    MarkPatch,
     PublishValue,
     RequestApproval,
     RunStep,
@@ -68,7 +72,9 @@ from outlast.store.change import (
     RunKey,
     Status,
 )
+from outlast.store.condition import HISTORY
 from outlast.store.protocol import RunImage
+from outlast.worker.accept import acceptances, after
 from outlast.worker.answer import answering
 from outlast.worker.bridge import RunLost
 from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
@@ -76,11 +82,14 @@ from outlast.worker.deadline import Deadline
 from outlast.worker.deck import Deck
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate, Leave, Settled
+from outlast.worker.growth import Growth
 from outlast.worker.hold import Hold, unbegun
 from outlast.worker.inbox import alarm, proposal_of
-from outlast.worker.log import log_alarm, log_end, log_known, log_parked
+from outlast.worker.intake import LOOK_AT_BACKLOG_SECONDS, Intake
+from outlast.worker.log import log_alarm, log_end, log_known, log_long, log_parked
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
 from outlast.worker.request import asking, ending, publishing
+from outlast.worker.rollover import Began, is_for_the_next, rolling_over
 from outlast.worker.series import expired, log_failed
 from outlast.worker.step import run_step
 from outlast.worker.text import plain
@@ -152,6 +161,7 @@ class Pilot:
             stopped_ago.total_seconds() if stopped_ago else 0.0
         )
         self._machine: Machine
+        self._started: Started
         self._delivery: Delivery | None = None
         self._gate: Gate
         self._rows: dict[str, OperationPut] = {}
@@ -160,6 +170,9 @@ class Pilot:
         self._held: list[_Acting] = []
         self._waits = Waits()
         self._alarms = Alarms()
+        self._growth = Growth(deck.history)
+        self._intake = Intake(self._growth)
+        self._marks: list[Proposal] = []
         self._intended_here: set[OperationId] = set()
         self._outcome: Outcome | None = None
         self._crowded = 0
@@ -206,9 +219,10 @@ class Pilot:
             await self._block("internal error", error, unfit_build=self._deck.build)
 
     def mail_came(self) -> None:
-        """Look into the inbox."""
+        """Look into the inbox; at leisure where messages were left in it, which are told of again and again."""
         self._mail = True
-        self._wake.set()
+        if not self._intake.holds_back:
+            self._wake.set()
 
     def stop(self) -> None:
         """Give the run back as soon as nothing of it is being attempted."""
@@ -315,6 +329,8 @@ class Pilot:
         if image.head.owner != self._deck.worker:
             raise RunLost
         self._head = image.head
+        self._machine, delivery = self._new_machine()
+        image = await self._accept(image)
         self._waits.recall(image.head.note)
         self._mail = self._mail or bool(image.messages) or image.head.mail
         self._mail_seen = max((one.number for one in image.messages), default=0)
@@ -330,15 +346,17 @@ class Pilot:
                 run=self.run_key.run_id,
                 hint="the store was changed by hand or is damaged",
             )
+        self._began = Began(started, entries[0][1].at, self._head.generation)
         self._gate = Gate(started, self.run_key.run_id)
         if not any(isinstance(entry, RunTimedOut) for entry, _ in entries):
             self._waits.add_deadline(started, entries[0][1].at, self.store_now())
-        self._machine, self._delivery = self._new_machine()
-        await self._delivery.deliver(entries)
+        self._delivery = delivery
+        await delivery.deliver(entries)
         for entry, stamped in entries:
             self._gate.note(entry)
             self._alarms.add(entry, stamped.at)
             self.hold.note(entry)
+            self._growth.add(entry, len(stamped.row.body))
         logger.info(
             "run %s: taken up, %d entries of workflow %s",
             self.run_key,
@@ -349,6 +367,21 @@ class Pilot:
         if not any(isinstance(entry, Taken) for entry, _ in entries):
             python = f"{sys.version_info.major}.{sys.version_info.minor}"
             self.post(Proposal(Rank.ARRIVAL, Taken(python=python, library=self._deck.library)))
+
+    async def _accept(self, image: RunImage) -> RunImage:
+        """Write what an operator has accepted before anything is delivered: replay must know of it."""
+        said = acceptances(image, self._machine)
+        if not said:
+            return image
+        change = self._change(said)
+        verdict = await self._deck.writer.submit(change)
+        if isinstance(verdict, Refused):
+            # It is taken in later, as any other message is, and what is wrong with it told then.
+            return image
+        if not isinstance(verdict, Applied):
+            raise RunLost
+        self._follow(change, verdict)
+        return after(image, change, verdict.at)
 
     def _new_machine(self) -> tuple[Machine, Delivery]:
         fresh = partial(
@@ -386,8 +419,8 @@ class Pilot:
             self._wake.clear()
             self._sort_commands()
             await self._gather()
-            if self._outcome is not None and not any(one.head for one in self._proposals):
-                self._propose_end(self._outcome)
+            if self._outcome is not None:
+                self._propose_end()
             if self._proposals:
                 self._publish()
                 if await self._commit():
@@ -395,12 +428,26 @@ class Pilot:
             elif await self._act_or_wait():
                 return
 
-    def _propose_end(self, outcome: Outcome) -> None:
-        """Propose the end; not beside an update, whose answer the machine has yet to give.
+    @property
+    def _is_rolling_over(self) -> bool:
+        """Whether only the end of the generation is to be written: what is unread then is for the next one."""
+        return self._outcome is not None and isinstance(self._machine.outcome, ContinuedAsNew)
 
-        When messages come faster than the end can be written, the run first takes no more of them.
+    def _propose_end(self) -> None:
+        """Propose the end of the run, or of this generation of it.
+
+        The end of a run does not stand beside an update, whose answer the machine has yet to give. When messages come faster than
+        the end can be written, the run first takes no more of them.
         """
-        if self._crowded == _CROWDED:
+        outcome = self._machine.outcome
+        assert outcome is not None
+        if isinstance(outcome, ContinuedAsNew):
+            self._proposals = [one for one in self._proposals if not is_for_the_next(one)]
+            paused = self.hold.paused_by
+            self.post(rolling_over(self._machine, outcome, self._began, self.run_key, paused))
+        elif any(one.head for one in self._proposals):
+            return
+        elif self._crowded == _CROWDED:
             self._crowded += 1
             self._mail = True
             self.post(Proposal(Rank.END, head=HeadUpdate(status=Status.RUNNING, ending=True)))
@@ -416,6 +463,9 @@ class Pilot:
         elif self.hold.closed:
             if not (self._crew.attempting or self._deck.executor.acting(self.run_key)):
                 await self._park(Status.PAUSED)
+                return True
+        elif self._growth.is_full and self._machine.outcome is None:
+            if await self._stop_growing():
                 return True
         elif self._held:
             self._carry_out()
@@ -449,6 +499,9 @@ class Pilot:
                     self._abandon(command)
                 case AnswerUpdate():
                     self.post(answering(command))
+                case MarkPatch():
+                    marker = Patched(command.name, command.deprecated)
+                    self._marks.append(Proposal(Rank.MARK, marker))
                 case Finish():
                     self._outcome = command.outcome
                 case (
@@ -469,17 +522,24 @@ class Pilot:
 
     async def _gather(self) -> None:
         """Propose what came from outside: messages, due timers, expired requests."""
-        if self._mail:
+        if not self._machine.begun:
+            # What comes with the run's first claim is a turn after it, and its body was started before anything else came.
+            return
+        if self._growth.is_long and not self._growth.is_full and self._outcome is None:
+            self.post(Proposal(Rank.ARRIVAL, self._growth.suggest()))
+        if self._mail and not self._is_rolling_over:
             self._mail = False
             known = {one.consumed for one in self._proposals}
             latest = max(
                 (one.at for one in self._proposals if one.consumed and one.at), default=None
             )
-            for stamped in await self._read(lambda: self._deck.store.mail(self.run_key)):
-                self._mail_seen = max(self._mail_seen or 0, stamped.number)
+            mail = await self._read(lambda: self._deck.store.mail(self.run_key))
+            self._mail_seen = max([self._mail_seen or 0, *(one.number for one in mail)])
+            unknown = [one for one in mail if one.message.message_id not in known]
+            closing = self._outcome is not None
+            for stamped in self._intake.take(unknown, self._machine, closing=closing):
                 kind = stamped.message.kind
-                is_admitted = self._outcome is not None or self.hold.admits(kind)
-                if stamped.message.message_id in known or not is_admitted:
+                if not (closing or self.hold.admits(kind)):
                     continue
                 proposal = proposal_of(stamped, self._machine, self._head.generation)
                 if proposal.at is not None:
@@ -493,8 +553,29 @@ class Pilot:
             self._waits.forget_deadline()
         now = self.store_now()
         until = self.hold.latest_due(now)
-        for proposal in self._waits.take_due(now, until) if until else ():
+        for proposal in (
+            self._waits.take_due(now, until) if until and not self._growth.is_full else ()
+        ):
             self.post(proposal)
+
+    async def _stop_growing(self) -> bool:
+        """Let what is under way end, and begin nothing; True when the run was blocked: its journal is at its limit."""
+        held = self._held
+        # What is intended comes to its outcome, or into doubt.
+        self._held = [one for one in held if isinstance(one, SettleEffect)]
+        self._carry_out()
+        self._held = [one for one in held if not isinstance(one, SettleEffect)]
+        if self._machine.unsettled and self._may_park():
+            await self._park(Status.WAITING)
+            return True
+        is_acting = self._crew.acting or self._deck.executor.acting(self.run_key)
+        if is_acting or self._machine.unsettled:
+            await self._wait()
+            return False
+        error = self._growth.error(self.run_key.run_id)
+        logger.error("run %s is blocked (%s): %s", self.run_key, HISTORY, error)
+        await self._park(Status.BLOCKED, HISTORY, plain(error))
+        return True
 
     def _carry_out(self) -> None:
         held, self._held = self._held, []
@@ -577,6 +658,8 @@ class Pilot:
         proposals = in_order([*sifted.now, *(_too_late(one) for one in sifted.extra)])
         if not proposals:
             return False
+        proposals = [*self._marks, *proposals]
+        self._marks = []
         change = self._change(proposals)
         self._writing = True
         verdict = await self._deck.writer.submit(change)
@@ -606,13 +689,7 @@ class Pilot:
     ) -> None:
         assert self._delivery is not None
         self._idle_since = None
-        self._head = msgspec.structs.replace(
-            self._head,
-            version=change.version + 1,
-            next_seq=self._head.next_seq + len(change.entries),
-            digest=change.digest,
-            changed_at=verdict.at,
-        )
+        self._follow(change, verdict)
         for row in change.operations:
             if isinstance(row, OperationPut):
                 self._rows[row.operation] = row
@@ -629,13 +706,25 @@ class Pilot:
             for entry in written
             if isinstance(entry, EffectIntended | EffectCleared)
         )
-        await self._delivery.deliver(entries)
-        for entry in written:
+        await self._delivery.deliver(entries, live=True)
+        for entry, stamped in entries:
             self._note_written(entry, verdict.at)
-        self._mail = self.hold.expect(self._proposals) or self._mail
+            self._growth.add(entry, len(stamped.row.body))
+        is_freed = self.hold.expect(self._proposals)
+        self._mail = self._mail or is_freed or self._intake.wants_more(self._machine)
         for proposal in proposals:
             proposal.settle(verdict)
         self._crew.abandon_closed(self._machine.is_open)
+
+    def _follow(self, change: RunChange, verdict: Applied) -> None:
+        """Note where the run's row stands now."""
+        self._head = msgspec.structs.replace(
+            self._head,
+            version=change.version + 1,
+            next_seq=self._head.next_seq + len(change.entries),
+            digest=change.digest,
+            changed_at=verdict.at,
+        )
 
     def _note_written(self, entry: Entry, at: datetime) -> None:
         known = len(self._alarms.standing)
@@ -647,8 +736,10 @@ class Pilot:
         operation = getattr(entry, "operation", NO_OPERATION)
         if operation and not self._machine.is_open(operation):
             self._waits.forget(operation)
-        if isinstance(entry, Completed | Failed | Cancelled):
+        if isinstance(entry, Completed | Failed | Cancelled | ContinuedAsNew):
             log_end(self.run_key, entry)
+        elif isinstance(entry, ContinueSuggested):
+            log_long(self.run_key, entry)
 
     def _refused(self, proposals: list[Proposal], refused: Refused) -> None:
         """Take the refused part out and put the others back."""
@@ -688,8 +779,8 @@ class Pilot:
 
     async def _wait(self) -> None:
         """Wait until something happens, or the next due time."""
-        seconds = LOOK_AGAIN_SECONDS
-        due = None if self.hold.closed else self._waits.next_due()
+        seconds = LOOK_AT_BACKLOG_SECONDS if self._intake.holds_back else LOOK_AGAIN_SECONDS
+        due = None if self.hold.closed or self._growth.is_full else self._waits.next_due()
         if due is not None:
             seconds = min(seconds, max(0.0, (due - self.store_now()).total_seconds()))
         if not self._is_idle():
@@ -707,7 +798,8 @@ class Pilot:
             self._idle_since = None
 
     def _is_idle(self) -> bool:
-        return not self._crew.attempting and not self._held and self._outcome is None
+        holds = bool(self._held) and not self._growth.is_full
+        return not (self._crew.attempting or holds) and self._outcome is None
 
     def _may_park(self) -> bool:
         """Whether the run has only waited for a while, and will for a while longer."""
@@ -723,11 +815,18 @@ class Pilot:
         waits = self._waits or self._machine.waiting_for_others()
         return Status.BLOCKED if self._machine.in_doubt and not waits else Status.WAITING
 
-    async def _park(self, status: Status) -> None:
-        reason = "in doubt" if status is Status.BLOCKED else ""
+    async def _park(self, status: Status, reason: str = "", error: str = "") -> None:
+        """Give the run back.
+
+        Args:
+            reason: Of a blocked one; an effect is in doubt by default.
+            error: Why, in words. Nothing but an operator's word wakes it then.
+        """
+        if status is Status.BLOCKED:
+            reason = reason or "in doubt"
         signals, updates = self._machine.handled
         note = {
-            **self._waits.note(),
+            **(Waits() if error else self._waits).note(),
             "signals": [*self._machine.awaited_signals, *signals],
             "updates": updates,
             "in_doubt": self._machine.in_doubt,
@@ -736,9 +835,12 @@ class Pilot:
         head = HeadUpdate(
             status=status,
             reason=reason,
-            wake_at=None if status is Status.PAUSED else self._waits.wake_at(),
+            wake_at=None if error or status is Status.PAUSED else self._waits.wake_at(),
             release=True,
-            note=msgspec.json.encode(note),
+            # What is left in the inbox offers the run to nobody.
+            ignore_mail=self._intake.holds_back,
+            mail_seen=self._mail_seen,
+            note=msgspec.json.encode({**note, "error": error} if error else note),
         )
         # An attempt of these was about to begin, and none did.
         begins = self.hold.beginning | {one.operation for one in self._held} & self._intended_here
@@ -749,7 +851,7 @@ class Pilot:
         while not await self._commit():
             if self._lost:
                 raise RunLost
-        if not self._ended:
+        if not (self._ended or error):
             log_parked(self.run_key, status, note)
 
     async def _block(self, reason: str, error: Exception, *, unfit_build: str = "") -> None:

@@ -1,6 +1,6 @@
 """What a run's owner means to write, until it is written; and how proposals become one change.
 
-Order inside a change: intents first, so that no earlier turn of the same change can have given their effect up; then outcomes;
+Order inside a change: markers of patches, whose answers the workflow has been given already; then intents, so that no earlier turn of the same change can have given their effect up; then outcomes;
 then messages and due timers by the store's time, messages first at a tie; then requests, answers, rows and the end.
 """
 
@@ -24,6 +24,7 @@ from outlast.journal.entry import (
     EntryRow,
     MessageReceived,
     OperationId,
+    Patched,
     StepCompleted,
     StepFailed,
     UpdateReceived,
@@ -50,6 +51,7 @@ from outlast.store.change import (
 class Rank(IntEnum):
     """The place of a proposal inside a change."""
 
+    MARK = -1
     INTENT = 0
     OUTCOME = 1
     ARRIVAL = 2
@@ -67,6 +69,7 @@ class Proposal:
         guard: An operation that must still be open when the change is made; otherwise the proposal is dropped.
         at: For arrivals: when it came, or came due.
         answer: To an update.
+        next: What the next generation begins with, where this is the end of one.
         done: Resolved with the verdict once the change is applied and delivered, or this part is refused; cancelled when dropped.
     """
 
@@ -79,6 +82,7 @@ class Proposal:
     consumed: str = ""
     head: HeadUpdate | None = None
     at: datetime | None = None
+    next: tuple[EntryRow, ...] = ()
     done: asyncio.Future[Applied | Refused] | None = None
     answer: Answer | None = None
 
@@ -166,22 +170,30 @@ def in_order(proposals: Sequence[Proposal]) -> list[Proposal]:
     return sorted(proposals, key=key)
 
 
+_TOGETHER: dict[type[Entry], str] = {
+    MessageReceived: "message",
+    UpdateReceived: "message",
+    Patched: "marker",
+}
+"""Consecutive entries of one of these sorts are one turn."""
+
+
 def rows_of(proposals: Sequence[Proposal], *, seq: int, turn: int) -> tuple[EntryRow, ...]:
-    """Return the entry rows: consecutive messages are one turn, any other entry is a turn.
+    """Return the entry rows: consecutive messages are one turn, and so are markers; any other entry is a turn.
 
     Args:
         seq: Of the first row.
         turn: Of the first row.
     """
     rows: list[EntryRow] = []
-    together = False
+    former = ""
     for proposal in proposals:
         if proposal.entry is None:
             continue
-        is_message = isinstance(proposal.entry, MessageReceived | UpdateReceived)
-        if rows and not (together and is_message):
+        kind = _TOGETHER.get(type(proposal.entry), "")
+        if rows and not (kind and kind == former):
             turn += 1
-        together = is_message
+        former = kind
         rows.append(to_row(proposal.entry, seq + len(rows), turn))
     return tuple(rows)
 
@@ -203,5 +215,6 @@ def change_of(
         approvals=approvals,
         spends=tuple(one.spend for one in proposals if one.spend is not None),
         answers=tuple(one.answer for one in proposals if one.answer is not None),
+        next=next((one.next for one in proposals if one.next), ()),
     )
     return msgspec.structs.replace(change, digest=digest_of(change))

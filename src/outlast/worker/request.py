@@ -6,10 +6,9 @@ from datetime import datetime
 
 import msgspec
 
-from outlast.journal.entry import ApprovalRequested, Completed, Published
+from outlast.journal.entry import ApprovalRequested, Cancelled, Completed, Failed, Published
 from outlast.replay.command import PublishValue, RequestApproval
 from outlast.replay.ledger import match_sha256
-from outlast.replay.machine import Outcome
 from outlast.store.change import ApprovalPut, CoverRow, HeadUpdate, Status
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.text import plain
@@ -47,7 +46,7 @@ def publishing(command: PublishValue) -> Proposal:
     return Proposal(Rank.REQUEST, Published(command.operation, command.name, command.value))
 
 
-def ending(outcome: Outcome) -> Proposal:
+def ending(outcome: Completed | Failed | Cancelled) -> Proposal:
     """Return the end of the run."""
     reason = ""
     if not isinstance(outcome, Completed):

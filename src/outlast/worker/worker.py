@@ -30,6 +30,7 @@ from outlast.store.protocol import Claim, ClaimedRun, Store
 from outlast.worker.always_replay import AlwaysReplay, is_always_replay_set
 from outlast.worker.deck import Deck
 from outlast.worker.executor import Executor
+from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE, Lease
 from outlast.worker.pilot import Pilot
 from outlast.worker.stall import LoopWatch
@@ -69,6 +70,7 @@ class WorkerOptions:
         pid: The process.
         library: Outlast's version.
         always_replay: Replay each run after each turn, and compare; for tests. None: as `OUTLAST_ALWAYS_REPLAY` says.
+        history: How long journals may become.
     """
 
     lease: timedelta = LEASE
@@ -79,6 +81,7 @@ class WorkerOptions:
     pid: int = 0
     library: str = ""
     always_replay: bool | None = None
+    history: HistoryLimits = DEFAULT_LIMITS
 
 
 class Worker:
@@ -272,6 +275,7 @@ class Worker:
             library=options.library,
             idle=options.idle,
             check=AlwaysReplay if self._always_replay else None,
+            history=options.history,
         )
         logger.info("worker %s: ready for %s", worker, ", ".join(row.workflows) or "nothing")
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from outlast.journal.entry import EntryRow
 from outlast.store.change import (
     Applied,
     ApprovalRow,
@@ -15,12 +16,22 @@ from outlast.store.change import (
     Status,
     Verdict,
 )
-from outlast.store.condition import RECALLS, due_from, settle_approvals, unfit_after
+from outlast.store.condition import (
+    HISTORY,
+    KNOWN_MESSAGES,
+    LIFTING,
+    RECALLS,
+    due_from,
+    next_refusal,
+    settle_approvals,
+    unfit_after,
+)
 from outlast.store.moment import from_micros, micros_or_none
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.row import (
     APPROVAL,
     HEAD,
+    INCARNATION,
     OPERATION,
     approval_of,
     approval_values,
@@ -30,8 +41,8 @@ from outlast.store.sqlite.row import (
 )
 from outlast.store.sqlite.scope import Writing
 
-_FENCE = """
-SELECT generation, owner, epoch, version, next_seq, digest, mail, lapses, changed_at, unfit_builds
+_FENCE = f"""
+SELECT generation, owner, epoch, version, next_seq, digest, mail, lapses, changed_at, unfit_builds, {INCARNATION}
 FROM run WHERE tenant = ? AND run_id = ?
 """
 _ADD_ENTRY = f"INSERT INTO entry (tenant, run_id, generation, seq, turn, kind, operation, name, at, body) VALUES ({'?, ' * 9}?)"
@@ -59,10 +70,15 @@ _LAST_UNREAD = """
 SELECT max(number) FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0
 """
 RECALL_KINDS = ", ".join(sorted(f"'{kind.value}'" for kind in RECALLS))
-_HAS_RECALL = f"""
-SELECT EXISTS (
-    SELECT 1 FROM message
-    WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0 AND kind IN ({RECALL_KINDS})
+_LAST_RECALL = f"{_LAST_UNREAD} AND kind IN ({RECALL_KINDS})"
+LIFTING_KINDS = ", ".join(sorted(f"'{kind.value}'" for kind in LIFTING))
+_LAST_LIFTING = f"{_LAST_UNREAD} AND kind IN ({LIFTING_KINDS})"
+_BEGIN_NEXT = """
+UPDATE run SET generation = ?, incarnation = ?, workflow = ?, next_seq = ? WHERE tenant = ? AND run_id = ?
+"""
+_FORGET = """
+DELETE FROM message WHERE tenant = ?1 AND run_id = ?2 AND consumed = 1 AND number <= (
+    SELECT max(number) - ?3 FROM message WHERE tenant = ?1 AND run_id = ?2
 )
 """
 _PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, {OPERATION}) VALUES ({'?, ' * 10}?)"
@@ -85,53 +101,70 @@ def write(writing: Writing, change: RunChange) -> Verdict:
     verdict = _fence_verdict(writing, change, fence)
     if verdict is not None:
         return verdict
-    generation, _, _, _, next_seq, _, mail, lapses, changed_at, unfit = fence
+    generation, _, _, _, next_seq, _, mail, lapses, changed_at, unfit, inbox = fence
     at = max(writing.micros, changed_at)
     seq = next_seq
     for row in change.entries:
         if row.seq != seq:
             return Refused("seq")
         seq += 1
-        values = (
-            *key,
-            generation,
-            row.seq,
-            row.turn,
-            row.kind,
-            row.operation,
-            row.name,
-            at,
-            row.body,
-        )
-        writing.database.run(_ADD_ENTRY, values)
-    refusal = _write_parts(writing, change, generation)
+        _add_entry(writing, key, generation, row, at)
+    refusal = _write_parts(writing, change, inbox)
     if refusal is not None:
         return refusal
-    unread = _last_unread(writing, key, generation) if mail else 0
-    if unread and change.head is not None and change.head.status.closed:
-        return Refused("mail")
-    refusal = _write_approvals(writing, change, generation, at)
+    unread = _last_unread(writing, key, inbox) if mail else 0
+    refusal = _mail_refusal(change, unread) or _write_approvals(writing, change, generation, at)
     if refusal is not None:
         return refusal
     if unfit or change.head is not None:
         unfit = unfit_text(unfit_after(unfit_of(unfit), change))
     counts = (int(unread > 0), 0 if change.entries else lapses)
     writing.database.run(_ADVANCE, (seq, change.digest, *counts, at, unfit, *key))
+    if change.next:
+        _begin_next(writing, key, change, (generation, inbox), at)
     if change.head is not None:
-        _write_head(writing, key, change.head, generation, unread)
+        _write_head(writing, key, change.head, (generation, inbox), unread)
     return Applied(from_micros(at))
 
 
 def end_run(writing: Writing, key: tuple[str, str], generation: int) -> None:
     """Drop what only an open run has: its open operations, its pending approvals, its owner and its alarm."""
+    _drop_open(writing, key, generation)
+    stopped = (writing.instant.boot, writing.instant.nanos)
+    writing.database.run(_GIVE_BACK, (None, 0, None, 0, *stopped, writing.micros, *key))
+
+
+def _drop_open(writing: Writing, key: tuple[str, str], generation: int) -> None:
+    """Drop what only an open generation has: its open operations, and its pending approvals."""
     run = writing.database.run
     run("DELETE FROM operation WHERE tenant = ? AND run_id = ?", key)
     run(
         "UPDATE approval SET state = 'withdrawn' WHERE tenant = ? AND run_id = ? AND generation = ? AND state = 'pending'",
         (*key, generation),
     )
-    stopped = (writing.instant.boot, writing.instant.nanos)
-    run(_GIVE_BACK, (None, 0, None, 0, *stopped, writing.micros, *key))
+
+
+def _begin_next(
+    writing: Writing, key: tuple[str, str], change: RunChange, now: tuple[int, int], at: int
+) -> None:
+    """Begin the next generation; `now` is the present one, and the one that began the incarnation.
+
+    No row of the inbox is touched, but for those of messages that nobody will send again.
+    """
+    generation, incarnation = now
+    _drop_open(writing, key, generation)
+    for row in change.next:
+        _add_entry(writing, key, generation + 1, row, at)
+    begun = (generation + 1, incarnation, change.next[0].name, len(change.next))
+    writing.database.run(_BEGIN_NEXT, (*begun, *key))
+    writing.database.run(_FORGET, (*key, KNOWN_MESSAGES))
+
+
+def _add_entry(
+    writing: Writing, key: tuple[str, str], generation: int, row: EntryRow, at: int
+) -> None:
+    values = (row.seq, row.turn, row.kind, row.operation, row.name, at, row.body)
+    writing.database.run(_ADD_ENTRY, (*key, generation, *values))
 
 
 def find_approval(
@@ -148,7 +181,7 @@ def put_approval(writing: Writing, row: ApprovalRow, generation: int) -> None:
 
 
 def _fence_verdict(writing: Writing, change: RunChange, fence: Row) -> Verdict | None:
-    _, owner, epoch, version, _, digest, _, _, changed_at, _ = fence
+    _, owner, epoch, version, _, digest, _, _, changed_at, _, _ = fence
     if change.digest and version == change.version + 1 and digest == change.digest:
         return Applied(from_micros(changed_at))
     if owner != change.worker or epoch != change.epoch:
@@ -160,14 +193,16 @@ def _fence_verdict(writing: Writing, change: RunChange, fence: Row) -> Verdict |
     return None
 
 
-def _write_parts(writing: Writing, change: RunChange, generation: int) -> Refused | None:
+def _write_parts(writing: Writing, change: RunChange, inbox: int) -> Refused | None:
+    if reason := next_refusal(change):
+        return Refused(reason)
     key = (change.run.tenant, change.run.run_id)
     database = writing.database
     for message_id in change.consumed:
-        if database.changed(_CONSUME, (*key, message_id, generation)) != 1:
+        if database.changed(_CONSUME, (*key, message_id, inbox)) != 1:
             return Refused("message", message_id)
     for answer in change.answers:
-        if database.changed(_ANSWER, (answer.body, *key, answer.message_id, generation)) != 1:
+        if database.changed(_ANSWER, (answer.body, *key, answer.message_id, inbox)) != 1:
             return Refused("answer", answer.message_id)
     for act in change.operations:
         if isinstance(act, OperationPut):
@@ -201,6 +236,11 @@ def _write_parts(writing: Writing, change: RunChange, generation: int) -> Refuse
     return None
 
 
+def _mail_refusal(change: RunChange, unread: int) -> Refused | None:
+    closes = change.head is not None and change.head.status.closed
+    return Refused("mail") if unread and closes else None
+
+
 def _write_approvals(
     writing: Writing, change: RunChange, generation: int, at: int
 ) -> Refused | None:
@@ -221,8 +261,13 @@ def _write_approvals(
 
 
 def _write_head(
-    writing: Writing, key: tuple[str, str], update: HeadUpdate, generation: int, unread: int
+    writing: Writing, key: tuple[str, str], update: HeadUpdate, now: tuple[int, int], unread: int
 ) -> None:
+    generation, inbox = now
+    if unread and update.status is Status.BLOCKED and update.reason == HISTORY:
+        unread = writing.database.value(_LAST_LIFTING, (*key, inbox)) or 0
+    if unread and update.status is Status.PAUSED:
+        unread = writing.database.value(_LAST_RECALL, (*key, inbox)) or 0
     wake_at = micros_or_none(update.wake_at)
     writing.database.run(
         _SET_HEAD,
@@ -235,14 +280,12 @@ def _write_head(
             (unread if update.mail_seen is None else update.mail_seen) if update.ignore_mail else 0
         )
         calls = unread > seen
-        recalled = update.status is Status.PAUSED and bool(
-            writing.database.value(_HAS_RECALL, (*key, generation))
-        )
+        recalled = update.status is Status.PAUSED and unread > 0
         due = micros_or_none(due_from(update, calls=calls, recalled=recalled, now=writing.now))
         stopped = (writing.instant.boot, writing.instant.nanos)
         values = (wake_at, 1, due, int(calls), *stopped, writing.micros, *key)
         writing.database.run(_GIVE_BACK, values)
 
 
-def _last_unread(writing: Writing, key: tuple[str, str], generation: int) -> int:
-    return writing.database.value(_LAST_UNREAD, (*key, generation)) or 0
+def _last_unread(writing: Writing, key: tuple[str, str], inbox: int) -> int:
+    return writing.database.value(_LAST_UNREAD, (*key, inbox)) or 0

@@ -22,8 +22,8 @@ from outlast.store.change import (
     WorkerId,
 )
 from outlast.store.condition import PENDING, listed_state
-from outlast.store.moment import Instant, elapsed, lapsed, to_micros
-from outlast.store.protocol import LiveWorker, RunImage
+from outlast.store.moment import Instant, elapsed, from_micros, lapsed, to_micros
+from outlast.store.protocol import GenerationRow, LiveWorker, RunImage
 from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, naming
 from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.lock import LockFolder
@@ -31,6 +31,7 @@ from outlast.store.sqlite.row import (
     APPROVAL,
     ENTRY,
     HEAD,
+    INCARNATION,
     MESSAGE,
     OPERATION,
     OUTBOX,
@@ -59,6 +60,9 @@ _LATEST_PUBLISHED = f"""
 SELECT {ENTRY} FROM entry INDEXED BY entry_published
 WHERE {_OF_RUN} AND generation = ? AND kind = ? AND name = ? AND kind = 'published' ORDER BY seq DESC LIMIT 1
 """
+_LAST_ENTRY = (
+    f"SELECT seq, kind, at FROM entry WHERE {_OF_RUN} AND generation = ? ORDER BY seq DESC LIMIT 1"
+)
 _OPERATIONS = f"SELECT {OPERATION} FROM operation WHERE {_OF_RUN} ORDER BY operation"
 _MESSAGES = f"""
 SELECT {MESSAGE} FROM message INDEXED BY message_unread
@@ -66,10 +70,10 @@ WHERE {_OF_RUN} AND generation = ? AND consumed = 0 ORDER BY number
 """
 _MAIL = f"""
 SELECT {MESSAGE} FROM message INDEXED BY message_unread
-WHERE {_OF_RUN} AND generation = (SELECT generation FROM run WHERE {_OF_RUN}) AND consumed = 0 ORDER BY number
+WHERE {_OF_RUN} AND generation = (SELECT {INCARNATION} FROM run WHERE {_OF_RUN}) AND consumed = 0 ORDER BY number
 """
 _ANSWER = f"""
-SELECT generation, consumed, answer, (SELECT NOT open OR generation > message.generation FROM run WHERE {_OF_RUN})
+SELECT generation, consumed, answer, (SELECT NOT open OR {INCARNATION} > message.generation FROM run WHERE {_OF_RUN})
 FROM message INDEXED BY message_update
 WHERE {_OF_RUN} AND message_id = ? AND kind = 'update' ORDER BY generation DESC LIMIT 1
 """
@@ -179,6 +183,21 @@ def _generation(database: Database, run: RunKey, generation: int | None) -> int:
     return 0 if found is None else found.generation
 
 
+def generations(database: Database, run: RunKey, limit: int) -> tuple[GenerationRow, ...]:
+    """Return the run's generations, newest first; of each journal one row is read."""
+    key = (run.tenant, run.run_id)
+    with naming("the run's journals", run.run_id), database.moment():
+        found = head(database, run)
+        newest = 0 if found is None else found.generation
+        asked = range(newest, max(newest - limit, 0), -1)
+        rows = [(number, database.row(_LAST_ENTRY, (*key, number))) for number in asked]
+    return tuple(
+        GenerationRow(number, row[0] + 1, row[1], from_micros(row[2]))
+        for number, row in rows
+        if row
+    )
+
+
 def load(database: Database, run: RunKey) -> RunImage | None:
     """Return everything about a run's current generation."""
     key = (run.tenant, run.run_id)
@@ -191,7 +210,7 @@ def load(database: Database, run: RunKey) -> RunImage | None:
             found,
             tuple(entry_of(row) for row in database.rows(_ENTRIES, (*generation, -1))),
             tuple(operation_of(row) for row in database.rows(_OPERATIONS, key)),
-            tuple(message_of(row) for row in database.rows(_MESSAGES, generation)),
+            tuple(message_of(row) for row in database.rows(_MESSAGES, (*key, found.incarnation))),
             tuple(approval_of(row) for row in database.rows(_APPROVALS, generation)),
         )
 

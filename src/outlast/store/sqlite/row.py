@@ -26,9 +26,13 @@ from outlast.store.change import (
 from outlast.store.moment import Instant, from_micros, micros_or_none, time_or_none, to_micros
 from outlast.store.sqlite.database import Row
 
+INCARNATION = "CASE incarnation WHEN 0 THEN generation ELSE incarnation END"
+"""The generation that the last start of a run began; `message.generation` holds it."""
+
 HEAD = (
     "tenant, run_id, generation, workflow, fingerprint, status, reason, owner, epoch, version,"
-    " next_seq, digest, wake_at, mail, lapses, created_at, changed_at, note"
+    " next_seq, digest, wake_at, mail, lapses, created_at, changed_at, note,"
+    f" {INCARNATION}"
 )
 ENTRY = "seq, turn, kind, operation, name, at, body"
 OPERATION = "operation, kind, name, failures, due_at, detail, progress, awaits, unapplied"
@@ -84,6 +88,7 @@ def head_of(row: Row) -> RunHead:
         created_at=from_micros(row[15]),
         changed_at=from_micros(row[16]),
         note=row[17],
+        incarnation=row[18],
     )
 
 

@@ -34,7 +34,7 @@ from outlast.store.change import (
     WorkerRow,
 )
 from outlast.store.moment import Instant, LeaseClock
-from outlast.store.protocol import Claim, LiveWorker, RunImage
+from outlast.store.protocol import Claim, GenerationRow, LiveWorker, RunImage
 from outlast.store.sqlite import lease, read
 from outlast.store.sqlite.checkpoint import Checkpointer
 from outlast.store.sqlite.connection import (
@@ -228,6 +228,10 @@ class SQLiteStore:
     async def answer(self, run: RunKey, message_id: str) -> MessageState | None:
         """Return what has become of an update."""
         return await self._read(lambda database: read.answer(database, run, message_id))
+
+    async def generations(self, run: RunKey, *, limit: int = 100) -> tuple[GenerationRow, ...]:
+        """Return the run's generations, newest first."""
+        return await self._read(lambda database: read.generations(database, run, limit))
 
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None

@@ -23,11 +23,19 @@ from outlast.store.change import (
     Terminate,
     Verdict,
 )
-from outlast.store.condition import APPROVED, DENIED, RECALLS, decision_refusal, start_times
+from outlast.store.condition import (
+    APPROVED,
+    DENIED,
+    HISTORY,
+    LIFTING,
+    RECALLS,
+    decision_refusal,
+    start_times,
+)
 from outlast.store.moment import from_micros, to_micros
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.owned import end_run, find_approval, put_approval
-from outlast.store.sqlite.row import HEAD, head_of
+from outlast.store.sqlite.row import HEAD, INCARNATION, head_of
 from outlast.store.sqlite.scope import Writing
 
 _HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
@@ -38,7 +46,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD_ENTRY = f"INSERT INTO entry (tenant, run_id, generation, seq, turn, kind, operation, name, at, body) VALUES ({'?, ' * 9}?)"
 _STOPPED = "SELECT stopped_boot, stopped FROM run WHERE tenant = ? AND run_id = ?"
-_STANDING = "SELECT generation, open, changed_at, ending FROM run WHERE tenant = ? AND run_id = ?"
+_STANDING = f"SELECT generation, open, changed_at, {INCARNATION}, ending FROM run WHERE tenant = ? AND run_id = ?"
 _HAS_UNREAD = """
 SELECT EXISTS (SELECT 1 FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0)
 """
@@ -60,9 +68,10 @@ INSERT INTO message (tenant, run_id, number, message_id, generation, kind, name,
 VALUES (?1, ?2, (SELECT ifnull(max(number), 0) + 1 FROM message WHERE tenant = ?1 AND run_id = ?2),
     ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 """
-_OFFER = """
-UPDATE run SET mail = 1, calls = 1, due_set_at = ?1,
-    due = CASE WHEN owner IS NULL AND (status <> 'paused' OR ?4) THEN min(ifnull(due, ?1), ?1) ELSE due END
+_IS_OFFERED = f"CASE WHEN status = 'paused' THEN ?4 WHEN status = 'blocked' AND reason = '{HISTORY}' THEN ?5 ELSE 1 END"
+_OFFER = f"""
+UPDATE run SET mail = 1, calls = calls OR {_IS_OFFERED}, due_set_at = ?1,
+    due = CASE WHEN owner IS NULL AND {_IS_OFFERED} THEN min(ifnull(due, ?1), ?1) ELSE due END
 WHERE tenant = ?2 AND run_id = ?3
 """
 _TERMINATE = """
@@ -148,8 +157,8 @@ def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, stopped
 
 def _put_message(writing: Writing, change: PutMessage) -> Verdict:
     row = _standing(writing, change.run)
-    generation = _FIRST_GENERATION if row is None else row[0]
-    known = _known_at(writing, change.run, generation, change.message)
+    inbox = _FIRST_GENERATION if row is None else row[3]
+    known = _known_at(writing, change.run, inbox, change.message)
     if known is not None:
         return known
     if row is None and not change.early:
@@ -157,11 +166,11 @@ def _put_message(writing: Writing, change: PutMessage) -> Verdict:
     if row is not None and not row[1]:
         return Refused("closed")
     if change.message.kind in CAPPED:
-        if row is not None and row[3]:
+        if row is not None and row[4]:
             return Refused("closed")
-        if _is_full(writing, (*_key(change.run), generation)):
+        if _is_full(writing, (*_key(change.run), inbox)):
             return Refused("full", change.message.message_id)
-    _deliver(writing, change.run, change.message, generation)
+    _deliver(writing, change.run, change.message, inbox)
     return Applied(writing.now)
 
 
@@ -177,8 +186,8 @@ def _key(run: RunKey) -> tuple[str, str]:
 
 def _decide(writing: Writing, change: Decide) -> Verdict:
     standing = _standing(writing, change.run)
-    generation = _FIRST_GENERATION if standing is None else standing[0]
-    known = _known_at(writing, change.run, generation, change.message)
+    generation, inbox = (_FIRST_GENERATION,) * 2 if standing is None else (standing[0], standing[3])
+    known = _known_at(writing, change.run, inbox, change.message)
     if known is not None:
         return known
     key = (change.run.tenant, change.run.run_id)
@@ -190,7 +199,7 @@ def _decide(writing: Writing, change: Decide) -> Verdict:
     put_approval(
         writing, replace(row, state=state, decided_at=writing.now, by=change.by), generation
     )
-    _deliver(writing, change.run, change.message, generation)
+    _deliver(writing, change.run, change.message, inbox)
     return Applied(writing.now)
 
 
@@ -199,7 +208,7 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
     row = _standing(writing, change.run)
     if row is None:
         return Refused("not_found")
-    generation, open_, changed_at, _ = row
+    generation, open_, changed_at, *_ = row
     if not open_:
         return Refused("closed")
     at = max(writing.micros, changed_at)
@@ -221,26 +230,26 @@ def _put_control(writing: Writing, change: PutControl) -> Verdict:
 
 
 def _standing(writing: Writing, run: RunKey) -> Row | None:
-    """Return generation, whether it is open, `changed_at`, and whether it is ending, of a run."""
+    """Return generation, whether it is open, `changed_at`, the generation that began its incarnation, and whether it is ending."""
     return writing.database.row(_STANDING, (run.tenant, run.run_id))
 
 
-def _known_at(writing: Writing, run: RunKey, generation: int, message: Message) -> Applied | None:
-    key = (run.tenant, run.run_id, generation, message.message_id)
+def _known_at(writing: Writing, run: RunKey, inbox: int, message: Message) -> Applied | None:
+    key = (run.tenant, run.run_id, inbox, message.message_id)
     at = writing.database.value(_KNOWN_MESSAGE, key)
     return None if at is None else Applied(from_micros(at))
 
 
-def _deliver(writing: Writing, run: RunKey, message: Message, generation: int) -> None:
-    _add_message(writing, run, message, generation)
-    recalls = int(message.kind in RECALLS)
-    writing.database.run(_OFFER, (writing.micros, run.tenant, run.run_id, recalls))
+def _deliver(writing: Writing, run: RunKey, message: Message, inbox: int) -> None:
+    _add_message(writing, run, message, inbox)
+    offers = (int(message.kind in RECALLS), int(message.kind in LIFTING))
+    writing.database.run(_OFFER, (writing.micros, run.tenant, run.run_id, *offers))
 
 
-def _add_message(writing: Writing, run: RunKey, message: Message, generation: int) -> None:
+def _add_message(writing: Writing, run: RunKey, message: Message, inbox: int) -> None:
     values = (
         message.message_id,
-        generation,
+        inbox,
         message.kind,
         message.name,
         message.sender,

@@ -29,6 +29,7 @@ from outlast.testing.conformance.claim import ClaimConformance
 from outlast.testing.conformance.message import MessageConformance
 from outlast.testing.conformance.pause import PauseConformance
 from outlast.testing.conformance.reader import ReaderConformance
+from outlast.testing.conformance.rollover import RollOverConformance
 
 __all__ = ["Bench", "ManualClock", "SteerableClock", "StoreConformance"]
 
@@ -40,5 +41,6 @@ class StoreConformance(
     PauseConformance,
     ApprovalConformance,
     ReaderConformance,
+    RollOverConformance,
 ):
     """Everything that a store promises."""

@@ -16,9 +16,11 @@ from outlast.journal.entry import (
     ApprovalRequested,
     Cancelled,
     Completed,
+    ContinuedAsNew,
     EffectCompleted,
     EffectIntended,
     Failed,
+    MessageReceived,
     StampedRow,
     from_row,
 )
@@ -231,7 +233,7 @@ class Invariants:
     def _accepted(self, key: RunKey, message: Message) -> bool:
         """Note a message; False when it is known already."""
         run = self.runs.setdefault(key, Run())
-        name = (max(run.generation, 1), message.message_id)
+        name = (max(run.incarnation, 1), message.message_id)
         if name in run.inbox:
             return False
         self.check(not run.closed, 5, "a message was accepted for a run that has ended", run=key)
@@ -293,6 +295,7 @@ class Invariants:
             run.lapses = 0
         self._head(run, change)
         self._tell(change)
+        self._roll_over(run, change, verdict.at)
 
     def _sent_again(self, run: Run, change: RunChange, verdict: Verdict) -> None:
         """The last change came a second time: whoever holds the run now, a living worker must be told that it was written."""
@@ -345,6 +348,28 @@ class Invariants:
             life = self.lives.get(change.worker)
             rests = life is None or self.bodies.rests(life.process, change.run)
             self.check(rests, 3, "given back while an effect of it acts", run=change.run)
+
+    def _roll_over(self, run: Run, change: RunChange, at: datetime) -> None:
+        """The generation that ends is the one that the next one follows; what it carries over was received, and is carried once."""
+        ends = bool(run.rows) and isinstance(from_row(run.rows[-1].row), ContinuedAsNew)
+        self.check(
+            ends == bool(change.next), 1, "a generation ended without a next one", run=change.run
+        )
+        if not change.next:
+            return
+        received = [
+            entry.message_id
+            for entry in (from_row(one.row) for one in run.rows)
+            if isinstance(entry, MessageReceived)
+        ]
+        carried = [
+            entry.message_id
+            for entry in (from_row(one) for one in change.next)
+            if isinstance(entry, MessageReceived)
+        ]
+        in_order = [one for one in received if one in set(carried)]
+        self.check(carried == in_order, 5, f"carried over {carried}", run=change.run)
+        run.begin([StampedRow(one, at) for one in change.next])
 
     def _tell(self, change: RunChange) -> None:
         life = self.lives.get(change.worker)

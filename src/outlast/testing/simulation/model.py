@@ -91,6 +91,8 @@ class Run:
     """What is known of a run: of its present generation, but for owners and messages."""
 
     generation: int = 0
+    incarnation: int = 0
+    """The generation that the last start began; messages are known by it."""
     owner: WorkerId | None = None
     epoch: int = 0
     version: int = 0
@@ -138,18 +140,24 @@ class Run:
     """Keys of what was intended in generations that were terminated: whoever held them may not know yet."""
 
     def renew(self) -> None:
-        """Begin a new generation."""
+        """Begin a new run under the id."""
         if self.terminated:
             self.left_over |= {intent.key for intent in self.intents.values()} | {""}
-        self.generation += 1
         self.version, self.digest, self.at = 0, b"", None
         self.closed = self.terminated = False
-        self.rows, self.intents, self.outcomes, self.done = [], {}, set(), set()
+        self.begin([])
+        self.incarnation, self.last_signal = self.generation, 0
+
+    def begin(self, rows: list[StampedRow]) -> None:
+        """Begin a new generation; inbox, version and owner are not its own."""
+        self.generation += 1
+        self.rows = rows
+        self.intents, self.outcomes, self.done = {}, set(), set()
         self.attempted, self.fresh, self.doubts, self.failures = set(), set(), set(), {}
         self.lapses, self.asked = 0, set()
         self.paused, self.parked = False, None
         self.resting, self.risky, self.handed_out, self.progress = {}, {}, set(), {}
-        self.approvals, self.last_signal, self.published = {}, 0, set()
+        self.approvals, self.published = {}, set()
         self.forked = None
 
     def end(self, now: float) -> None:
@@ -188,7 +196,7 @@ class Run:
         return hashlib.sha256(f"{use}:{name}:{payload}".encode()).hexdigest()[:32]
 
     def unread(self) -> list[str]:
-        """Return the accepted messages of this generation that were not consumed."""
+        """Return the accepted messages of this run that were not consumed."""
         return [key[1] for key, _ in self._unread()]
 
     def unread_kinds(self) -> set[str]:
@@ -196,6 +204,6 @@ class Run:
         return {item.kind for _, item in self._unread()}
 
     def _unread(self) -> list[tuple[tuple[int, str], Item]]:
-        generation = max(self.generation, 1)
+        incarnation = max(self.incarnation, 1)
         items = self.inbox.items()
-        return [(key, item) for key, item in items if key[0] == generation and not item.consumed]
+        return [(key, item) for key, item in items if key[0] == incarnation and not item.consumed]

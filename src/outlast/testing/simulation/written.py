@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import datetime
 
 from outlast.journal.entry import (
+    Accepted,
     AlarmRaised,
     ApprovalDecided,
     ApprovalExpired,
@@ -50,6 +51,7 @@ _SAYS: dict[str, tuple[type[Entry], ...]] = {
     "pause": (PauseRequested,),
     "resume": (ResumeRequested,),
     "decision": (ApprovalDecided,),
+    "accept": (Accepted,),
     "resolution": (
         *(EffectCompleted, EffectFailed, EffectCleared),
         *(StepCompleted, StepFailed),
@@ -281,7 +283,7 @@ class Written:
     ) -> None:
         if isinstance(entry, UpdateReceived):
             run.asked.add(entry.message_id)
-        item = run.inbox.get((run.generation, entry.message_id))
+        item = run.inbox.get((run.incarnation, entry.message_id))
         if item is None or entry.message_id not in change.consumed:
             self._check(
                 False, 5, f"message {entry.message_id} was received and never sent", run=change.run
@@ -298,7 +300,7 @@ class Written:
     def _consume(self, run: Run, change: RunChange) -> None:
         kinds: Counter[str] = Counter()
         for message_id in change.consumed:
-            item = run.inbox.get((run.generation, message_id))
+            item = run.inbox.get((run.incarnation, message_id))
             self._check(
                 item is not None and not item.consumed,
                 5,

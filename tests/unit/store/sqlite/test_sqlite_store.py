@@ -137,6 +137,7 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
         "DROP INDEX message_update; ALTER TABLE message DROP COLUMN answer; ALTER TABLE run DROP COLUMN ending",
         "ALTER TABLE operation DROP COLUMN progress; ALTER TABLE operation DROP COLUMN awaits",
         "ALTER TABLE operation DROP COLUMN unapplied",
+        "ALTER TABLE run DROP COLUMN incarnation",
     )
     assert with_bench(path, go_on) == (["ready"], "parked")
 
