@@ -30,6 +30,7 @@ _LIBRARY = {
     "loop.py": ("WorkflowLoop.",),
     "machine.py": ("Machine.",),
     "mailbox.py": ("Mailbox.",),
+    "query.py": ("on_query", "Queries."),
     "queues.py": ("Queue.",),
     "refusal.py": ("refuse", "_refusal."),
     "taskgroups.py": ("TaskGroup.",),

@@ -20,6 +20,7 @@ from outlast.worker.worker import WorkerOptions
 from outlast.workflows import registry
 
 go = outlast.Signal("go", str)
+asked_twice = outlast.Query("asked twice", None, int)
 RUN = RunKey("default", "r")
 
 
@@ -85,7 +86,18 @@ async def publishes_too_much() -> str:
     return await outlast.receive(go)
 
 
-CODE = [tick_published, shows_progress, ends_published, busy_published, publishes_too_much]
+@outlast.workflow
+async def misuses(what: str) -> None:
+    if what == "publish":
+        outlast.publish("a", object())
+    for _ in range(2):
+        outlast.on_query(asked_twice, lambda _: 1)
+
+
+CODE = [
+    *(tick_published, shows_progress, ends_published, busy_published, publishes_too_much),
+    misuses,
+]
 
 
 def published(sim: Simulation) -> Any:
@@ -235,6 +247,20 @@ def test_a_value_that_is_too_large_is_an_error_where_it_is_published() -> None:
         return await handle.published("a") or await handle.result(), await handle.result()
 
     assert Simulation(CODE).run(scenario)[1] == "on"
+
+
+@pytest.mark.parametrize("what", ["publish", "on_query"])
+def test_a_misuse_is_told_with_the_line_of_the_author(what: str) -> None:
+    """And not with a line of ours."""
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker()
+        handle = await sim.client.start(misuses(what), id="r")
+        with pytest.raises(outlast.WorkflowFailedError) as caught:
+            await handle.result()
+        return str(caught.value)
+
+    assert "in misuses" in Simulation(CODE).run(scenario)
 
 
 def test_reading_costs_one_look_and_needs_no_code(
