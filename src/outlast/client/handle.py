@@ -228,6 +228,37 @@ class RunHandle(Generic[R]):
         Raises:
             RunNotFoundError: There is no such run.
             RunConflictError: The run has ended.
+
+        Example:
+            ```python
+            import asyncio
+
+            import outlast
+
+
+            @outlast.step
+            async def greet(name: str) -> str:
+                return f"hello {name}"
+
+
+            @outlast.workflow
+            async def greet_later(name: str) -> str:
+                await outlast.sleep(0.05)
+                return await greet(name)
+
+
+            async def main() -> None:
+                async with outlast.open("memory://") as app:
+                    handle = await app.start(greet_later("Ada"), id="greeting-1")
+                    await handle.pause("maintenance")
+                    while (await handle.status()).status != "paused":
+                        await asyncio.sleep(0.01)
+                    await handle.resume("done")
+                    assert await handle.result() == "hello Ada"
+
+
+            asyncio.run(main())
+            ```
         """
         await self._ask(MessageKind.PAUSE, reason)
 

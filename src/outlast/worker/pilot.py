@@ -131,10 +131,6 @@ def _too_late(outcome: Proposal) -> Proposal:
     return Proposal(Rank.ARRIVAL, entry, consumed=outcome.consumed)
 
 
-def _gives_back(change: RunChange) -> bool:
-    return change.head is not None and change.head.release
-
-
 class Pilot:
     """One run in this worker's hands.
 
@@ -186,7 +182,6 @@ class Pilot:
         self._aborted = False
         self._ended = False
         self._lost = False
-        self._writing = False
 
     # What the worker says
 
@@ -244,11 +239,6 @@ class Pilot:
     def epoch(self) -> int:
         """The lease epoch under which it holds the run."""
         return self._head.epoch
-
-    @property
-    def version(self) -> int | None:
-        """Of the run's row, as it was left here; None while a change is under way, or once the run was given back."""
-        return None if self._writing else self._head.version
 
     @property
     def ended(self) -> bool:
@@ -661,14 +651,12 @@ class Pilot:
         proposals = [*self._marks, *proposals]
         self._marks = []
         change = self._change(proposals)
-        self._writing = True
         verdict = await self._deck.writer.submit(change)
-        self._writing = isinstance(verdict, Applied) and _gives_back(change)
         match verdict:
             case Applied():
                 await self._applied(change, proposals, verdict)
                 self._ended = change.head is not None and change.head.status.closed
-                return _gives_back(change)
+                return change.head is not None and change.head.release
             case Refused():
                 self._refused(proposals, verdict)
                 return False
@@ -880,7 +868,6 @@ class Pilot:
         # An entry ends the count of lapses: a run that a message sends on gets as many tries again.
         entry = alarm("poison", NO_OPERATION, {"error": why}) if reason == "poison" else None
         change = self._change([Proposal(Rank.END, entry, head=head)])
-        self._writing = True
         verdict = await self._deck.writer.submit(change)
         if not isinstance(verdict, Applied):
             logger.warning("run %s: could not be marked as blocked: %s", self.run_key, verdict)

@@ -375,7 +375,7 @@ class Worker:
         """
         self._unsure = False
         self._owned_at = self._clock.monotonic()
-        before = [(run, pilot, pilot.version) for run, (pilot, _) in self._pilots.items()]
+        before = [(run, pilot) for run, (pilot, _) in self._pilots.items()]
         try:
             heads = await self._store.owned(self.id)
         except StoreUnavailableError:
@@ -389,9 +389,9 @@ class Worker:
                 logger.info("run %s: ours without our knowing; taken up", head.run)
                 self._launch(ClaimedRun(head, timedelta(0)))
         owned = {head.run for head in heads}
-        for run, pilot, version in before:
-            # A change that was under way meanwhile tells its pilot itself.
-            if run not in owned and version is not None and pilot.version == version:
+        for run, pilot in before:
+            # What was given back meanwhile is let go of in any case.
+            if run not in owned:
                 pilot.lose()
 
     def _next_look(self, claim: Claim) -> float:

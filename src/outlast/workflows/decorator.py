@@ -43,23 +43,34 @@ def workflow(
             body is cancelled as by `RunHandle.cancel`, cleans up, and the run fails with a `TimeoutError`.
 
     Raises:
-        DefinitionError: It is not async, is a generator, or lacks an annotation.
+        DefinitionError: It is not async, is a generator, or lacks an annotation; or the timeout is no length of time.
         ForbiddenInWorkflowError: Its source uses a clock, randomness or I/O.
 
     Example:
         ```python
+        import asyncio
+        from datetime import timedelta
+
         import outlast
 
-        @outlast.step
-        async def draft(topic: str) -> str:
-            return f"about {topic}"
+        answer = outlast.Signal("answer", str)
 
-        @outlast.workflow
-        async def write(topic: str) -> str:
-            return await draft(topic)
 
-        async with outlast.open("memory://") as app:
-            assert await app.run(write("tea"), id="write-tea") == "about tea"
+        @outlast.workflow(timeout=timedelta(milliseconds=50))
+        async def ask(question: str) -> str:
+            return await outlast.receive(answer)
+
+
+        async def main() -> None:
+            async with outlast.open("memory://") as app:
+                handle = await app.start(ask("ready?"), id="question-1")
+                try:
+                    await handle.result()
+                except outlast.WorkflowFailedError as failed:
+                    assert isinstance(failed.__cause__, TimeoutError)  # nobody answered in time
+
+
+        asyncio.run(main())
         ```
     """
 

@@ -29,6 +29,7 @@ class Waiting:
 
     def __init__(self, awaited: list[str], unhandled: int) -> None:
         self.awaited_signals = awaited
+        self.handled: tuple[list[str], list[str]] = ([], [])
         self._unhandled = unhandled
 
     def unhandled(self) -> list[int]:

@@ -87,6 +87,12 @@ async def two_steps() -> str:
 
 
 @outlast.workflow
+async def timer_beside_a_step() -> str:
+    found, _ = await asyncio.gather(slow("a"), outlast.sleep(2))
+    return found
+
+
+@outlast.workflow
 async def nap() -> str:
     await outlast.sleep(10)
     return await in_thread("after")
@@ -140,7 +146,17 @@ async def cleans_up() -> str:
 
 CODE = [
     *(slow, in_thread, third_time, once_in_thread, once, answer_lost, asks),
-    *(two_steps, nap, retry, thread_step, thread_effect, effect_at_once, race, cleans_up),
+    *(
+        timer_beside_a_step,
+        two_steps,
+        nap,
+        retry,
+        thread_step,
+        thread_effect,
+        effect_at_once,
+        race,
+        cleans_up,
+    ),
 ]
 
 
@@ -308,6 +324,7 @@ def test_no_timer_fires_and_messages_wait_in_the_inbox() -> None:
         await asyncio.sleep(60)
         await handle.send(go, "late")
         assert (await sim.store.head(RUN)).next_seq == head.next_seq
+        assert head.wake_at is None
         assert len(await sim.store.mail(RUN)) == 2
         await asyncio.sleep(60)
         await handle.resume()
@@ -318,6 +335,24 @@ def test_no_timer_fires_and_messages_wait_in_the_inbox() -> None:
     assert [type(one) for one in entries[2:7]] == [
         *(PauseRequested, ResumeRequested, MessageReceived, TimerFired, MessageReceived),
     ]
+
+
+def test_a_timer_that_is_due_meanwhile_keeps_nobody_busy() -> None:
+    """While an attempt still runs, the run is looked at when that ends, and not again and again because of the timer."""
+
+    async def scenario(sim: Simulation) -> int:
+        await sim.start_worker()
+        handle = await sim.client.start(timer_beside_a_step(), id="r")
+        await asyncio.sleep(1)
+        await handle.pause()
+        before = len(sim.trace)
+        await paused(sim)
+        looks = sum(" mail" in line or " commit" in line for line in sim.trace[before:])
+        await handle.resume()
+        assert await handle.result() == "a"
+        return looks
+
+    assert Simulation(CODE).run(scenario) < 10
 
 
 def test_what_came_due_before_the_pause_is_not_held_by_it() -> None:
@@ -392,6 +427,7 @@ def test_a_pause_outlives_the_worker_that_read_it(end: str) -> None:
             first.kill()
         else:
             await first.stop(timedelta(seconds=1))
+            assert (await sim.client.head(RUN)).status is Status.PAUSED
         await sim.start_worker()
         await paused(sim)
         await asyncio.sleep(60)

@@ -94,13 +94,19 @@ async def pays() -> str:
 
 
 @outlast.workflow
+async def leaves_a_payment() -> str:
+    asyncio.create_task(pay(120))
+    return await note("left")
+
+
+@outlast.workflow
 async def doubts() -> str:
     return await lose()
 
 
 CODE = [
     *(note, slow, pay, lose),
-    *(waits, limited, cleans_up, swallows, steps, pays, doubts),
+    *(leaves_a_payment, waits, limited, cleans_up, swallows, steps, pays, doubts),
 ]
 
 
@@ -288,6 +294,20 @@ def test_an_effect_that_was_intended_is_settled_first() -> None:
 
     kinds = [type(one) for one in Simulation(CODE).run(scenario)]
     assert kinds[-3:] == [RunTimedOut, EffectCompleted, Failed]
+    assert receiver.total == 1
+
+
+def test_a_body_that_has_returned_in_time_is_done() -> None:
+    """What it has left is waited for, however long that takes; the run is not told that its time is over."""
+
+    async def scenario(sim: Simulation) -> tuple[str, list[Entry]]:
+        await sim.start_worker()
+        handle = await sim.client.start(leaves_a_payment(), id="r", timeout=MINUTE)
+        return await handle.result(), await entries_of(sim)
+
+    result, entries = Simulation(CODE).run(scenario)
+    assert result == "left"
+    assert not any(isinstance(one, RunTimedOut) for one in entries)
     assert receiver.total == 1
 
 

@@ -159,6 +159,24 @@ def test_the_owner_writes_nothing_more() -> None:
     assert "cancelled" in seen
 
 
+def test_a_run_that_takes_the_place_of_a_terminated_one_does_not_wait_for_it() -> None:
+    """Ended and started anew before its worker looks again: what that still attempts for the former one is let go of."""
+
+    async def scenario(sim: Simulation) -> tuple[int, list[str]]:
+        await sim.start_worker()
+        handle = await sim.client.start(step_for_ever("former"), id="r")
+        await asyncio.sleep(3.2)
+        await handle.terminate()
+        again = await sim.client.start(waits(), id="r", if_closed="restart")
+        await sim.until("r", lambda head: head.status is Status.WAITING)
+        await again.send(go, 5)
+        return await again.result(), list(seen)
+
+    options = WorkerOptions(library="simulated")
+    sim = Simulation(CODE, faults=Faults(lost_hint=1.0), options=options)
+    assert sim.run(scenario) == (5, ["former began", "former cancelled"])
+
+
 async def _ready(sim: Simulation) -> None:
     await sim.client.start(waits(), id="r")
 

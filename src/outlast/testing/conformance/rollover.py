@@ -142,8 +142,11 @@ class RollOverConformance:
         """Ids that are older than the last `KNOWN_MESSAGES` are forgotten at a roll-over; what is unread stays, however old."""
         head = await bench.owned()
         names = [f"m{number}" for number in range(KNOWN_MESSAGES + 3)]
-        await bench.store.commit([sending(head.run, name) for name in names])
-        await bench.apply(rolling(head, consumed=tuple(names[1:])))
+        half = KNOWN_MESSAGES // 2
+        await bench.store.commit([sending(head.run, name) for name in names[:half]])
+        await bench.apply(following(head, consumed=tuple(names[1:half])))
+        await bench.store.commit([sending(head.run, name) for name in names[half:]])
+        await bench.apply(rolling(await bench.head(head.run), consumed=tuple(names[half:])))
         assert [one.number for one in await bench.store.mail(head.run)] == [1]
         bench.clock.advance(SECOND)
         now = bench.clock.now()
