@@ -16,6 +16,7 @@ _LIBRARY = {
     "condition.py": ("Conditions.",),
     "definition.py": ("Definition.", "Workflow.", "Step.", "Effect."),
     "executor.py": ("Executor.",),
+    "growth.py": ("continue_as_new", "patched", "deprecate_patch"),
     "inside.py": ("sleep", "receive", "wait_condition", "approval", "_cover"),
     "ledger.py": ("EffectLedger.",),
     "locks.py": (
@@ -31,6 +32,7 @@ _LIBRARY = {
     "mailbox.py": ("Mailbox.",),
     "queues.py": ("Queue.",),
     "refusal.py": ("refuse", "_refusal."),
+    "roll.py": ("roll_over",),
     "taskgroups.py": ("TaskGroup.",),
     "tasks.py": ("sleep", "wait", "wait_for", "gather", "shield", "_wait", "_cancel_and_wait"),
     "timeouts.py": ("Timeout.",),
