@@ -18,6 +18,7 @@ _LIBRARY = {
     "executor.py": ("Executor.",),
     "inside.py": ("sleep", "receive", "wait_condition", "publish", "approval", "_cover"),
     "handler.py": ("Handlers.", "_result_of", "on_signal", "on_update"),
+    "growth.py": ("continue_as_new", "patched", "deprecate_patch"),
     "ledger.py": ("EffectLedger.",),
     "locks.py": (
         "Barrier.",
@@ -33,6 +34,7 @@ _LIBRARY = {
     "query.py": ("on_query", "Queries."),
     "queues.py": ("Queue.",),
     "refusal.py": ("refuse", "_refusal."),
+    "roll.py": ("roll_over",),
     "taskgroups.py": ("TaskGroup.",),
     "tasks.py": ("sleep", "wait", "wait_for", "gather", "shield", "_wait", "_cancel_and_wait"),
     "timeouts.py": ("Timeout.",),

@@ -9,19 +9,26 @@ its last entry is not judged.
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from outlast.errors import DecodeError, DefinitionError, NonDeterminismError
 from outlast.replay.delivery import deliver_all
+from outlast.replay.loop import ROOT
 from outlast.replay.machine import Machine
-from outlast.replay.stand import stand_of
+from outlast.replay.task import TaskPath
 from outlast.testing.golden import Golden
 from outlast.workflows.registry import Registry
 
 _NOT_A_WORD = re.compile(r"[^A-Za-z0-9]+")
+_MOST_FRAMES = 50
+_NOT_THE_AUTHORS = (str(Path(__file__).parents[1]), str(Path(asyncio.__file__).parent))
 _PLACE = re.compile(r" at r[^;, ]*")
 
 
@@ -35,7 +42,7 @@ class Rehearsal(Struct, frozen=True):
         position: Of the entry at which it stops, from 0.
         recorded: What the journal holds there.
         asked: What the code asks for instead.
-        waits: Where the code waits then, outermost function first, as `function:line`.
+        waits: Where the author's code waits then, outermost function first, as `agent.py:12 in fix`.
         remedy: What can be done, in lines of text.
         patches: What the code was told at each patch that it came to.
     """
@@ -88,7 +95,8 @@ def rehearse(golden: Golden, registry: Registry) -> Rehearsal:
 
 def _mismatch(told: Rehearsal, error: NonDeterminismError, machine: Machine) -> Rehearsal:
     path = (error.operation or "r:").rpartition(":")[0]
-    tasks = stand_of(machine, {}).tasks
+    tasks = {task.path: task for task in machine._loop.unfinished_tasks()}
+    task = tasks.get(TaskPath(path)) or tasks.get(ROOT)
     return replace(
         told,
         stops="non-determinism",
@@ -96,10 +104,22 @@ def _mismatch(told: Rehearsal, error: NonDeterminismError, machine: Machine) -> 
         position=error.position,
         recorded=error.recorded,
         asked=error.asked,
-        waits=tuple(tasks.get(path) or tasks.get("r", ())),
+        waits=() if task is None else tuple(_places(task.get_coro())),
         remedy=_remedy(error),
         patches=dict(machine.patches.answers),
     )
+
+
+def _places(code: Any) -> Iterator[str]:
+    """Yield the places of the author's code in which a coroutine waits: functions that wait for each other, outermost first."""
+    for _ in range(_MOST_FRAMES):
+        frame = getattr(code, "cr_frame", None) or getattr(code, "gi_frame", None)
+        if frame is not None and not frame.f_code.co_filename.startswith(_NOT_THE_AUTHORS):
+            file = Path(frame.f_code.co_filename).name
+            yield f"{file}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+        code = getattr(code, "cr_await", None) or getattr(code, "gi_yieldfrom", None)
+        if code is None:
+            return
 
 
 def _remedy(error: NonDeterminismError) -> tuple[str, ...]:

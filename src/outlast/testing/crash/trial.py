@@ -247,12 +247,14 @@ class _Running(Generic[R]):
     async def _live(self, point: CrashPoint | None) -> tuple[Life, RunHead | None]:
         """Start a process, and wait until it is dead or the run is over."""
         recorder = _Recorder(point)
+
+        def watch(worker: SimulatedWorker) -> None:
+            recorder.worker = worker
+            worker.store.at_commit = recorder.at_commit
+
         worker = await self._simulation.start_worker(
-            definitions=watched(self._workload.registered(), recorder)
+            definitions=watched(self._workload.registered(), recorder), watch=watch
         )
-        assert worker.store.commits == 0, "the worker has written before it could be watched"
-        recorder.worker = worker
-        worker.store.at_commit = recorder.at_commit
         if not self._workload.started_outside:
             start = worker.client.start(self._workload.call(), id=self._workload.id)
             self._tasks.append(self._simulation.spawn(worker.within(start)))
