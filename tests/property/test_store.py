@@ -13,10 +13,15 @@ from msgspec.structs import replace
 from searching import machine
 
 from outlast.store.change import (
+    CHILD_ABANDON,
+    CHILD_TERMINATE,
+    WATCHED,
     Applied,
     ApprovalExpire,
     ApprovalWithdraw,
+    ClearOutbox,
     Decide,
+    DropWatch,
     GrantSpend,
     HeadUpdate,
     Message,
@@ -24,17 +29,21 @@ from outlast.store.change import (
     OperationDrop,
     OperationPut,
     OutboxItem,
+    OutboxKind,
     PutMessage,
+    PutWatch,
     RunChange,
     RunKey,
     StartRun,
     Status,
     Terminate,
+    Watch,
     WorkerId,
     WorkerRow,
     digest_of,
 )
 from outlast.store.memory import MemoryStore
+from outlast.store.protocol import RELAY_AFTER
 from outlast.store.sqlite.store import open_sqlite
 from outlast.testing.conformance import ManualClock
 from outlast.testing.conformance.bench import asking, letter, row, starting
@@ -54,6 +63,8 @@ STATUSES = [
 runs = st.sampled_from(RUNS)
 workers = st.sampled_from(WORKERS)
 messages = st.sampled_from(MESSAGES)
+origins = st.sampled_from(["", "", "p~1~r:1"])
+watches = st.builds(Watch, runs, st.integers(1, 2), st.sampled_from(["r:1", "r:2"]))
 seconds = st.sampled_from([1, 5, 14, 15, 3600])
 updates = st.builds(
     lambda status, release, ignore, seen, unfit, wake: (status, release, ignore, seen, unfit, wake),
@@ -113,27 +124,54 @@ class TwoStores(RuleBasedStateMachine):
             case PutMessage() | Decide():
                 generation = 1 if before is None else before.generation
                 self.accepted[change.run, generation].add(change.message.message_id)
+            case ClearOutbox() if before and not before.status.closed:
+                if change.generation == before.generation:
+                    told = {one.message_id for one in change.answers}
+                    self.accepted[change.run, before.generation] |= told
 
     def join(self, worker, build):
         """Register a worker with both."""
         registration = WorkerRow(worker, "host", 1, build, ("fix",), timedelta(seconds=15))
         self.both(lambda store: store.register(registration))
 
-    @rule(run=runs, generation=st.integers(1, 3), worker=st.none() | workers)
-    def start(self, run, generation, worker):
-        """Start a run or a generation."""
-        change = starting(run.run_id, tenant=run.tenant, generation=generation, worker=worker)
-        self.commit(change)
+    @rule(
+        run=runs,
+        generation=st.integers(1, 3),
+        worker=st.none() | workers,
+        origin=origins,
+        watch=st.none() | watches,
+    )
+    def start(self, run, generation, worker, origin, watch):
+        """Start a run or a generation, perhaps as a child that is watched."""
+        fields = {"tenant": run.tenant, "generation": generation, "worker": worker}
+        self.commit(starting(run.run_id, origin=origin, watch=watch, **fields))
 
-    @rule(run=runs, message=messages, early=st.booleans())
-    def send(self, run, message, early):
-        """Send a message, perhaps before the run, perhaps again."""
-        self.commit(PutMessage(run, letter(message), early=early))
+    @rule(
+        run=runs,
+        message=messages,
+        early=st.booleans(),
+        generation=st.integers(0, 2),
+        origin=origins,
+    )
+    def send(self, run, message, early, generation, origin):
+        """Send a message, perhaps before the run, perhaps again, perhaps to another use of its id."""
+        fields = {"generation": generation, "origin": origin}
+        self.commit(PutMessage(run, letter(message), early=early, **fields))
 
-    @rule(run=runs)
-    def terminate(self, run):
+    @rule(run=runs, origin=origins)
+    def terminate(self, run, origin):
         """Terminate a run."""
-        self.commit(Terminate(run, "root", "why"))
+        self.commit(Terminate(run, "root", "why", origin))
+
+    @rule(run=runs, watch=watches, drop=st.booleans())
+    def watch(self, run, watch, drop):
+        """Watch a run, or no longer."""
+        self.commit((DropWatch if drop else PutWatch)(run, watch))
+
+    @rule(run=runs, numbers=st.sets(st.integers(1, 6)), generation=st.integers(1, 2), told=messages)
+    def clear(self, run, numbers, generation, told):
+        """Clear items of an outbox, and tell the run."""
+        self.commit(ClearOutbox(run, tuple(sorted(numbers)), (letter(told),), generation))
 
     @rule(
         run=runs,
@@ -141,7 +179,7 @@ class TwoStores(RuleBasedStateMachine):
         update=st.none() | updates,
         consumed=st.lists(messages, max_size=2),
         stale=st.sampled_from([0, 0, 0, 1]),
-        extra=st.integers(0, 7),
+        extra=st.integers(0, 9),
     )
     def advance_run(self, run, entries, update, consumed, stale, extra):
         """Write as the owner, sometimes with something that does not hold."""
@@ -167,7 +205,10 @@ class TwoStores(RuleBasedStateMachine):
         if extra == 5:
             fields["spends"] = (GrantSpend("a1", 0, f"r:{entries}", "h1"),)
         if extra == 6:
-            fields["outbox"] = (OutboxItem(head.next_seq, RUNS[0], letter()),)
+            fields["outbox"] = (OutboxItem(RUNS[0], OutboxKind.SIGNAL, origin="o"),) * (entries + 1)
+        if extra in (7, 8, 9):
+            kind = (CHILD_TERMINATE, CHILD_ABANDON, WATCHED)[extra - 7]
+            fields["operations"] = (OperationPut(f"r:{extra}", kind, "b"),)
         change = RunChange(
             run=run,
             worker=head.owner or WORKERS[0],
@@ -244,7 +285,13 @@ class TwoStores(RuleBasedStateMachine):
         if not hasattr(self, "loop"):
             return
         self.both(lambda store: store.workers())
-        self.both(lambda store: store.outbox(100))
+        waiting = self.both(lambda store: store.outbox(100))
+        self.both(lambda store: store.outbox(2, age=RELAY_AFTER))
+        for run in RUNS:
+            mine = self.both(lambda store, run=run: store.outbox(100, run=run))
+            assert [one for sender, one in waiting if sender == run] == [one for _, one in mine]
+            numbers = [one.number for _, one in mine]
+            assert numbers == sorted(set(numbers))
         for worker in WORKERS:
             owned = self.both(lambda store, worker=worker: store.owned(worker))
             assert [head.run for head in owned] == [

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ from outlast.store.change import (
     ClearOutbox,
     Conflict,
     Decide,
+    DropWatch,
     Fenced,
     HeadUpdate,
     Message,
@@ -33,6 +34,7 @@ from outlast.store.change import (
     OutboxItem,
     PutControl,
     PutMessage,
+    PutWatch,
     Refused,
     RunChange,
     RunHead,
@@ -54,8 +56,11 @@ from outlast.store.condition import (
     due_from,
     listed_state,
     settle_approvals,
+    stranger_refusal,
     unfit_after,
 )
+from outlast.store.farewell import to_children, to_watchers
+from outlast.store.memory_outbox import MemoryOutbox
 from outlast.store.moment import EPOCH, Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
 from outlast.store.protocol import SUSPECT_LAPSES, Claim, ClaimedRun, LiveWorker, RunImage
 
@@ -113,7 +118,7 @@ class MemoryStore:
         self._lock = threading.RLock()
         self._runs: dict[RunKey, _Run] = {}
         self._inboxes: dict[RunKey, dict[tuple[int, str], _Item]] = {}
-        self._outbox: dict[tuple[RunKey, int], OutboxItem] = {}
+        self._outbox = MemoryOutbox()
         self._workers: dict[WorkerId, _Worker] = {}
         self._controls: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._subscribers: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
@@ -157,8 +162,11 @@ class MemoryStore:
             case Terminate():
                 return self._terminate(change, now)
             case ClearOutbox():
-                for number in change.numbers:
-                    self._outbox.pop((change.run, number), None)
+                return self._clear_outbox(change, now)
+            case PutWatch():
+                return self._put_watch(change, now)
+            case DropWatch():
+                self._outbox.unwatch(change.run, change.watch)
                 return Applied(now)
             case PutControl():
                 current = self._controls.get((change.tenant, change.name), (0, b""))[0]
@@ -190,11 +198,10 @@ class MemoryStore:
         if isinstance(approvals, Refused):
             return approvals
         run.approvals.update(approvals)
-        self._write_owned(run, change, now, at)
-        return Applied(at)
+        return Applied(at, outbox=self._write_owned(run, change, now, at))
 
     def _refusal(self, run: _Run, change: RunChange) -> Refused | None:
-        """Return why the change does not fit the run's journal, inbox or outbox."""
+        """Return why the change does not fit the run's journal or inbox."""
         next_seq = run.head.next_seq
         if [row.seq for row in change.entries] != [
             *range(next_seq, next_seq + len(change.entries))
@@ -203,16 +210,14 @@ class MemoryStore:
         for message_id in change.consumed:
             if not self._unread(run, message_id) or change.consumed.count(message_id) > 1:
                 return Refused("message", message_id)
-        for item in change.outbox:
-            if (change.run, item.number) in self._outbox:
-                return Refused("outbox", str(item.number))
         if change.head is not None and change.head.status.closed:
             unread = {item.stamped.message.message_id for item in self._unconsumed(run)}
             if not unread <= set(change.consumed):
                 return Refused("mail")
         return None
 
-    def _write_owned(self, run: _Run, change: RunChange, now: datetime, at: datetime) -> None:
+    def _write_owned(self, run: _Run, change: RunChange, now: datetime, at: datetime) -> bool:
+        """Write a change that holds; whether something is in the outbox because of it."""
         head = run.head
         run.journals[head.generation].extend(StampedRow(row, at) for row in change.entries)
         for message_id in change.consumed:
@@ -224,8 +229,7 @@ class MemoryStore:
                 run.operations.pop(act.operation, None)
             else:
                 run.operations[act.operation] = act
-        for sent in change.outbox:
-            self._outbox[change.run, sent.number] = sent
+        sends = self._outbox.add(change.run, change.outbox, at)
         run.head = replace(
             head,
             version=head.version + 1,
@@ -237,9 +241,10 @@ class MemoryStore:
         )
         run.unfit_builds = unfit_after(run.unfit_builds, change)
         if change.head is not None:
-            self._write_head(run, change.head, now)
+            sends = self._write_head(run, change.head, now) or sends
+        return sends
 
-    def _write_head(self, run: _Run, update: HeadUpdate, now: datetime) -> None:
+    def _write_head(self, run: _Run, update: HeadUpdate, now: datetime) -> bool:
         run.head = replace(
             run.head,
             status=update.status,
@@ -248,8 +253,8 @@ class MemoryStore:
             note=update.note,
         )
         if update.status.closed:
-            self._end(run, update.status)
-        elif update.release:
+            return self._end(run, update.status)
+        if update.release:
             last = max((item.stamped.number for item in self._unconsumed(run)), default=0)
             seen = (
                 (last if update.mail_seen is None else update.mail_seen)
@@ -260,13 +265,21 @@ class MemoryStore:
             run.head = replace(run.head, owner=None)
             run.due, run.due_set_at = due_from(update, calls=run.calls, now=now), now
             run.stopped = self._lease.instant()
+        return False
 
-    def _end(self, run: _Run, status: Status) -> None:
+    def _end(self, run: _Run, status: Status) -> bool:
+        """Leave what only an open run has, and tell other runs; whether any is told."""
         run.give_back(status, None, self._lease.instant(), self._clock.now())
+        key, generation = run.head.run, run.head.generation
+        rows = [run.operations[operation] for operation in sorted(run.operations)]
+        items = to_children(key, generation, rows)
+        items += to_watchers(generation, status, self._outbox.take_watches(key))
+        sends = self._outbox.add(key, items, run.head.changed_at)
         run.operations.clear()
         for approval_id, row in run.approvals.items():
             if row.state == PENDING:
                 run.approvals[approval_id] = replace(row, state=WITHDRAWN)
+        return sends
 
     # unowned changes
 
@@ -299,7 +312,10 @@ class MemoryStore:
             lapses=0,
             created_at=at,
             changed_at=at,
+            origin=change.origin,
         )
+        if change.watch is not None:
+            self._outbox.watch(change.run, change.watch)
         if run is None:
             run = self._runs[change.run] = _Run(head, None)
         run.former_approvals.extend(run.approvals.values())
@@ -317,9 +333,32 @@ class MemoryStore:
             return Applied(known.stamped.at)
         if run is None and not change.early:
             return Refused("not_found")
+        if run is not None and (
+            refusal := stranger_refusal(change, run.head.generation, run.head.origin)
+        ):
+            return Refused(refusal)
         if run is not None and run.head.status.closed:
             return Refused("closed")
         self._deliver(change.run, change.message, now)
+        return Applied(now)
+
+    def _clear_outbox(self, change: ClearOutbox, now: datetime) -> Verdict:
+        self._outbox.clear(change.run, change.numbers)
+        run = self._runs.get(change.run)
+        if run is None or run.head.status.closed or run.head.generation != change.generation:
+            return Applied(now)
+        for message in change.answers:
+            if self._known(change.run, run, message) is None:
+                self._deliver(change.run, message, now)
+        return Applied(now)
+
+    def _put_watch(self, change: PutWatch, now: datetime) -> Verdict:
+        run = self._runs.get(change.run)
+        if run is None:
+            return Refused("not_found")
+        if run.head.status.closed:
+            return Refused("closed")
+        self._outbox.watch(change.run, change.watch)
         return Applied(now)
 
     def _deliver(self, key: RunKey, message: Message, now: datetime) -> None:
@@ -353,12 +392,13 @@ class MemoryStore:
         run = self._runs.get(change.run)
         if run is None:
             return Refused("not_found")
+        if change.origin not in ("", run.head.origin):
+            return Refused("origin")
         if run.head.status.closed:
             return Refused("closed")
         at = max(now, run.head.changed_at)
-        self._end(run, Status.TERMINATED)
         run.head = replace(run.head, reason=change.reason, epoch=run.head.epoch + 1, changed_at=at)
-        return Applied(at)
+        return Applied(at, outbox=self._end(run, Status.TERMINATED))
 
     # workers
 
@@ -412,7 +452,7 @@ class MemoryStore:
             taken = [self._take(self._runs[key], worker) for key in due_now[: max(limit, 0)]]
             left = [due for due, key in parked if due > now and self._runs[key].due is not None]
             next_due = next(iter(left), None)
-            return Claim(tuple(taken), tuple(mail), next_due, now)
+            return Claim(tuple(taken), tuple(mail), next_due, now, self._outbox.next_relay(now))
 
     def _one_suspect(self, keys: list[RunKey], worker: WorkerId) -> list[RunKey]:
         """Return the runs without those suspects that must wait for their turn to be alone."""
@@ -567,11 +607,21 @@ class MemoryStore:
             found = self._runs.get(run)
             return () if found is None else tuple(item.stamped for item in self._unconsumed(found))
 
-    async def outbox(self, limit: int) -> list[tuple[RunKey, OutboxItem]]:
-        """Return items that wait for the relay, oldest first per sender."""
+    async def outbox(
+        self, limit: int, *, run: RunKey | None = None, age: timedelta = timedelta(0)
+    ) -> list[tuple[RunKey, OutboxItem]]:
+        """Return items that wait for the relay, oldest first."""
         with self._lock:
             self._check_open()
-            return [(key, item) for (key, _), item in self._outbox.items()][:limit]
+            return self._outbox.list(limit, run, age, self._clock.now())
+
+    async def last_entry(self, run: RunKey, generation: int) -> StampedRow | None:
+        """Return the last row of one generation's journal."""
+        with self._lock:
+            self._check_open()
+            found = self._runs.get(run)
+            rows = [] if found is None else found.journals.get(generation, [])
+            return rows[-1] if rows else None
 
     def now(self) -> datetime:
         """Return the store's time."""

@@ -12,10 +12,12 @@ from outlast.store.change import (
     OperationPut,
     Refused,
     RunChange,
+    Status,
     Verdict,
 )
 from outlast.store.condition import due_from, settle_approvals, unfit_after
 from outlast.store.moment import from_micros, micros_or_none
+from outlast.store.sqlite import outbox
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.row import (
     APPROVAL,
@@ -55,11 +57,6 @@ SELECT max(number) FROM message WHERE tenant = ? AND run_id = ? AND generation =
 """
 _PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, operation, kind, name, failures, due_at, detail) VALUES ({'?, ' * 7}?)"
 _DROP_OPERATION = "DELETE FROM operation WHERE tenant = ? AND run_id = ? AND operation = ?"
-_ADD_OUTBOX = f"""
-INSERT OR IGNORE INTO outbox
-    (tenant, run_id, number, target_tenant, target_run_id, message_id, kind, name, sender, at, body)
-VALUES ({"?, " * 10}?)
-"""
 _FIND_APPROVAL = f"SELECT {APPROVAL} FROM approval WHERE tenant = ? AND run_id = ? AND generation = ? AND approval_id = ?"
 _PUT_APPROVAL = f"REPLACE INTO approval ({APPROVAL}, generation) VALUES ({'?, ' * 15}?)"
 
@@ -105,13 +102,22 @@ def write(writing: Writing, change: RunChange) -> Verdict:
         unfit = unfit_text(unfit_after(unfit_of(unfit), change))
     counts = (int(unread > 0), 0 if change.entries else lapses)
     writing.database.run(_ADVANCE, (seq, change.digest, *counts, at, unfit, *key))
+    sends = outbox.add(writing, key, change.outbox, at)
     if change.head is not None:
         _write_head(writing, key, change.head, generation, unread)
-    return Applied(from_micros(at))
+        if change.head.status.closed:
+            sends |= end_run(writing, key, generation, change.head.status, at)
+    return Applied(from_micros(at), outbox=sends)
 
 
-def end_run(writing: Writing, key: tuple[str, str], generation: int) -> None:
-    """Drop what only an open run has: its open operations, its pending approvals, its owner and its alarm."""
+def end_run(
+    writing: Writing, key: tuple[str, str], generation: int, status: Status, at: int
+) -> bool:
+    """Drop what only an open run has: its open operations, its pending approvals, its owner and its alarm.
+
+    Whether other runs are told of it.
+    """
+    sends = outbox.tell_of_end(writing, key, generation, status, at)
     run = writing.database.run
     run("DELETE FROM operation WHERE tenant = ? AND run_id = ?", key)
     run(
@@ -120,6 +126,7 @@ def end_run(writing: Writing, key: tuple[str, str], generation: int) -> None:
     )
     stopped = (writing.instant.boot, writing.instant.nanos)
     run(_GIVE_BACK, (None, 0, None, 0, *stopped, writing.micros, *key))
+    return sends
 
 
 def find_approval(
@@ -167,19 +174,6 @@ def _write_parts(writing: Writing, change: RunChange, generation: int) -> Refuse
             database.run(_PUT_OPERATION, (*key, *values))
         else:
             database.run(_DROP_OPERATION, (*key, act.operation))
-    for item in change.outbox:
-        target, message = item.target, item.message
-        values = (
-            message.message_id,
-            message.kind,
-            message.name,
-            message.sender,
-            writing.micros,
-            message.body,
-        )
-        row = (*key, item.number, target.tenant, target.run_id, *values)
-        if database.changed(_ADD_OUTBOX, row) != 1:
-            return Refused("outbox", str(item.number))
     return None
 
 
@@ -209,9 +203,7 @@ def _write_head(
     writing.database.run(
         _SET_HEAD, (update.status.value, update.reason, wake_at, update.note, *key)
     )
-    if update.status.closed:
-        end_run(writing, key, generation)
-    elif update.release:
+    if update.release and not update.status.closed:
         seen = (
             (unread if update.mail_seen is None else update.mail_seen) if update.ignore_mail else 0
         )

@@ -51,6 +51,9 @@ _OF_RUN = "tenant = ? AND run_id = ?"
 _HEAD = f"SELECT {HEAD} FROM run WHERE {_OF_RUN}"
 _OWNED = f"SELECT {HEAD} FROM run WHERE owner = ? ORDER BY tenant, run_id"
 _ENTRIES = f"SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? ORDER BY seq"
+_LAST_ENTRY = (
+    f"SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? ORDER BY seq DESC LIMIT 1"
+)
 _OPERATIONS = f"SELECT {OPERATION} FROM operation WHERE {_OF_RUN} ORDER BY operation"
 _MESSAGES = f"""
 SELECT {MESSAGE} FROM message INDEXED BY message_unread
@@ -209,10 +212,21 @@ def workers(database: Database, locks: LockFolder, now: Instant) -> list[LiveWor
     return [worker for worker in found if worker is not None]
 
 
-def outbox(database: Database, limit: int) -> list[tuple[RunKey, OutboxItem]]:
-    """Return items that wait for the relay, oldest first per sender."""
-    sql = f"SELECT {OUTBOX} FROM outbox ORDER BY at, tenant, run_id, number LIMIT ?"
-    return _readable(database, sql, (), outbox_of, max(limit, 0))
+def outbox(
+    database: Database, limit: int, run: RunKey | None, before: datetime, now: datetime
+) -> list[tuple[RunKey, OutboxItem]]:
+    """Return items that wait for the relay, oldest first; those written later than `before`, and not after now, are left out."""
+    of_run, values = ("", ()) if run is None else (f"{_OF_RUN} AND ", (run.tenant, run.run_id))
+    sql = f"SELECT {OUTBOX} FROM outbox WHERE {of_run}(at <= ? OR at > ?) ORDER BY at, tenant, run_id, number LIMIT ?"
+    times = (to_micros(before), to_micros(now))
+    return _readable(database, sql, (*values, *times), outbox_of, max(limit, 0))
+
+
+def last_entry(database: Database, run: RunKey, generation: int) -> StampedRow | None:
+    """Return the last row of one generation's journal."""
+    with naming("the end of the run's journal", run.run_id):
+        row = database.row(_LAST_ENTRY, (run.tenant, run.run_id, generation))
+        return None if row is None else entry_of(row)
 
 
 def control(database: Database, tenant: str, name: str) -> tuple[int, bytes] | None:

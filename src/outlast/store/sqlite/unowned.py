@@ -10,10 +10,12 @@ from outlast.store.change import (
     ClearOutbox,
     Conflict,
     Decide,
+    DropWatch,
     Fenced,
     Message,
     PutControl,
     PutMessage,
+    PutWatch,
     Refused,
     RunKey,
     StartRun,
@@ -21,8 +23,9 @@ from outlast.store.change import (
     Terminate,
     Verdict,
 )
-from outlast.store.condition import APPROVED, DENIED, decision_refusal
+from outlast.store.condition import APPROVED, DENIED, decision_refusal, stranger_refusal
 from outlast.store.moment import from_micros
+from outlast.store.sqlite import outbox
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.owned import end_run, find_approval, put_approval
 from outlast.store.sqlite.row import HEAD, head_of
@@ -31,12 +34,13 @@ from outlast.store.sqlite.scope import Writing
 _HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
 _ADD_RUN = """
 INSERT INTO run (tenant, run_id, generation, workflow, fingerprint, status, owner, epoch, next_seq, mail,
-    created_at, changed_at, due, due_set_at, stopped_boot, stopped)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    created_at, changed_at, due, due_set_at, stopped_boot, stopped, outbox_number, origin)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD_ENTRY = f"INSERT INTO entry (tenant, run_id, generation, seq, turn, kind, operation, name, at, body) VALUES ({'?, ' * 9}?)"
-_STOPPED = "SELECT stopped_boot, stopped FROM run WHERE tenant = ? AND run_id = ?"
-_STANDING = "SELECT generation, open, changed_at FROM run WHERE tenant = ? AND run_id = ?"
+_KEPT = "SELECT stopped_boot, stopped, outbox_number FROM run WHERE tenant = ? AND run_id = ?"
+"""What a former use of the id leaves to the next one."""
+_STANDING = "SELECT generation, open, changed_at, origin FROM run WHERE tenant = ? AND run_id = ?"
 _HAS_UNREAD = """
 SELECT EXISTS (SELECT 1 FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0)
 """
@@ -62,7 +66,8 @@ WHERE tenant = ? AND run_id = ?
 
 
 def write(
-    writing: Writing, change: PutMessage | Decide | Terminate | ClearOutbox | PutControl
+    writing: Writing,
+    change: PutMessage | Decide | Terminate | ClearOutbox | PutWatch | DropWatch | PutControl,
 ) -> Verdict:
     """Write an unowned change; on any verdict but `Applied` the caller undoes what was written."""
     match change:
@@ -73,10 +78,11 @@ def write(
         case Terminate():
             return _terminate(writing, change)
         case ClearOutbox():
-            rows = [(change.run.tenant, change.run.run_id, number) for number in change.numbers]
-            writing.database.run_each(
-                "DELETE FROM outbox WHERE tenant = ? AND run_id = ? AND number = ?", rows
-            )
+            return _clear_outbox(writing, change)
+        case PutWatch():
+            return _put_watch(writing, change)
+        case DropWatch():
+            outbox.drop_watch(writing, change)
             return Applied(writing.now)
         case PutControl():
             return _put_control(writing, change)
@@ -98,20 +104,22 @@ def start(writing: Writing, change: StartRun) -> Verdict:
         return Fenced("the worker's lease has lapsed")
     if any(row.seq != seq for seq, row in enumerate(change.entries)):
         return Refused("seq")
-    at, epoch, stopped = writing.micros, 0, (None, None)
+    at, epoch, kept = writing.micros, 0, (None, None, 0)
     if row is not None and former is not None:
         at, epoch = max(at, row[16]), former.epoch
-        stopped = database.row(_STOPPED, key) or stopped
+        kept = database.row(_KEPT, key) or kept
         database.run("DELETE FROM run WHERE tenant = ? AND run_id = ?", key)
     epoch += change.worker is not None
-    database.run(_ADD_RUN, _run_values(writing, change, epoch, at, stopped))
+    database.run(_ADD_RUN, _run_values(writing, change, epoch, at, kept))
+    if change.watch is not None:
+        outbox.put_watch(writing, change, change.watch)
     for entry in change.entries:
         values = (entry.seq, entry.turn, entry.kind, entry.operation, entry.name, at, entry.body)
         database.run(_ADD_ENTRY, (*key, change.generation, *values))
     return Applied(from_micros(at), epoch if change.worker else 0)
 
 
-def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, stopped: Row) -> Row:
+def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, kept: Row) -> Row:
     key = (change.run.tenant, change.run.run_id)
     mail = writing.database.value(_HAS_UNREAD, (*key, change.generation))
     status = Status.RUNNING if change.worker else Status.READY
@@ -125,7 +133,8 @@ def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, stopped
         len(change.entries),
         mail,
     )
-    return (*key, change.generation, *names, at, at, due, writing.micros, *stopped)
+    times = (at, at, due, writing.micros)
+    return (*key, change.generation, *names, *times, *kept, change.origin)
 
 
 def _put_message(writing: Writing, change: PutMessage) -> Verdict:
@@ -136,9 +145,31 @@ def _put_message(writing: Writing, change: PutMessage) -> Verdict:
         return known
     if row is None and not change.early:
         return Refused("not_found")
+    if row is not None and (refusal := stranger_refusal(change, row[0], row[3])):
+        return Refused(refusal)
     if row is not None and not row[1]:
         return Refused("closed")
     _deliver(writing, change.run, change.message, generation)
+    return Applied(writing.now)
+
+
+def _clear_outbox(writing: Writing, change: ClearOutbox) -> Verdict:
+    outbox.clear(writing, change.run, change.numbers)
+    row = _standing(writing, change.run) if change.answers else None
+    if row is not None and row[1] and row[0] == change.generation:
+        for message in change.answers:
+            if _known_at(writing, change.run, change.generation, message) is None:
+                _deliver(writing, change.run, message, change.generation)
+    return Applied(writing.now)
+
+
+def _put_watch(writing: Writing, change: PutWatch) -> Verdict:
+    row = _standing(writing, change.run)
+    if row is None:
+        return Refused("not_found")
+    if not row[1]:
+        return Refused("closed")
+    outbox.put_watch(writing, change, change.watch)
     return Applied(writing.now)
 
 
@@ -166,13 +197,15 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
     row = _standing(writing, change.run)
     if row is None:
         return Refused("not_found")
-    generation, open_, changed_at = row
+    generation, open_, changed_at, origin = row
+    if change.origin not in ("", origin):
+        return Refused("origin")
     if not open_:
         return Refused("closed")
     at = max(writing.micros, changed_at)
-    end_run(writing, key, generation)
+    sends = end_run(writing, key, generation, Status.TERMINATED, at)
     writing.database.run(_TERMINATE, (change.reason, change.by, at, *key))
-    return Applied(from_micros(at))
+    return Applied(from_micros(at), outbox=sends)
 
 
 def _put_control(writing: Writing, change: PutControl) -> Verdict:
@@ -188,7 +221,7 @@ def _put_control(writing: Writing, change: PutControl) -> Verdict:
 
 
 def _standing(writing: Writing, run: RunKey) -> Row | None:
-    """Return generation, whether it is open, and `changed_at` of a run."""
+    """Return generation, whether it is open, `changed_at` and origin of a run."""
     return writing.database.row(_STANDING, (run.tenant, run.run_id))
 
 

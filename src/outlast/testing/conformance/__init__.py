@@ -27,12 +27,18 @@ from outlast.testing.conformance.bench import Bench, ManualClock, SteerableClock
 from outlast.testing.conformance.change import ChangeConformance
 from outlast.testing.conformance.claim import ClaimConformance
 from outlast.testing.conformance.message import MessageConformance
+from outlast.testing.conformance.outbox import OutboxConformance
 from outlast.testing.conformance.reader import ReaderConformance
 
 __all__ = ["Bench", "ManualClock", "SteerableClock", "StoreConformance"]
 
 
 class StoreConformance(
-    ChangeConformance, ClaimConformance, MessageConformance, ApprovalConformance, ReaderConformance
+    ChangeConformance,
+    ClaimConformance,
+    MessageConformance,
+    ApprovalConformance,
+    OutboxConformance,
+    ReaderConformance,
 ):
     """Everything that a store promises."""
