@@ -34,6 +34,13 @@ from outlast.replay.context import RunInfo
 from outlast.replay.ledger import Grant
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
 from outlast.workflows.call import Call
+from outlast.workflows.child import (
+    ChildHandle,
+    ExternalRun,
+    run_child,
+    run_handle,
+    start_child,
+)
 from outlast.workflows.decorator import effect, step, workflow
 from outlast.workflows.inside import (
     approval,
@@ -57,12 +64,14 @@ __all__ = [
     "ApprovalSpentError",
     "Attempt",
     "Call",
+    "ChildHandle",
     "Client",
     "DecisionRefusedError",
     "DecodeError",
     "DefinitionError",
     "EffectOutsideWorkflowError",
     "EncodeError",
+    "ExternalRun",
     "ForbiddenInWorkflowError",
     "Grant",
     "NoWorkerWarning",
@@ -95,7 +104,10 @@ __all__ = [
     "open",
     "random",
     "receive",
+    "run_child",
+    "run_handle",
     "sleep",
+    "start_child",
     "step",
     "uuid4",
     "wait_condition",

@@ -46,6 +46,7 @@ from outlast.journal.entry import (
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.journal.parse import parse, parse_as, read
 from outlast.replay.ledger import _Cover
+from outlast.replay.operation import ChildOperation, SendOperation, WatchOperation
 from outlast.store.change import (
     ApprovalPut,
     ApprovalRow,
@@ -58,9 +59,17 @@ from outlast.store.change import (
     Status,
 )
 from outlast.store.sqlite.damage import naming
-from outlast.store.sqlite.row import approval_of, head_of, operation_of, unfit_of, worker_of
+from outlast.store.sqlite.row import (
+    approval_of,
+    head_of,
+    operation_of,
+    outbox_of,
+    unfit_of,
+    worker_of,
+)
 from outlast.testing.golden import Golden, GoldenRow
 from outlast.worker.inbox import proposal_of
+from outlast.worker.relay import _bodies
 from outlast.worker.step import rest_of
 from outlast.worker.wait import Waits
 from outlast.workflows.definition import AttemptOptions
@@ -110,7 +119,7 @@ SUBJECT = bytes(
     ).body
 )
 SAMPLES: list[Entry] = [
-    entries.Started("flow", Raw(b'{"kind":"x"}'), b"0123456789abcdef", "r", "me"),
+    entries.Started("flow", Raw(b'{"kind":"x"}'), b"0123456789abcdef", "r", "me", entries.Parent("p", 1, OP)),
     entries.Taken("3.11", "0.1"),
     entries.StepCompleted(OP, "plan", Raw(b'{"a":[1,2.5,"x"]}')),
     entries.StepFailed(OP, "plan", FAILURE),
@@ -127,11 +136,19 @@ SAMPLES: list[Entry] = [
     entries.ApprovalDecided(OP, "a~1", True, "me", "fine", "a" * 64, NOW),
     entries.ApprovalExpired(OP, "a~1"),
     entries.CancelRequested("me", "late"),
+    entries.ChildRequested(OP, "flow", "r/r:1", Raw(b'{"a":1}'), "cancel"),
+    entries.ChildStarted(OP),
+    entries.ChildRefused(OP, FAILURE),
+    entries.RunEnded(OP, "r/r:1", "failed", failure=FAILURE),
+    entries.MessageSent(OP, "go", "r/r:1", "signal", Raw(b'{"a":"b"}')),
+    entries.WatchRequested(OP, "r/r:1"),
+    entries.MessageAnswered(OP, FAILURE),
     entries.AlarmRaised(OP, "late_outcome", Raw(b'{"outcome":{"type":"step_failed","operation":"r:1","by":"me"}}')),
     entries.Completed(Raw(b"[1,null,true]")),
     entries.Failed(FAILURE),
     entries.Cancelled(FAILURE),
 ]  # fmt: skip
+(ALARM,) = (one for one in SAMPLES if isinstance(one, AlarmRaised))
 BODIES = {str(type(one).__struct_config__.tag): to_row(one, 0, 0).body for one in SAMPLES}
 assert BODIES.keys() == KINDS.keys()
 
@@ -166,6 +183,39 @@ class NoMachine:
         return
 
 
+class OneOpen:
+    """A machine in which one operation is open that is about another run."""
+
+    def __init__(self, operation: Any) -> None:
+        self.operation = operation
+
+    def find(self, operation: str) -> Any:
+        """Find it, whatever it is called."""
+        return self.operation
+
+
+def told(data: bytes) -> Any:
+    """Take in what the relay says, about each kind of operation that it could speak of."""
+    message = StampedMessage(Message("m1", MessageKind.OUTCOME, "r:1", "relay", data), NOW, 1)
+    request: Any = SimpleNamespace(run_id="x", name="go")
+    nobody: Any = None
+    said: list[Entry | None] = []
+    for asked in (
+        ChildOperation(OP, request, "x"),
+        SendOperation(OP, request, None),
+        WatchOperation(OP, request, nobody),
+    ):
+        machine: Any = OneOpen(asked)
+        proposal = proposal_of(message, machine, 1)
+        assert proposal.consumed == "m1"
+        said.append(proposal.entry)
+    return [entry and from_row(to_row(entry, 0, 0)) for entry in said]
+
+
+def start_of(data: bytes) -> Any:
+    return parse_as(_bodies, data)
+
+
 def take_in(kind: MessageKind) -> Callable[[bytes], Any]:
     def call(data: bytes) -> Any:
         message = Message("m1", kind, DECLARED.name, "you", data)
@@ -173,7 +223,8 @@ def take_in(kind: MessageKind) -> Callable[[bytes], Any]:
         proposal = proposal_of(StampedMessage(message, NOW, 1), machine, 1)
         assert proposal.consumed == "m1"
         entry = proposal.entry
-        assert entry is not None
+        if entry is None:  # the relay's word on what nobody waits for
+            return None
         # What is written about a message can be read again, from any depth of the stack.
         row = to_row(entry, 0, 0)
         return from_row(row)
@@ -297,6 +348,17 @@ ANSWER = (
 PULLS = b'[{"number":1,"html_url":"http://x/1","title":"x","state":"open","head":{"ref":"a","sha":"b","repo":{"full_name":"o/n"}},"base":{"ref":"main"}}]'
 TOML = b'[project]\ndependencies = ["x==1.0", "y>=2"]\n'
 RESOLUTION = msgspec.json.encode(Resolution("r:1", 1, "applied", Raw(b"5"), FAILURE))
+TOLD = [
+    msgspec.json.encode(Resolution("r:1", 1, outcome, Raw(b"5"), FAILURE, status=status))
+    for outcome, status in (
+        ("started", ""),
+        ("refused", ""),
+        ("ended", "failed"),
+        ("ended", "completed"),
+        ("sent", ""),
+        ("unsent", ""),
+    )
+]
 GOLDEN = Golden(
     1, "flow", "default", "r", 1,
     (GoldenRow(0, 0, "started", "", "", NOW, BODIES["started"].decode()), GoldenRow(1, 1, "taken", "", "", NOW, BODIES["taken"].decode())),
@@ -312,27 +374,30 @@ DECODERS: dict[str, Decoder] = {
     **{f"message {kind.value}": Decoder(take_in(kind), seeds, ("worker.inbox:_entry_of", "worker.inbox:_decided"), ())
        for kind, seeds in {
            MessageKind.SIGNAL: [TREE, b'"x"'], MessageKind.CANCEL: [b'{"by":"me","reason":"x"}'], MessageKind.DECISION: [DECISION],
-           MessageKind.RESOLUTION: [RESOLUTION], MessageKind.OUTCOME: [RESOLUTION]}.items()},
+           MessageKind.RESOLUTION: [RESOLUTION], MessageKind.OUTCOME: [RESOLUTION, *TOLD]}.items()},
+    "word of another run": Decoder(told, TOLD, ("worker.inbox:_entry_of",), ()),
+    "body of a start": Decoder(start_of, [b'{"arguments":{"a":1},"tells_start":true}'], ("worker.relay:Relay._start",), (ValueError,)),
     "failure": Decoder(raise_again, [BODIES["failed"]], ("journal.entry:from_row",)),
     "codec": Decoder(TREES.decode, [TREE], ("journal.codec:TypeCodec.decode",)),
     "codec of anything": Decoder(WITH_DAYS.decode, [b'{"a":[1,{}]}', b"[" + TREE + b"]", b"null"], ("journal.codec:TypeCodec.decode",)),
     "signal": Decoder(lambda data: misfit(DECLARED.name, data), [TREE], ("journal.codec:TypeCodec.decode",), ()),
-    "untyped value": Decoder(lambda data: read(data, "the result"), [TREE], ("client.handle:RunHandle._decode", "demo.stage:_url", "journal.parse:read", "journal.parse:read_as")),
+    "untyped value": Decoder(lambda data: read(data, "the result"), [TREE], ("client.handle:RunHandle._decode", "workflows.child:ExternalRun._decode", "demo.stage:_url", "journal.parse:read", "journal.parse:read_as")),
     "note": Decoder(recall, [NOTE, NAIVE_NOTE], ("worker.wait:Waits.recall",), ()),
     "waits": Decoder(waiting, [NOTE], ("client.view:_waits_in",), ()),
     "asked": Decoder(asked, [BODIES["approval_requested"]], ("client.view:_subject_in",), ()),
     "subject": Decoder(lambda data: still_asks(data, SUBJECT), [SUBJECT], ("approvals.request:_without_hashes",), ()),
     "cover": Decoder(lambda data: _Cover("a~1", 0, entries.Cover("ship"), data).arguments(), [SUBJECT], ("replay.ledger:_Cover.arguments",), ()),
     "arguments of an intent": Decoder(intended, [b'{"a":1}'], ("effects.standing:_readable",), ()),
-    "alarm": Decoder(lambda data: alarms([(AlarmRaised(OP, "unfit_outcome", Raw(data)), NOW)]), [b'{"operation":"r:1","by":"me","why":"x"}', bytes(SAMPLES[16].detail)], ("effects.standing:_readable",), ()),
+    "alarm": Decoder(lambda data: alarms([(AlarmRaised(OP, "unfit_outcome", Raw(data)), NOW)]), [b'{"operation":"r:1","by":"me","why":"x"}', bytes(ALARM.detail)], ("effects.standing:_readable",), ()),
     "last failure": Decoder(lambda data: standings([], [OperationPut("r:1", "step", "plan", 1, None, data)]), [msgspec.json.encode(FAILURE)], ("effects.standing:_failure",), ()),
     "rest after a failure": Decoder(
         rest_after, [msgspec.json.encode(FAILURE), WAIT], ("worker.step:rest_of",), ()
     ),
     "approval row": Decoder(stored(approval_row), [b'[{"effect":"ship","match_sha256":"x"}]', b'["r:1"]'], ("store.sqlite.row:approval_of",)),
     "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1))), [b'["flow"]'], ("store.sqlite.row:worker_of",)),
-    "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b""))), [b"waiting"], ()),
+    "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", text))), [b"waiting"], ()),
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode()))), [b"r:1"], ()),
+    "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text))), [b"signal"], ()),
     "unfit builds": Decoder(stored(unfit_of), [b'"one"\n"two"'], ("store.sqlite.row:unfit_of",)),
     "argument of a command": Decoder(of_text(_json), [TREE], ("cli.run:_json",), (USAGE,)),
     "length of time": Decoder(of_text(parse_length), [b"15s", b"1.5h"], (), (ValueError,)),
@@ -354,7 +419,7 @@ EXCEPTIONS = {
     "workflows.definition:Effect._action_sha256": "what `canonical` wrote a line before",
     "approvals.request:subject_of": "what `canonical` and the codec wrote in the same call",
     "replay.ledger:EffectLedger._nearest": "what `canonical` wrote of this call",
-    "cli.explain:_Teller.waits": "a time that `client.view` has checked",
+    "cli.explain:_Teller._noted_waits": "a time that `client.view` has checked",
     "cli.show:_due": "a time that `client.view` has checked",
     "demo.forge_state:RequestLog.records": "the double's own file, which it wrote in this demo",
     "demo.forge_state:PullStore.__init__": "the double's own file, which it wrote in this demo",

@@ -170,6 +170,19 @@ async def begin_again(play: Play) -> None:
         await play.sim.client.start(flows.generations(fate), id=play.handle.id, if_closed="restart")
 
 
+async def gather_kin(play: Play) -> None:
+    """Start the other runs, then let the first one go on."""
+    for kin in ("kin-2", "kin-3"):
+        await play.sim.client.start(flows.cousin("return"), id=kin)
+    await play.waits("waiting")
+    await play.handle.send(flows.word, "hear", id="1")
+
+
+async def say(play: Play) -> None:
+    """Send a word."""
+    await play.handle.send(flows.word, "hear", id="1")
+
+
 SCENARIOS: dict[str, Scenario] = {
     "parallel": Scenario(flows.parallel),
     "group_fails": Scenario(flows.group_fails, ends="failed"),
@@ -207,6 +220,8 @@ SCENARIOS: dict[str, Scenario] = {
         lambda: flows.generations("end"), begin_again, generation=2, ends="failed"
     ),
     "generation_3": Scenario(lambda: flows.generations("end"), begin_again, generation=3),
+    "relatives": Scenario(flows.relatives, gather_kin),
+    "cousin": Scenario(lambda: flows.cousin("fail"), say, ends="failed"),
     "values": Scenario(lambda: flows.values(flows.Everything()), say_yes),
 }
 

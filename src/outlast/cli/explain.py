@@ -41,7 +41,7 @@ class Wait(msgspec.Struct, frozen=True):
     """One thing that a run waits for.
 
     Args:
-        kind: `timer`, `retry`, `signal`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm` or `worker`.
+        kind: `timer`, `retry`, `signal`, `run`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm` or `worker`.
         about: The operation, approval or signal.
         until: When something happens without anyone acting.
         text: All of it in words, without the commands.
@@ -149,10 +149,7 @@ class _Teller:
             yield self._operation(one)
         for approval in self._detail.approvals:
             yield self._approval(approval)
-        for operation, due in self._noted.get("timers", {}).items():
-            yield self._timer(operation, msgspec.convert(due, datetime, strict=False))
-        for name in self._noted.get("signals", []):
-            yield self._signal(name)
+        yield from self._noted_waits()
         for alarm in self._detail.alarms:
             yield self._alarm(alarm)
         if self._detail.unread:
@@ -163,6 +160,15 @@ class _Teller:
             )
         if not self._detail.fitting:
             yield self._no_worker()
+
+    def _noted_waits(self) -> Iterator[Wait]:
+        """Yield what was noted when the run left memory."""
+        for operation, due in self._noted.get("timers", {}).items():
+            yield self._timer(operation, msgspec.convert(due, datetime, strict=False))
+        for name in self._noted.get("signals", []):
+            yield self._signal(name)
+        for operation, run_id in self._noted.get("runs", {}).items():
+            yield self._other_run(operation, run_id)
 
     def _blocked(self) -> Iterator[Wait]:
         reason = self._status.reason
@@ -339,6 +345,16 @@ class _Teller:
             purposes=("send the message",),
         )
 
+    def _other_run(self, operation: str, run_id: str) -> Wait:
+        return Wait(
+            "run",
+            operation,
+            f"It has asked something of run {run_id} ({operation}) and goes on by itself when that starts, ends, or takes a message.",
+            since=self._status.changed_at,
+            commands=(self._command("runs", "explain", run_id),),
+            purposes=("see why the other run is where it is",),
+        )
+
     def _mail(self) -> Wait:
         count = self._detail.unread
         what = "A message has" if count == 1 else f"{count} messages have"
@@ -355,7 +371,7 @@ class _Teller:
         )
 
     def _waits_for_nothing_known(self) -> bool:
-        noted = self._noted.get("timers") or self._noted.get("signals")
+        noted = any(self._noted.get(what) for what in ("timers", "signals", "runs"))
         known = noted or self._detail.operations or self._detail.approvals
         return self._status.status is Status.WAITING and not known
 

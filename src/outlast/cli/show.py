@@ -160,7 +160,8 @@ def _body_text(body: dict[str, Any]) -> str:
     told = {
         name: value
         for name, value in body.items()
-        if name == "value" or (name not in _UNTOLD and (value is False or value))
+        if (name == "value" and not body.get("failure"))
+        or (name not in _UNTOLD and (value is False or value))
     }
     return json_text(told, indent=None) if told else ""
 
@@ -199,6 +200,7 @@ def _waits_for(status: RunStatus, *, alarms: bool = True) -> str:
     parts += [f"approval {one}" for one in waits.get("approvals", {})]
     parts += [f"in doubt {one}" for one in waits.get("in_doubt", {})]
     parts += [f"retry {one} at {_due(due)}" for one, due in waits.get("retries", {}).items()]
+    parts += [f"run {run_id}" for run_id in waits.get("runs", {}).values()]
     parts += [f"timer {one} at {_due(due)}" for one, due in waits.get("timers", {}).items()]
     if alarms:
         parts += [f"put aside: {one}" for one in waits.get("alarms", [])]

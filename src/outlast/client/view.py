@@ -45,6 +45,7 @@ class _Note(msgspec.Struct):
     in_doubt: dict[str, str] = {}
     alarms: list[str] = []
     error: str = ""
+    runs: dict[str, str] = {}
 
 
 class _Cover(msgspec.Struct):
@@ -70,7 +71,7 @@ class RunStatus(msgspec.Struct, frozen=True):
 
     Args:
         reason: Why it is blocked, or how it ended.
-        waits: What it waits for: timers, approvals, retries, signals, effects in doubt.
+        waits: What it waits for: timers, approvals, retries, signals, effects in doubt, other runs.
         worker: Who has it in memory.
     """
 

@@ -17,6 +17,8 @@ from outlast.journal.entry import (
     ApprovalDecided,
     ApprovalExpired,
     CancelRequested,
+    ChildRefused,
+    ChildStarted,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
@@ -24,20 +26,25 @@ from outlast.journal.entry import (
     EffectIntended,
     EffectRefused,
     Entry,
+    MessageAnswered,
     MessageReceived,
+    RunEnded,
     StepCompleted,
     StepFailed,
     TimerFired,
 )
 from outlast.journal.failure import Failure
 from outlast.journal.parse import NotJsonError, parse, parse_as
-from outlast.store.change import OperationPut
+from outlast.store.change import OTHER_RUN, OperationPut
 
 _failures = msgspec.json.Decoder(Failure)
 State: TypeAlias = Literal["retrying", "intended", "in doubt"]
 
 
-_OUTCOMES = (StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared)
+_OUTCOMES = (
+    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared),
+    *(ChildRefused, RunEnded, MessageAnswered),
+)
 _PROGRESS = (
     *_OUTCOMES,
     TimerFired,
@@ -45,6 +52,7 @@ _PROGRESS = (
     ApprovalDecided,
     ApprovalExpired,
     CancelRequested,
+    ChildStarted,
 )
 
 
@@ -198,7 +206,8 @@ def standings(
             case _:
                 pass
     for row in rows:
-        _add_row(found, row)
+        if row.kind not in OTHER_RUN:
+            _add_row(found, row)
     return list(found.values())
 
 

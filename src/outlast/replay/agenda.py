@@ -7,7 +7,7 @@ means that the code is not the code that wrote the journal.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from outlast.errors import NonDeterminismError
 from outlast.journal.entry import NO_OPERATION, OperationId
@@ -15,15 +15,27 @@ from outlast.replay.command import Abandon, Command, Finish
 from outlast.replay.ledger import EffectLedger
 from outlast.replay.operation import (
     ApprovalOperation,
+    ChildOperation,
     EffectOperation,
     Operation,
+    SendOperation,
     StepOperation,
     TimerOperation,
+    WatchOperation,
     describe,
     name_of,
 )
 
-O = TypeVar("O", StepOperation, EffectOperation, TimerOperation, ApprovalOperation)  # noqa: E741
+O = TypeVar(  # noqa: E741
+    "O",
+    StepOperation,
+    EffectOperation,
+    TimerOperation,
+    ApprovalOperation,
+    ChildOperation,
+    SendOperation,
+    WatchOperation,
+)
 
 _MOST_DESCRIBED = 10
 _MOST_TEXT = 2000
@@ -53,6 +65,10 @@ class Agenda:
     def effects(self) -> list[EffectOperation]:
         """Return the open effects, oldest first."""
         return [one for one in self._open.values() if isinstance(one, EffectOperation)]
+
+    def unsent(self) -> list[SendOperation]:
+        """Return the cancels that children are still to be sent, because who waited for them was cancelled; oldest first."""
+        return [one for one in self._open.values() if _is_unsent(one)]
 
     def is_abandoned(self, operation: OperationId) -> bool:
         """Whether the workflow gave the operation up."""
@@ -89,9 +105,10 @@ class Agenda:
             self._forget(found)
 
     def abandon_all(self) -> None:
-        """Forget everything but the effects that are intended: the body has ended."""
+        """Forget everything but the effects that are intended and the cancels that are owed: the body has ended."""
         for found in list(self._open.values()):
-            if not (isinstance(found, EffectOperation) and found.intent is not None):
+            is_intended = isinstance(found, EffectOperation) and found.intent is not None
+            if not is_intended and not _is_unsent(found):
                 self._forget(found)
 
     def take(self) -> list[Command]:
@@ -105,11 +122,11 @@ class Agenda:
         self._open.clear()
         self._commands.clear()
 
-    def expect(self, operation: OperationId, kind: type[O], name: str = "") -> O | None:
+    def expect(self, operation: OperationId, kind: type[O], name: str | None = "") -> O | None:
         """Return the open operation that an entry speaks of, or None when the workflow gave it up.
 
         Args:
-            name: Of the step or effect; empty for kinds without one.
+            name: Of the step or effect; empty for kinds without one, None for entries that do not repeat it.
 
         Raises:
             NonDeterminismError: The code asks for something else there, or for nothing.
@@ -117,12 +134,12 @@ class Agenda:
         found = self._open.get(operation)
         if found is None and operation in self._abandoned:
             return None
-        if isinstance(found, kind) and name_of(found) == name:
+        if isinstance(found, kind) and name in (None, name_of(found)):
             return found
         wanted = kind.__name__.removesuffix("Operation").lower()
         raise self.mismatch(
             f"the journal answers {operation} and the code asks for something else there",
-            recorded=f"{wanted} {name}".strip() + f" at {operation}",
+            recorded=f"{wanted} {name or ''}".strip() + f" at {operation}",
             asked=describe(found) if found else f"nothing at {operation}; open: {self.describe()}",
             operation=operation,
         )
@@ -168,10 +185,19 @@ class Agenda:
         del self._open[operation]
         self._abandoned.add(operation)
         untaken = self._commands.pop(operation, None) is not None
+        if isinstance(found, ChildOperation | SendOperation):
+            # What is on its way stays so, and the store knows what the end of this run means to a child.
+            return
         approval_id = found.approval_id if isinstance(found, ApprovalOperation) else ""
-        asked = isinstance(found, ApprovalOperation) and found.requested is not None
+        asked = (isinstance(found, ApprovalOperation) and found.requested is not None) or (
+            isinstance(found, WatchOperation) and found.is_requested
+        )
         if asked or not untaken:
             self._commands[operation] = Abandon(operation=operation, approval_id=approval_id)
+
+
+def _is_unsent(one: Operation) -> TypeGuard[SendOperation]:
+    return isinstance(one, SendOperation) and one.future is None and not one.is_requested
 
 
 def _short(text: str) -> str:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeAlias, assert_never
 from uuid import UUID
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from outlast.errors import (
     ApprovalExpiredError,
@@ -28,6 +28,9 @@ from outlast.journal.entry import (
     ApprovalRequested,
     Cancelled,
     CancelRequested,
+    ChildRefused,
+    ChildRequested,
+    ChildStarted,
     Completed,
     EffectCleared,
     EffectCompleted,
@@ -37,13 +40,17 @@ from outlast.journal.entry import (
     EffectRefused,
     Entry,
     Failed,
+    MessageAnswered,
     MessageReceived,
+    MessageSent,
     OperationId,
+    RunEnded,
     Started,
     StepCompleted,
     StepFailed,
     Taken,
     TimerFired,
+    WatchRequested,
 )
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.replay.agenda import Agenda
@@ -61,10 +68,13 @@ from outlast.replay.command import (
 from outlast.replay.condition import Conditions
 from outlast.replay.context import (
     ApprovalRequest,
+    ChildRequest,
     EffectRequest,
+    MessageRequest,
     Request,
     RunInfo,
     StepRequest,
+    WatchRequest,
     current_context,
 )
 from outlast.replay.entropy import RunRandom
@@ -78,9 +88,13 @@ from outlast.replay.operation import (
     StepOperation,
     TimerOperation,
 )
+from outlast.replay.other_run import OtherRuns
 from outlast.replay.task import WorkflowFuture
 
 Outcome: TypeAlias = Completed | Failed | Cancelled
+
+_UNSEEN = (EffectIntended, ChildRequested, MessageSent, WatchRequested)
+"""Entries that workflow code cannot see: something was made sure of before it happens."""
 
 
 class Program(Protocol):
@@ -123,6 +137,7 @@ class Machine:
         self._agenda = Agenda(run_id, self._ledger)
         self._mailbox = Mailbox(self._loop)
         self._conditions = Conditions(self._loop)
+        self._others = OtherRuns(self._loop, self._agenda, run_id)
         self._draws: dict[str, int] = {}
         self._outcome: Outcome | None = None
         self._finish_given = False
@@ -182,15 +197,16 @@ class Machine:
         for entry in turn:
             self._apply(entry)
             self._agenda.position += 1
-        # Workflow code cannot see an intent. If one let code run (a condition over the time, say), that code could give up an
-        # effect whose intent is the next entry of the same commit.
-        if not all(isinstance(entry, EffectIntended) for entry in turn):
+        # If one that code cannot see let code run (a condition over the time, say), that code could give up an effect whose intent
+        # is the next entry of the same commit.
+        if not all(isinstance(entry, _UNSEEN) for entry in turn):
             self._run()
 
     def take_commands(self) -> list[Command]:
         """Return the commands that were not returned before, in the order in which they were given."""
         commands = self._agenda.take()
-        if self._outcome and not self._finish_given and not self._agenda.effects():
+        is_settled = not (self._agenda.effects() or self._agenda.unsent())
+        if self._outcome and not self._finish_given and is_settled:
             self._finish_given = True
             commands.append(Finish(outcome=self._outcome))
         return commands
@@ -206,6 +222,8 @@ class Machine:
     def info(self) -> RunInfo:
         """Return what is known about the run."""
         assert self._started_at is not None
+        assert self._started is not None
+        parent = self._started.parent
         return RunInfo(
             tenant=self._tenant,
             run_id=self._run_id,
@@ -213,6 +231,7 @@ class Machine:
             generation=self._generation,
             started_at=self._started_at,
             entries=self._agenda.position,
+            parent="" if parent is UNSET else parent.run_id,
         )
 
     def now(self) -> datetime:
@@ -245,6 +264,8 @@ class Machine:
                 self._begin_effect(operation, request, future)
             case ApprovalRequest():
                 self._begin_approval(operation, request, future)
+            case ChildRequest() | MessageRequest() | WatchRequest():
+                self._others.begin(operation, request, future)
             case _:
                 assert_never(request)
         return future
@@ -382,6 +403,16 @@ class Machine:
             case CancelRequested():
                 if self._root is not None and not self._root.done():
                     self._root.cancel()
+            case (
+                ChildRequested()
+                | ChildStarted()
+                | ChildRefused()
+                | RunEnded()
+                | MessageSent()
+                | WatchRequested()
+                | MessageAnswered()
+            ):
+                self._others.apply(entry)
             case AlarmRaised():
                 pass
             case Completed() | Failed() | Cancelled():

@@ -9,8 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from outlast.journal.entry import ApprovalRequested, EffectIntended, GrantUse, OperationId
-from outlast.replay.context import ApprovalRequest, EffectRequest, StepRequest
+from outlast.journal.entry import (
+    ApprovalRequested,
+    EffectIntended,
+    GrantUse,
+    OperationId,
+    RunEnded,
+)
+from outlast.replay.context import (
+    ApprovalRequest,
+    ChildRequest,
+    EffectRequest,
+    MessageRequest,
+    StepRequest,
+    WatchRequest,
+)
 from outlast.replay.loop import TimerHandle
 from outlast.replay.task import WorkflowFuture
 
@@ -71,12 +84,68 @@ class ApprovalOperation:
     requested: ApprovalRequested | None = None
 
 
-Operation = StepOperation | EffectOperation | TimerOperation | ApprovalOperation
+@dataclass(slots=True, eq=False)
+class ChildOperation:
+    """A child: commanded, then requested, then started, until it has ended. Nobody need wait for it.
+
+    Args:
+        starts: Who waits for its start.
+        ends: Who waits for its end.
+        end: How it ended.
+        cancels: How often somebody who waits was cancelled.
+    """
+
+    operation: OperationId
+    request: ChildRequest
+    run_id: str
+    is_requested: bool = False
+    is_started: bool = False
+    starts: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
+    ends: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
+    end: RunEnded | None = None
+    cancels: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class SendOperation:
+    """A message to another run: commanded, then on its way, until it has been taken.
+
+    Args:
+        future: Who waits; nobody for the cancel that follows from a cancelled wait.
+    """
+
+    operation: OperationId
+    request: MessageRequest
+    future: WorkflowFuture[Any] | None
+    is_requested: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class WatchOperation:
+    """A run whose end is waited for."""
+
+    operation: OperationId
+    request: WatchRequest
+    future: WorkflowFuture[Any]
+    is_requested: bool = False
+
+
+Operation = (
+    StepOperation
+    | EffectOperation
+    | TimerOperation
+    | ApprovalOperation
+    | ChildOperation
+    | SendOperation
+    | WatchOperation
+)
+
+_NAMED = StepOperation | EffectOperation | ChildOperation | SendOperation
 
 
 def name_of(operation: Operation) -> str:
-    """Return the name of the step or effect, or an empty string for what has none."""
-    return operation.request.name if isinstance(operation, StepOperation | EffectOperation) else ""
+    """Return the name of the step, effect, child's workflow or signal, or an empty string for what has none."""
+    return operation.request.name if isinstance(operation, _NAMED) else ""
 
 
 def describe(operation: Operation) -> str:

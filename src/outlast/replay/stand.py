@@ -23,10 +23,13 @@ from outlast.replay.command import Abandon, Command
 from outlast.replay.machine import Machine, Outcome
 from outlast.replay.operation import (
     ApprovalOperation,
+    ChildOperation,
     EffectOperation,
     Operation,
+    SendOperation,
     StepOperation,
     TimerOperation,
+    WatchOperation,
     name_of,
 )
 
@@ -200,6 +203,12 @@ def _operation(operation: Operation, command: Command | None) -> dict[str, Any]:
             told["approval_id"] = operation.approval_id
             told["subject_sha256"] = operation.request.subject_sha256
             told["asked"] = operation.requested is not None
+        case ChildOperation():
+            told |= _child(operation)
+        case SendOperation():
+            told |= {"to": operation.request.run_id, "sent": operation.is_requested}
+        case WatchOperation():
+            told |= {"run_id": operation.request.run_id, "watched": operation.is_requested}
         case TimerOperation():
             pass
     told["command"] = None if command is None else {"do": type(command).__name__, **_plain(command)}
@@ -216,6 +225,18 @@ def _effect(effect: EffectOperation) -> dict[str, Any]:
         "key": effect.intent.key if effect.intent else "",
         "in_doubt": effect.in_doubt,
         "callers": len(effect.futures()),
+    }
+
+
+def _child(child: ChildOperation) -> dict[str, Any]:
+    return {
+        "run_id": child.run_id,
+        "arguments": child.request.arguments.decode(),
+        "parent_close": child.request.parent_close,
+        "requested": child.is_requested,
+        "started": child.is_started,
+        "waiting": [len(child.starts), len(child.ends)],
+        "cancels": child.cancels,
     }
 
 

@@ -13,6 +13,7 @@ from outlast.store.protocol import Store
 from outlast.worker.delivery import TurnCheck
 from outlast.worker.executor import Executor
 from outlast.worker.lease import Lease
+from outlast.worker.relay import Relay
 from outlast.worker.writer import Writer
 from outlast.workflows.registry import Registry
 
@@ -23,6 +24,7 @@ class Deck:
 
     Args:
         idle: How long a run that only waits stays in memory.
+        relay: Told when a run has put something into its outbox.
         check: Makes what looks at a run after each turn, of its machine, of what makes another one, and of its id.
     """
 
@@ -36,4 +38,5 @@ class Deck:
     build: str
     library: str
     idle: timedelta
+    relay: Relay
     check: Callable[[Machine, Callable[[], Machine], str], TurnCheck] | None = None

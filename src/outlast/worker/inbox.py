@@ -19,12 +19,16 @@ from outlast.journal.entry import (
     AlarmRaised,
     ApprovalDecided,
     CancelRequested,
+    ChildRefused,
+    ChildStarted,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
     Entry,
+    MessageAnswered,
     MessageReceived,
     OperationId,
+    RunEnded,
     StepCompleted,
     StepFailed,
 )
@@ -33,6 +37,7 @@ from outlast.journal.parse import parse, parse_as
 from outlast.replay.machine import Machine
 from outlast.replay.operation import ApprovalOperation, EffectOperation, StepOperation
 from outlast.store.change import Message, MessageKind, OperationDrop, StampedMessage
+from outlast.worker.outbox import RELAYED, answered
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.text import plain
 from outlast.workflows.message import misfit
@@ -48,6 +53,11 @@ class CancelBody(msgspec.Struct, frozen=True):
 _cancels = msgspec.json.Decoder(CancelBody)
 _decisions = msgspec.json.Decoder(Decision)
 _resolutions = msgspec.json.Decoder(Resolution)
+_SETTLING = (
+    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed),
+    *(ChildRefused, RunEnded, MessageAnswered),
+)
+"""Outcomes with which the row of their operation goes."""
 
 
 def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> Proposal:
@@ -61,15 +71,11 @@ def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> P
             NO_OPERATION,
             {"message": message.message_id, "why": plain(f"{type(error).__name__}: {error}")},
         )
-    is_outcome = isinstance(
-        entry, StepCompleted | StepFailed | EffectCompleted | EffectFailed | EffectCleared
-    )
+    is_outcome = isinstance(entry, (*_SETTLING, EffectCleared, ChildStarted))
     return Proposal(
         Rank.OUTCOME if is_outcome else Rank.ARRIVAL,
         entry,
-        row=OperationDrop(entry.operation)
-        if isinstance(entry, StepCompleted | StepFailed | EffectCompleted | EffectFailed)
-        else None,
+        row=OperationDrop(entry.operation) if isinstance(entry, _SETTLING) else None,
         consumed=message.message_id,
         at=None if is_outcome else stamped.at,
     )
@@ -80,7 +86,8 @@ def alarm(what: str, operation: OperationId, detail: dict[str, Any]) -> AlarmRai
     return AlarmRaised(operation, what, Raw(msgspec.json.encode(detail)))
 
 
-def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Entry:
+def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Entry | None:
+    """Return the entry that stands for a message; None for the relay's word on what nobody waits for any more."""
     message = stamped.message
     match message.kind:
         case MessageKind.SIGNAL:
@@ -100,6 +107,8 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
             resolution = parse_as(_resolutions, message.body, nesting=ENTRY_NESTING)
             if resolution.failure is not None and is_too_deep(resolution.failure):
                 return _unfit(resolution, "the failure is nested too deep", is_open=False)
+            if message.kind is MessageKind.OUTCOME and resolution.outcome in RELAYED:
+                return answered(resolution, machine, generation)
             if resolution.generation != generation:
                 return _unfit(
                     resolution, "it speaks of another generation of this run", is_open=False

@@ -38,12 +38,16 @@ from outlast.journal.entry import (
 from outlast.replay.command import (
     Abandon,
     AwaitDecision,
+    AwaitRun,
     Finish,
     IntendEffect,
     RequestApproval,
     RunStep,
+    SendMessage,
     SettleEffect,
+    StartChild,
     StartTimer,
+    WatchRun,
 )
 from outlast.replay.machine import Machine, Outcome
 from outlast.replay.operation import ApprovalOperation
@@ -53,7 +57,6 @@ from outlast.store.change import (
     Conflict,
     Fenced,
     HeadUpdate,
-    OperationDrop,
     OperationPut,
     Refused,
     RunChange,
@@ -70,6 +73,7 @@ from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.inbox import alarm, proposal_of
 from outlast.worker.log import log_alarm, log_end, log_parked
+from outlast.worker.outbox import giving_up, requesting
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
 from outlast.worker.request import asking, ending
 from outlast.worker.step import run_step
@@ -86,7 +90,9 @@ POISON_LAPSES = 10
 
 _STORE_RETRY_SECONDS = 0.5
 
-_Acting = RunStep | IntendEffect | SettleEffect | RequestApproval
+_Acting = (
+    RunStep | IntendEffect | SettleEffect | RequestApproval | StartChild | SendMessage | WatchRun
+)
 
 
 class _RefusedByStoreError(OutlastError):
@@ -137,6 +143,7 @@ class Pilot:
         self._machine: Machine
         self._delivery: Delivery | None = None
         self._gate: Gate
+        self._principal = ""
         self._rows: dict[str, OperationPut] = {}
         self._pending_approvals: set[str] = set()
         self._proposals: list[Proposal] = []
@@ -295,6 +302,7 @@ class Pilot:
                 hint="the store was changed by hand or is damaged",
             )
         self._gate = Gate(started.namespace)
+        self._principal = started.principal
         self._machine, self._delivery = self._new_machine()
         await self._delivery.deliver(entries)
         for entry, stamped in entries:
@@ -388,11 +396,15 @@ class Pilot:
                         command.operation, command.expires_at, command.approval_id
                     )
                     self._pending_approvals.add(command.approval_id)
+                case AwaitRun():
+                    self._waits.add_run(command.operation, command.run_id)
                 case Abandon():
                     self._abandon(command)
                 case Finish():
                     self._outcome = command.outcome
                 case RunStep() | IntendEffect() | SettleEffect() | RequestApproval():
+                    self._held.append(command)
+                case StartChild() | SendMessage() | WatchRun():
                     self._held.append(command)
                 case _:
                     assert_never(command)
@@ -402,7 +414,7 @@ class Pilot:
         self._waits.forget(operation)
         self._crew.abandon(operation)
         if operation in self._rows:
-            self.post(Proposal(Rank.ROW, row=OperationDrop(operation)))
+            self.post(giving_up(self._rows[operation], self._head))
         if command.approval_id in self._pending_approvals:
             self.post(Proposal(Rank.ROW, approval=ApprovalWithdraw(command.approval_id)))
 
@@ -448,6 +460,8 @@ class Pilot:
                     self._crew.begin(operation, EffectRun(self, command, known, fresh=fresh).run())
                 case RequestApproval():
                     self.post(asking(command, self.store_now()))
+                case StartChild() | SendMessage() | WatchRun():
+                    self.post(requesting(command, self._head, self._principal))
 
     def _known(self, definition: Any, name: str) -> Any:
         if definition is None:
@@ -499,6 +513,8 @@ class Pilot:
         self, change: RunChange, proposals: Sequence[Proposal], verdict: Applied
     ) -> None:
         assert self._delivery is not None
+        if verdict.outbox:
+            self._deck.relay.wake(self.run_key)
         self._idle_since = None
         self._head = msgspec.structs.replace(
             self._head,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
 
@@ -16,14 +16,18 @@ import msgspec
 
 from outlast.journal.entry import (
     NO_OPERATION,
+    ChildRefused,
+    ChildStarted,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
     EffectRefused,
     Entry,
     EntryRow,
+    MessageAnswered,
     MessageReceived,
     OperationId,
+    RunEnded,
     StepCompleted,
     StepFailed,
     to_row,
@@ -37,6 +41,7 @@ from outlast.store.change import (
     HeadUpdate,
     OperationDrop,
     OperationPut,
+    OutboxItem,
     Refused,
     RunChange,
     RunHead,
@@ -76,6 +81,7 @@ class Proposal:
     consumed: str = ""
     head: HeadUpdate | None = None
     at: datetime | None = None
+    outbox: OutboxItem | None = None
     done: asyncio.Future[Applied | Refused] | None = None
 
     def settle(self, verdict: Applied | Refused) -> None:
@@ -89,7 +95,10 @@ class Proposal:
             self.done.cancel()
 
 
-_OUTCOMES = (StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared)
+_OUTCOMES = (
+    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared),
+    *(ChildRefused, RunEnded, MessageAnswered),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +141,9 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
                     proposal.drop()
                 continue
             settled.add(proposal.entry.operation)
+        if isinstance(proposal.entry, ChildStarted) and proposal.entry.operation in settled:
+            # The word of its end was faster than that of its start, which says nothing now.
+            proposal = replace(proposal, entry=None)
         now.append(proposal)
     # The outcome removes the operation's row; one that was written beside it would stay for ever.
     later += [one for one in now if one.rank is Rank.ROW and one.guard in settled]
@@ -196,6 +208,7 @@ def change_of(
         head=next((one.head for one in proposals if one.head is not None), None),
         operations=tuple(one.row for one in proposals if one.row is not None),
         consumed=tuple(one.consumed for one in proposals if one.consumed),
+        outbox=tuple(one.outbox for one in proposals if one.outbox is not None),
         approvals=approvals,
         spends=tuple(one.spend for one in proposals if one.spend is not None),
     )

@@ -69,12 +69,13 @@ class Waits:
         self._noted = _Note()
         self._timers: dict[OperationId, _Timer] = {}
         self._requests: dict[OperationId, tuple[datetime, str]] = {}
+        self._runs: dict[OperationId, str] = {}
         self.retries: dict[OperationId, Rest] = {}
         """The rest of each operation that waits for its next attempt after a failure."""
 
     def __bool__(self) -> bool:
-        """Whether anything will come due."""
-        return bool(self._timers or self._requests or self.retries)
+        """Whether anything will come by itself: at a time, or from another run."""
+        return bool(self._timers or self._requests or self.retries or self._runs)
 
     def recall(self, note: bytes) -> None:
         """Take over what was noted when the run was parked, so that a wait does not begin anew."""
@@ -103,8 +104,13 @@ class Waits:
         """Wait for a request to be decided, or to expire."""
         self._requests[operation] = (expires_at, approval_id)
 
+    def add_run(self, operation: OperationId, run_id: str) -> None:
+        """Wait for what another run was asked."""
+        self._runs[operation] = run_id
+
     def forget(self, operation: OperationId) -> None:
-        """Wait no longer for a timer or a request."""
+        """Wait no longer for a timer, a request or another run."""
+        self._runs.pop(operation, None)
         self._timers.pop(operation, None)
         self._requests.pop(operation, None)
 
@@ -143,4 +149,5 @@ class Waits:
             "timers": {operation: timer.due for operation, timer in self._timers.items()},
             "approvals": {approval: due for due, approval in self._requests.values()},
             "retries": {operation: rest.due for operation, rest in self.retries.items()},
+            "runs": dict(self._runs),
         }

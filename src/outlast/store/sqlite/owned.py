@@ -105,8 +105,7 @@ def write(writing: Writing, change: RunChange) -> Verdict:
     sends = outbox.add(writing, key, change.outbox, at)
     if change.head is not None:
         _write_head(writing, key, change.head, generation, unread)
-        if change.head.status.closed:
-            sends |= end_run(writing, key, generation, change.head.status, at)
+        sends |= _end_if_closed(writing, key, change.head.status, generation, at)
     return Applied(from_micros(at), outbox=sends)
 
 
@@ -212,6 +211,12 @@ def _write_head(
         stopped = (writing.instant.boot, writing.instant.nanos)
         values = (wake_at, 1, due, int(calls), *stopped, writing.micros, *key)
         writing.database.run(_GIVE_BACK, values)
+
+
+def _end_if_closed(
+    writing: Writing, key: tuple[str, str], status: Status, generation: int, at: int
+) -> bool:
+    return status.closed and end_run(writing, key, generation, status, at)
 
 
 def _last_unread(writing: Writing, key: tuple[str, str], generation: int) -> int:

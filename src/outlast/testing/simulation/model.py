@@ -88,6 +88,8 @@ class Run:
     """Of each operation that has a row, how many attempts are recorded as failed."""
     resting: dict[str, datetime] = field(default_factory=dict[str, datetime])
     """Of each operation that rests until its next attempt: when that is due. None has begun since."""
+    others: set[str] = field(default_factory=set[str])
+    """Open operations that stand for other runs."""
     risky: dict[str, float] = field(default_factory=dict[str, float])
     """Of each effect with an attempt of which nobody may know the end: when that could last have begun."""
     stopped: float | None = None
@@ -113,12 +115,13 @@ class Run:
         self.rows, self.intents, self.outcomes, self.done = [], {}, set(), set()
         self.attempted, self.fresh, self.doubts, self.failures = set(), set(), set(), {}
         self.lapses = 0
-        self.resting, self.risky = {}, {}
+        self.resting, self.risky, self.others = {}, {}, set()
         self.approvals, self.last_signal = {}, 0
 
     def end(self, now: float) -> None:
         """The run is over."""
         self.closed, self.failures, self.resting, self.risky = True, {}, {}, {}
+        self.others = set()
         self.let_go(now)
         for request in self.approvals.values():
             if request.state == "pending":
