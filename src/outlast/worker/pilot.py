@@ -513,7 +513,7 @@ class Pilot:
         self, change: RunChange, proposals: Sequence[Proposal], verdict: Applied
     ) -> None:
         assert self._delivery is not None
-        if verdict.outbox:
+        if verdict.outbox or change.outbox:
             self._deck.relay.wake(self.run_key)
         self._idle_since = None
         self._head = msgspec.structs.replace(

@@ -57,7 +57,7 @@ from outlast.journal.entry import (
     to_row,
 )
 from outlast.journal.failure import Failure, capture
-from outlast.journal.parse import parse_as
+from outlast.journal.parse import NotJsonError, parse_as
 from outlast.store.change import (
     Applied,
     Change,
@@ -210,16 +210,14 @@ class Relay:
             limit = BATCH + passed_over
             found = await self._store.outbox(limit, run=run, age=age)
             lanes: dict[_Lane, list[OutboxItem]] = {}
-            passed_over = 0
             for sender, item in found:
                 lane = (sender, item.target)
-                if lane in held_up:
-                    passed_over += 1
-                else:
+                if lane not in held_up:
                     lanes.setdefault(lane, []).append(item)
             held_up.update(await self._carry(lanes))
-            if len(found) < limit or not lanes:
+            if len(found) < limit:
                 return
+            passed_over = sum((sender, item.target) in held_up for sender, item in found)
 
     async def _carry(self, lanes: dict[_Lane, list[OutboxItem]]) -> list[_Lane]:
         """Do items, side by side but for those from one run to another; return where one could not be done yet."""
@@ -282,7 +280,10 @@ class Relay:
     # Children
 
     async def _start(self, sender: RunKey, item: OutboxItem) -> Message | None:
-        body = parse_as(_bodies, item.body)
+        try:
+            body = parse_as(_bodies, item.body)
+        except NotJsonError as error:
+            return _refusal(item, "start", "refused", _unreadable(item, error))
         started = _answer(item, "start", "started") if body.tells_start else None
         owner = self._birth.owner(item.name)
         while True:
@@ -388,8 +389,18 @@ class Relay:
     async def _tell_end(self, sender: RunKey, item: OutboxItem) -> None:
         end = await self._end(sender, item.generation, Status(item.name), item)
         message = _told(item, item.target_generation, end)
-        # Refused: the watcher has ended too, or is another use of its id by now.
-        await self._submit(PutMessage(item.target, message, generation=item.target_generation))
+        put = PutMessage(item.target, message, generation=item.target_generation)
+        match await self._submit(put):
+            case Applied() | Refused(reason="not_found" | "closed" | "generation"):
+                # The watcher may have ended too, or be another use of its id by now.
+                return
+            case verdict:
+                logger.error(
+                    "run %s: run %s cannot be told of its end; the store answered %s",
+                    sender,
+                    item.target,
+                    verdict,
+                )
 
     async def _end(
         self, run: RunKey, generation: int, status: Status, item: OutboxItem
@@ -468,6 +479,14 @@ def _missing(run: RunKey) -> RunNotFoundError:
         "there is no such run",
         run=run.run_id,
         hint="check its id; a run is found in its own tenant",
+    )
+
+
+def _unreadable(item: OutboxItem, error: Exception) -> StoreError:
+    return StoreError(
+        f"what the run was to be started with cannot be read: {error}",
+        run=item.target.run_id,
+        hint="the store was changed by hand or is damaged; see `outlast doctor`",
     )
 
 

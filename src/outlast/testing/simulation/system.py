@@ -170,12 +170,14 @@ class Simulation:
         definitions: Iterable[Definition[..., Any]] | None = None,
         options: WorkerOptions | None = None,
         faults: Faults | None = None,
+        before: Callable[[SimulatedWorker], object] = lambda _worker: None,
     ) -> SimulatedWorker:
         """Start a worker in a process of its own.
 
         Args:
             definitions: What it has registered, where that differs.
             faults: Of its way to the store, where these differ.
+            before: Called with the worker before it does anything.
         """
         name = name or f"w{len(self.workers) + 1}"
         if any(one.process.name == name for one in self.workers):
@@ -205,6 +207,7 @@ class Simulation:
         client = Client(store, random=bits, principal="tester", birth=self._birth(worker, process))
         simulated = SimulatedWorker(process, worker, store, threads, client)
         self.workers.append(simulated)
+        before(simulated)
         await simulated.within(worker.start())
         return simulated
 
