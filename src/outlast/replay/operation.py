@@ -92,7 +92,7 @@ class ChildOperation:
         starts: Who waits for its start.
         ends: Who waits for its end.
         end: How it ended.
-        cancels: How often somebody who waits was cancelled.
+        is_cancelled: Whether somebody who waits was cancelled, which is sent on once.
     """
 
     operation: OperationId
@@ -103,7 +103,7 @@ class ChildOperation:
     starts: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
     ends: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
     end: RunEnded | None = None
-    cancels: int = 0
+    is_cancelled: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -151,13 +151,15 @@ class OtherRuns:
         future.on_refused = lambda: self._cancel(child)
 
     def _cancel(self, child: ChildOperation) -> None:
-        """Send a child the cancel of somebody who waits for it."""
-        child.cancels += 1
+        """Send a child the cancel of who waits for it, once: a later one must not reach into its clean-up."""
+        if child.is_cancelled:
+            return
+        child.is_cancelled = True
         by = {"by": f"run {self._run_id}", "reason": "the wait for it was cancelled"}
         request = MessageRequest(
             child.run_id, "cancel", "", msgspec.json.encode(by), child=child.operation
         )
-        self._send(SendOperation(_cancel_id(child, child.cancels), request, None))
+        self._send(SendOperation(_cancel_id(child), request, None))
 
     def _started(self, child: ChildOperation) -> None:
         child.is_started = True
@@ -184,10 +186,9 @@ class OtherRuns:
         waiting, child.ends = child.ends, []
         for future in waiting:
             _settle(future, entry, child.request.decode)
-        for number in range(1, child.cancels + 1):
-            owed = self._agenda.find(_cancel_id(child, number))
-            if isinstance(owed, SendOperation) and not owed.is_requested:
-                self._agenda.abandon(owed.operation)
+        owed = self._agenda.find(_cancel_id(child))
+        if isinstance(owed, SendOperation) and not owed.is_requested:
+            self._agenda.abandon(owed.operation)
 
     # Messages and watches
 
@@ -284,9 +285,9 @@ class _StartedChild:
         return future
 
 
-def _cancel_id(child: ChildOperation, number: int) -> OperationId:
-    """Return the id of the `number`-th cancel that is sent to a child for who waits for it: it takes no number of any task."""
-    return OperationId(f"{child.operation}/{number}")
+def _cancel_id(child: ChildOperation) -> OperationId:
+    """Return the id of the cancel that is sent to a child for who waits for it: it takes no number of any task."""
+    return OperationId(f"{child.operation}/cancel")
 
 
 def _check(entry: RunEnded, decode: Callable[[bytes], Any]) -> None:

@@ -236,7 +236,7 @@ def _child(child: ChildOperation) -> dict[str, Any]:
         "requested": child.is_requested,
         "started": child.is_started,
         "waiting": [len(child.starts), len(child.ends)],
-        "cancels": child.cancels,
+        "cancelled": child.is_cancelled,
     }
 
 

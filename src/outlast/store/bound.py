@@ -134,6 +134,7 @@ def _outbox_item(path: _Path, item: OutboxItem) -> Iterator[_Path]:
         sender=item.sender,
         operation=item.operation,
         origin=item.origin,
+        reason=item.reason,
     )
     yield from _body((*path, "body"), item.body)
 

@@ -119,6 +119,7 @@ class OutboxItem(Struct, frozen=True):
             watcher's.
         target_generation: For `ended`: of the watcher; another one is not told.
         origin: Only a run that was started by this operation is meant; for `start`, the operation that starts it.
+        reason: For `ended`: why the run was terminated.
         number: Given by the store, in order, and never again to another item of the run.
     """
 
@@ -132,6 +133,7 @@ class OutboxItem(Struct, frozen=True):
     operation: Annotated[str, PLAIN] = ""
     target_generation: Annotated[int, PLAIN] = 0
     origin: Annotated[str, PLAIN] = ""
+    reason: Annotated[str, PLAIN] = ""
     number: Annotated[int, PLAIN] = 0
 
 

@@ -58,11 +58,14 @@ def to_children(run: RunKey, generation: int, rows: Iterable[OperationPut]) -> l
     return items
 
 
-def to_watchers(generation: int, status: Status, watches: Iterable[Watch]) -> list[OutboxItem]:
+def to_watchers(
+    generation: int, status: Status, reason: str, watches: Iterable[Watch]
+) -> list[OutboxItem]:
     """Return what tells the watchers of a run that it has ended.
 
     Args:
         generation: That ends.
+        reason: Why; told of a terminated one, whose journal does not say it.
         watches: In order.
     """
     return [
@@ -74,6 +77,7 @@ def to_watchers(generation: int, status: Status, watches: Iterable[Watch]) -> li
             generation=generation,
             operation=watch.operation,
             target_generation=watch.generation,
+            reason=reason if status is Status.TERMINATED else "",
         )
         for watch in watches
     ]

@@ -253,7 +253,7 @@ class MemoryStore:
             note=update.note,
         )
         if update.status.closed:
-            return self._end(run, update.status)
+            return self._end(run)
         if update.release:
             last = max((item.stamped.number for item in self._unconsumed(run)), default=0)
             seen = (
@@ -267,13 +267,14 @@ class MemoryStore:
             run.stopped = self._lease.instant()
         return False
 
-    def _end(self, run: _Run, status: Status) -> bool:
+    def _end(self, run: _Run) -> bool:
         """Leave what only an open run has, and tell other runs; whether any is told."""
+        status, reason = run.head.status, run.head.reason
         run.give_back(status, None, self._lease.instant(), self._clock.now())
         key, generation = run.head.run, run.head.generation
         rows = [run.operations[operation] for operation in sorted(run.operations)]
         items = to_children(key, generation, rows)
-        items += to_watchers(generation, status, self._outbox.take_watches(key))
+        items += to_watchers(generation, status, reason, self._outbox.take_watches(key))
         sends = self._outbox.add(key, items, run.head.changed_at)
         run.operations.clear()
         for approval_id, row in run.approvals.items():
@@ -397,8 +398,14 @@ class MemoryStore:
         if run.head.status.closed:
             return Refused("closed")
         at = max(now, run.head.changed_at)
-        run.head = replace(run.head, reason=change.reason, epoch=run.head.epoch + 1, changed_at=at)
-        return Applied(at, outbox=self._end(run, Status.TERMINATED))
+        run.head = replace(
+            run.head,
+            status=Status.TERMINATED,
+            reason=change.reason,
+            epoch=run.head.epoch + 1,
+            changed_at=at,
+        )
+        return Applied(at, outbox=self._end(run))
 
     # workers
 

@@ -101,6 +101,10 @@ _OUTCOMES = (
 )
 
 
+_TOLD = (ChildStarted, ChildRefused, RunEnded, MessageAnswered)
+"""What the relay tells."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sifted:
     """What goes into the next change, and what waits for the one after.
@@ -133,6 +137,10 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
                 later.append(proposal)
                 continue
             spent.add(proposal.spend.approval_id)
+        if isinstance(proposal.entry, _TOLD) and proposal.entry.operation in settled:
+            # The word of its end was faster than that of its start, say: there is nothing left that it could tell.
+            now.append(replace(proposal, entry=None, row=None))
+            continue
         if isinstance(proposal.entry, _OUTCOMES):
             if proposal.entry.operation in settled:
                 if proposal.consumed:
@@ -141,9 +149,6 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
                     proposal.drop()
                 continue
             settled.add(proposal.entry.operation)
-        if isinstance(proposal.entry, ChildStarted) and proposal.entry.operation in settled:
-            # The word of its end was faster than that of its start, which says nothing now.
-            proposal = replace(proposal, entry=None)
         now.append(proposal)
     # The outcome removes the operation's row; one that was written beside it would stay for ever.
     later += [one for one in now if one.rank is Rank.ROW and one.guard in settled]

@@ -7,8 +7,10 @@ everything that is left after `RELAY_AFTER`, whoever put it there. It never leav
 | the process dies, or the answer is lost | and then |
 | --- | --- |
 | before the first | the item is there; whoever sweeps next does it |
-| between the two | it is done again: a start finds the run with the origin that it would have given, a message is known by its id, a watch |
-| | stands already, what was terminated has ended; then it is cleared, and the sender told under the same id |
+| between the two | it is done again: a start finds the run with the origin that it would have given (or, where that has ended and its id |
+| | was used again, its first generation), a message is known by its id, a watch stands already, what was terminated has ended; then it |
+| | is cleared, and the sender told under the same id. A message to a run that is no child, and that was restarted meanwhile, is a |
+| | message to that one too: `restart` is a new run, which knows nothing of what the former one was sent |
 | after the second | nothing is left to be done |
 
 | two relays have the same item | and then |
@@ -18,8 +20,8 @@ everything that is left after `RELAY_AFTER`, whoever put it there. It never leav
 | one comes much later | numbers are never used again, so that it clears nothing else; the sender, or the run that it names, may have ended or |
 | | be another use of the id by then: generation and origin say so, and nothing is done |
 
-Items of one sender for one target are done in their order; one that cannot be done yet (a full inbox) holds up those behind it, and
-nothing else.
+Items of one sender for one target (a lane) are done in their order; one that cannot be done yet (a full inbox) holds up those behind
+it, and nothing else. A lane in which something is damaged rests longer and longer between two tries.
 """
 
 from __future__ import annotations
@@ -37,9 +39,6 @@ from outlast.clock import Random
 from outlast.effects.intent import Resolution
 from outlast.effects.key import namespace
 from outlast.errors import (
-    OutlastError,
-    RunConflictError,
-    RunNotFoundError,
     StoreError,
     StoreUnavailableError,
 )
@@ -56,7 +55,7 @@ from outlast.journal.entry import (
     from_row,
     to_row,
 )
-from outlast.journal.failure import Failure, capture
+from outlast.journal.failure import capture
 from outlast.journal.parse import NotJsonError, parse_as
 from outlast.store.change import (
     Applied,
@@ -83,8 +82,17 @@ from outlast.store.change import (
     born_head,
     fingerprint_of,
 )
-from outlast.store.farewell import answer_id
 from outlast.store.protocol import RELAY_AFTER, Store
+from outlast.worker.answer import (
+    answer,
+    end_told,
+    has_ended,
+    id_taken,
+    not_readable,
+    not_there,
+    not_written,
+    refusal,
+)
 from outlast.worker.outbox import ChildBody
 
 logger = logging.getLogger("outlast.worker")
@@ -94,6 +102,8 @@ BATCH = 500
 
 SWEEP_SECONDS = 1.0
 """Between two sweeps: what could not be done is tried again so often."""
+
+LONGEST_REST_SECONDS = 300.0
 
 _Lane: TypeAlias = tuple[RunKey, RunKey]
 """From one run to another."""
@@ -119,6 +129,33 @@ class Birth:
 
 class _Later(Exception):  # noqa: N818 - no error: the item stays where it is
     """It cannot be done yet."""
+
+
+class _Rests:
+    """Lanes in which something is damaged, and when they are tried again.
+
+    Args:
+        monotonic: Seconds that never go back.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._lanes: dict[_Lane, tuple[float, float]] = {}
+
+    def add(self, lane: _Lane) -> None:
+        """Let a lane rest, twice as long as the last time."""
+        _, last = self._lanes.get(lane, (0.0, SWEEP_SECONDS / 2))
+        rest = min(2 * last, LONGEST_REST_SECONDS)
+        self._lanes[lane] = (self._monotonic() + rest, rest)
+
+    def end(self, lane: _Lane) -> None:
+        """Forget a lane that is mended."""
+        self._lanes.pop(lane, None)
+
+    def rests(self, lane: _Lane) -> bool:
+        """Whether a lane is to be left alone now."""
+        until, _ = self._lanes.get(lane, (0.0, 0.0))
+        return self._monotonic() < until
 
 
 class Relay:
@@ -148,6 +185,7 @@ class Relay:
         self._runs: dict[RunKey, None] = {}
         self._sweep = False
         self._swept_at = -SWEEP_SECONDS
+        self._rests = _Rests(monotonic)
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -212,7 +250,9 @@ class Relay:
             lanes: dict[_Lane, list[OutboxItem]] = {}
             for sender, item in found:
                 lane = (sender, item.target)
-                if lane not in held_up:
+                if self._rests.rests(lane):
+                    held_up.add(lane)
+                elif lane not in held_up:
                     lanes.setdefault(lane, []).append(item)
             held_up.update(await self._carry(lanes))
             if len(found) < limit:
@@ -234,22 +274,32 @@ class Relay:
         """Do the items from one run to another in their order; False when one cannot be done yet."""
         for item in items:
             try:
-                answer = await self._do(sender, item)
+                await self._relay(sender, item)
             except _Later:
                 return False
             except StoreUnavailableError:
                 raise
             except Exception:
                 logger.exception(
-                    "run %s: item %d for run %s cannot be relayed",
+                    "run %s: item %d (%s) for run %s cannot be relayed; it is tried again",
                     sender,
                     item.number,
+                    item.kind,
                     item.target,
                 )
+                self._rests.add((sender, item.target))
                 return False
-            answers = () if answer is None else (answer,)
-            await self._submit(ClearOutbox(sender, (item.number,), answers, item.generation))
+        self._rests.end((sender, items[0].target))
         return True
+
+    async def _relay(self, sender: RunKey, item: OutboxItem) -> None:
+        """Do an item, then clear it and tell the sender what came of it."""
+        told = await self._do(sender, item)
+        answers = () if told is None else (told,)
+        clear = ClearOutbox(sender, (item.number,), answers, item.generation)
+        verdict = await self._submit(clear)
+        if not isinstance(verdict, Applied):
+            raise not_written(sender, verdict)
 
     async def _do(self, sender: RunKey, item: OutboxItem) -> Message | None:
         """Write on the other run what is asked; return what the sender is told.
@@ -283,8 +333,8 @@ class Relay:
         try:
             body = parse_as(_bodies, item.body)
         except NotJsonError as error:
-            return _refusal(item, "start", "refused", _unreadable(item, error))
-        started = _answer(item, "start", "started") if body.tells_start else None
+            return refusal(item, "start", "refused", not_readable(item.target, error))
+        started = answer(item, "start", "started") if body.tells_start else None
         owner = self._birth.owner(item.name)
         while True:
             change = self._child(sender, item, body, owner)
@@ -299,10 +349,10 @@ class Relay:
                 case Conflict(head=head) if head is not None:
                     if await self._is_ours(head, sender, item):
                         return started
-                    return _refusal(item, "start", "refused", _taken(head))
+                    return refusal(item, "start", "refused", id_taken(head))
                 case verdict:
-                    error = _unwritten(item, verdict)
-                    return _refusal(item, "start", "refused", error)
+                    error = not_written(item.target, verdict)
+                    return refusal(item, "start", "refused", error)
 
     def _child(
         self, sender: RunKey, item: OutboxItem, body: ChildBody, owner: WorkerId | None
@@ -355,18 +405,18 @@ class Relay:
         message = Message(item.message_id, kind, item.name, item.sender, body)
         match await self._submit(PutMessage(item.target, message, origin=item.origin)):
             case Applied():
-                return _answer(item, "sent", "sent")
+                return answer(item, "sent", "sent")
             case Refused(reason="full"):
                 raise _Later
             case Refused(reason="closed" | "origin") if item.kind is OutboxKind.CANCEL:
                 # It has ended before it could be asked to.
-                return _answer(item, "sent", "sent")
+                return answer(item, "sent", "sent")
             case Refused(reason="closed" | "origin"):
-                return _refusal(item, "sent", "unsent", _over(item.target))
+                return refusal(item, "sent", "unsent", has_ended(item.target))
             case Refused(reason="not_found"):
-                return _refusal(item, "sent", "unsent", _missing(item.target))
+                return refusal(item, "sent", "unsent", not_there(item.target))
             case verdict:
-                return _refusal(item, "sent", "unsent", _unwritten(item, verdict))
+                return refusal(item, "sent", "unsent", not_written(item.target, verdict))
 
     # Ends
 
@@ -379,39 +429,29 @@ class Relay:
                     head = await self._store.head(item.target)
                     if head is None or not head.status.closed:
                         continue
-                    end = await self._end(head.run, head.generation, head.status, item)
-                    return _told(item, item.generation, end)
+                    end = await self._end(head.run, head.generation, head.status, head.reason)
+                    return end_told(item, item.generation, end)
                 case Refused(reason="not_found"):
-                    return _refusal(item, "end", "unsent", _missing(item.target))
+                    return refusal(item, "end", "unsent", not_there(item.target))
                 case verdict:
-                    return _refusal(item, "end", "unsent", _unwritten(item, verdict))
+                    return refusal(item, "end", "unsent", not_written(item.target, verdict))
 
     async def _tell_end(self, sender: RunKey, item: OutboxItem) -> None:
-        end = await self._end(sender, item.generation, Status(item.name), item)
-        message = _told(item, item.target_generation, end)
+        end = await self._end(sender, item.generation, Status(item.name), item.reason)
+        message = end_told(item, item.target_generation, end)
         put = PutMessage(item.target, message, generation=item.target_generation)
         match await self._submit(put):
             case Applied() | Refused(reason="not_found" | "closed" | "generation"):
                 # The watcher may have ended too, or be another use of its id by now.
                 return
             case verdict:
-                logger.error(
-                    "run %s: run %s cannot be told of its end; the store answered %s",
-                    sender,
-                    item.target,
-                    verdict,
-                )
+                raise not_written(item.target, verdict)
 
-    async def _end(
-        self, run: RunKey, generation: int, status: Status, item: OutboxItem
-    ) -> Resolution:
-        """Return how a generation of a run ended."""
-        told = Resolution(item.operation, 0, "ended", status=status.value)
+    async def _end(self, run: RunKey, generation: int, status: Status, reason: str) -> Resolution:
+        """Return how a generation of a run ended, for nobody yet."""
+        told = Resolution("", 0, "ended", status=status.value)
         if status is Status.TERMINATED:
-            head = await self._store.head(run)
-            if head is None or head.generation != generation:
-                return told
-            return msgspec.structs.replace(told, reason=head.reason)
+            return msgspec.structs.replace(told, reason=reason)
         try:
             row = await self._store.last_entry(run, generation)
             last = None if row is None else from_row(row.row)
@@ -433,66 +473,3 @@ class Relay:
 
 def _watch_of(sender: RunKey, item: OutboxItem) -> Watch:
     return Watch(sender, item.generation, item.operation)
-
-
-# What a run is told
-
-
-def _told(item: OutboxItem, generation: int, end: Resolution) -> Message:
-    told = msgspec.structs.replace(end, generation=generation)
-    return _message(answer_id("end", generation, item.operation), item, told)
-
-
-def _answer(
-    item: OutboxItem, word: str, outcome: str, failure: Failure | None = None
-) -> Message | None:
-    """Return what tells the sender what came of an item; None when no operation of it waits."""
-    if not item.operation:
-        return None
-    told = Resolution(item.operation, item.generation, outcome, failure=failure)
-    return _message(answer_id(word, item.generation, item.operation), item, told)
-
-
-def _refusal(item: OutboxItem, word: str, outcome: str, error: OutlastError) -> Message | None:
-    return _answer(item, word, outcome, capture(error))
-
-
-def _message(message_id: str, item: OutboxItem, told: Resolution) -> Message:
-    body = msgspec.json.encode(told)
-    return Message(message_id, MessageKind.OUTCOME, item.operation, "relay", body)
-
-
-def _taken(head: RunHead) -> RunConflictError:
-    return RunConflictError(
-        f"the id is taken by a run of workflow {head.workflow} that this run did not start",
-        run=head.run.run_id,
-        hint="leave id= out, or derive it from what makes this child different",
-    )
-
-
-def _over(run: RunKey) -> RunConflictError:
-    return RunConflictError("the run has ended", run=run.run_id, hint="see `outlast runs show`")
-
-
-def _missing(run: RunKey) -> RunNotFoundError:
-    return RunNotFoundError(
-        "there is no such run",
-        run=run.run_id,
-        hint="check its id; a run is found in its own tenant",
-    )
-
-
-def _unreadable(item: OutboxItem, error: Exception) -> StoreError:
-    return StoreError(
-        f"what the run was to be started with cannot be read: {error}",
-        run=item.target.run_id,
-        hint="the store was changed by hand or is damaged; see `outlast doctor`",
-    )
-
-
-def _unwritten(item: OutboxItem, verdict: Verdict) -> StoreError:
-    return StoreError(
-        f"the store will not take what was asked of the run; it answered {verdict}",
-        run=item.target.run_id,
-        hint="see `outlast doctor`",
-    )

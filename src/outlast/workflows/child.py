@@ -382,9 +382,9 @@ def _identify(info: RunInfo, given: str | None, what: str) -> Callable[[str], st
     def identify(operation: str) -> str:
         if given is not None:
             return given
-        use = info.run_id if info.generation == 1 else f"{info.run_id}/{info.generation}"
+        use = "" if info.generation == 1 else f"@{info.generation}"
         # In a plain callback an operation has a tilde, which no run id may hold.
-        run_id = f"{use}/{operation.replace('~', '-')}"
+        run_id = f"{info.run_id}/{operation.replace('~', '-')}{use}"
         try:
             return check_run_id(run_id)
         except DefinitionError as error:

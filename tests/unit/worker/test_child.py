@@ -330,7 +330,7 @@ def test_cancelling_the_wait_cancels_the_child_and_ends_with_it() -> None:
     assert result == "gave up after 15 s"
     assert bodies == {"slow cleaned up": 1}
     (sent,) = (one for one in entries if isinstance(one, MessageSent))
-    assert (sent.operation, sent.kind, sent.run_id) == ("r:2/1", "cancel", "slow")
+    assert (sent.operation, sent.kind, sent.run_id) == ("r:2/cancel", "cancel", "slow")
 
 
 def test_a_child_that_goes_on_overrules_the_cancel_for_nobody() -> None:
@@ -466,7 +466,7 @@ def test_ids_of_a_later_generation_are_others() -> None:
             await sim.closed("p")
         return sorted(one.run_id for one in await sim.client.runs.list(workflow="double"))
 
-    assert Simulation(CODE).run(scenario) == ["p/2/r:1", "p/r:1"]
+    assert Simulation(CODE).run(scenario) == ["p/r:1", "p/r:1@2"]
 
 
 def test_children_that_nobody_waits_for_live_on() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -150,6 +151,12 @@ def play(test: Callable[[World], Awaitable[None]]) -> None:
         await test(world)
 
     asyncio.run(main())
+
+
+async def until_idle(relay: Relay) -> None:
+    """Wait until a relay has nothing more to do for now."""
+    while relay._task is not None and not relay._task.done():
+        await asyncio.sleep(0)
 
 
 async def finish(*relays: Relay) -> None:
@@ -477,7 +484,39 @@ def test_one_item_that_breaks_harms_no_other(caplog: pytest.LogCaptureFixture) -
         assert len(await world.told()) == 2
 
     play(test)
-    assert "item 1 for run target cannot be relayed" in caplog.text
+    assert "item 1 (signal) for run target cannot be relayed" in caplog.text
+
+
+def test_what_is_damaged_rests_longer_and_longer() -> None:
+    """Mended, it is done; until then it is tried after one second, two, four … five minutes, whatever else is going on."""
+
+    async def test(world: World) -> None:
+        await world.commit(starting("target"))
+        tries: list[float] = []
+
+        async def is_damaged(change: Change) -> Verdict | None:
+            if not isinstance(change, ClearOutbox):
+                return None
+            tries.append(world.clock.monotonic())
+            return Refused("corrupt")
+
+        world.before = is_damaged
+        await world.send(item(OutboxKind.SIGNAL))
+        relay = world.relay()
+        for _ in range(900):
+            relay.wake(SENDER)
+            await until_idle(relay)
+            world.clock.advance(timedelta(seconds=1))
+        gaps = [int(two - one) for one, two in itertools.pairwise(tries)]
+        assert gaps == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
+        assert await world.inbox() == ["run/sender~1~r:1"]
+        world.before = world._nothing
+        world.clock.advance(timedelta(minutes=5))
+        relay.wake(SENDER)
+        await relay.close(10)
+        assert await world.told() == [("r:1", "sent", "")]
+
+    play(test)
 
 
 def test_a_store_that_is_away_is_asked_again_later(caplog: pytest.LogCaptureFixture) -> None:

@@ -27,13 +27,14 @@ T = TypeVar("T")
 _NUMBER = """
 UPDATE run SET outbox_number = outbox_number + ? WHERE tenant = ? AND run_id = ? RETURNING outbox_number
 """
-_ADD = f"INSERT INTO outbox ({OUTBOX}, at) VALUES ({'?, ' * 14}?)"
+_ADD = f"INSERT INTO outbox ({OUTBOX}, at) VALUES ({'?, ' * 15}?)"
 _CLEAR = "DELETE FROM outbox WHERE tenant = ? AND run_id = ? AND number = ?"
 _KINDS = ", ".join(f"'{kind}'" for kind in sorted(OTHER_RUN))
 _OTHER_RUNS = f"""
 SELECT {OPERATION}, tenant, run_id FROM operation
 WHERE tenant = ? AND run_id = ? AND kind IN ({_KINDS}) ORDER BY operation
 """
+_END = "SELECT status, reason FROM run WHERE tenant = ? AND run_id = ?"
 _WATCH = "watcher_tenant, watcher_run_id, watcher_generation, operation"
 _WATCHES = (
     f"SELECT {_WATCH}, tenant, run_id FROM watch WHERE tenant = ? AND run_id = ? ORDER BY {_WATCH}"
@@ -63,18 +64,17 @@ def clear(writing: Writing, run: RunKey, numbers: Iterable[int]) -> None:
     writing.database.run_each(_CLEAR, [(run.tenant, run.run_id, number) for number in numbers])
 
 
-def tell_of_end(
-    writing: Writing, key: tuple[str, str], generation: int, status: Status, at: int
-) -> bool:
+def tell_of_end(writing: Writing, key: tuple[str, str], generation: int, at: int) -> bool:
     """Put into the outbox what the end of a run means to others, and forget who watches it; whether there was anything.
 
-    A row that cannot be read is passed over: it must not keep a run from being ended.
+    Its row says by now how it has ended. A row that cannot be read is passed over: it must not keep a run from being ended.
     """
     run = RunKey(*key)
     items = to_children(run, generation, _read(writing, _OTHER_RUNS, key, operation_of))
     watches = _read(writing, _WATCHES, key, _watch_of)
     if watches:
-        items += to_watchers(generation, status, watches)
+        status, reason = writing.database.row(_END, key) or ("", "")
+        items += to_watchers(generation, Status(status), reason, watches)
         writing.database.run("DELETE FROM watch WHERE tenant = ? AND run_id = ?", key)
     return add(writing, key, items, at)
 

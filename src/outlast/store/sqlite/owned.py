@@ -12,7 +12,6 @@ from outlast.store.change import (
     OperationPut,
     Refused,
     RunChange,
-    Status,
     Verdict,
 )
 from outlast.store.condition import due_from, settle_approvals, unfit_after
@@ -104,19 +103,16 @@ def write(writing: Writing, change: RunChange) -> Verdict:
     writing.database.run(_ADVANCE, (seq, change.digest, *counts, at, unfit, *key))
     sends = outbox.add(writing, key, change.outbox, at)
     if change.head is not None:
-        _write_head(writing, key, change.head, generation, unread)
-        sends |= _end_if_closed(writing, key, change.head.status, generation, at)
+        sends |= _write_head(writing, key, change.head, generation, unread, at)
     return Applied(from_micros(at), outbox=sends)
 
 
-def end_run(
-    writing: Writing, key: tuple[str, str], generation: int, status: Status, at: int
-) -> bool:
+def end_run(writing: Writing, key: tuple[str, str], generation: int, at: int) -> bool:
     """Drop what only an open run has: its open operations, its pending approvals, its owner and its alarm.
 
-    Whether other runs are told of it.
+    Its row says by now how it has ended. Whether other runs are told of it.
     """
-    sends = outbox.tell_of_end(writing, key, generation, status, at)
+    sends = outbox.tell_of_end(writing, key, generation, at)
     run = writing.database.run
     run("DELETE FROM operation WHERE tenant = ? AND run_id = ?", key)
     run(
@@ -196,13 +192,21 @@ def _write_approvals(
 
 
 def _write_head(
-    writing: Writing, key: tuple[str, str], update: HeadUpdate, generation: int, unread: int
-) -> None:
+    writing: Writing,
+    key: tuple[str, str],
+    update: HeadUpdate,
+    generation: int,
+    unread: int,
+    at: int,
+) -> bool:
+    """Write the head; whether other runs are told of it."""
     wake_at = micros_or_none(update.wake_at)
     writing.database.run(
         _SET_HEAD, (update.status.value, update.reason, wake_at, update.note, *key)
     )
-    if update.release and not update.status.closed:
+    if update.status.closed:
+        return end_run(writing, key, generation, at)
+    if update.release:
         seen = (
             (unread if update.mail_seen is None else update.mail_seen) if update.ignore_mail else 0
         )
@@ -211,12 +215,7 @@ def _write_head(
         stopped = (writing.instant.boot, writing.instant.nanos)
         values = (wake_at, 1, due, int(calls), *stopped, writing.micros, *key)
         writing.database.run(_GIVE_BACK, values)
-
-
-def _end_if_closed(
-    writing: Writing, key: tuple[str, str], status: Status, generation: int, at: int
-) -> bool:
-    return status.closed and end_run(writing, key, generation, status, at)
+    return False
 
 
 def _last_unread(writing: Writing, key: tuple[str, str], generation: int) -> int:

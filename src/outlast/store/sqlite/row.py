@@ -36,7 +36,7 @@ OPERATION = "operation, kind, name, failures, due_at, detail"
 MESSAGE = "number, message_id, kind, name, sender, at, body"
 OUTBOX = (
     "tenant, run_id, number, target_tenant, target_run_id, kind, message_id, name, sender, body, generation, operation,"
-    " target_generation, origin"
+    " target_generation, origin, reason"
 )
 APPROVAL = (
     "tenant, run_id, approval_id, operation, role, subject_sha256, expires_at, use_by, covers, spent, state,"
@@ -124,6 +124,7 @@ def outbox_of(row: Row) -> tuple[RunKey, OutboxItem]:
         operation=row[11],
         target_generation=row[12],
         origin=row[13],
+        reason=row[14],
         number=row[2],
     )
     return RunKey(row[0], row[1]), item
@@ -145,6 +146,7 @@ def outbox_values(key: tuple[str, str], item: OutboxItem, number: int) -> Row:
         item.operation,
         item.target_generation,
         item.origin,
+        item.reason,
     )
 
 

@@ -203,8 +203,8 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
     if not open_:
         return Refused("closed")
     at = max(writing.micros, changed_at)
-    sends = end_run(writing, key, generation, Status.TERMINATED, at)
     writing.database.run(_TERMINATE, (change.reason, change.by, at, *key))
+    sends = end_run(writing, key, generation, at)
     return Applied(from_micros(at), outbox=sends)
 
 

@@ -207,6 +207,7 @@ class OutboxConformance:
             (run, OTHER, OutboxKind.ENDED, "end/3~r:7", "failed", 1, "r:7", 3),
             (run, WATCHER, OutboxKind.ENDED, "end/3~r:7", "failed", 1, "r:7", 3),
         ]
+        assert {one.reason for _, one in found} == {""}
         await bench.apply(ClearOutbox(run, (1, 2)))
         await bench.start(generation=2, worker=worker)
         assert not (await bench.apply(ending(await bench.head(run)))).outbox
@@ -219,6 +220,7 @@ class OutboxConformance:
         assert (await bench.apply(Terminate(run, "root", "why"))).outbox
         ((_, one),) = await bench.store.outbox(10)
         assert _told(one) == (WATCHER, OutboxKind.ENDED, "end/3~r:7", "terminated", 1, "r:7", 3)
+        assert one.reason == "why"
 
     @scenario
     async def test_only_an_open_run_can_be_watched(self, bench: Bench) -> None:

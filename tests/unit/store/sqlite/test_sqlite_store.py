@@ -112,7 +112,7 @@ def test_changed_migration_is_refused(tmp_path):
         opening(path)
 
 
-OUTBOX_LATER = ("generation", "operation", "target_generation", "origin")
+OUTBOX_LATER = ("generation", "operation", "target_generation", "origin", "reason")
 
 
 def test_file_of_the_first_schema_goes_on(tmp_path):

@@ -8,6 +8,7 @@ ALTER TABLE outbox ADD COLUMN generation INTEGER NOT NULL DEFAULT 1;
 ALTER TABLE outbox ADD COLUMN operation TEXT NOT NULL DEFAULT '';
 ALTER TABLE outbox ADD COLUMN target_generation INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE outbox ADD COLUMN origin TEXT NOT NULL DEFAULT '';
+ALTER TABLE outbox ADD COLUMN reason TEXT NOT NULL DEFAULT '';
 
 -- Who is told of the end of an open run.
 CREATE TABLE watch (
