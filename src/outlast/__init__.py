@@ -41,6 +41,13 @@ from outlast.replay.ledger import Grant
 from outlast.worker.growth import HistoryLimits
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
 from outlast.workflows.call import Call
+from outlast.workflows.child import (
+    ChildHandle,
+    ExternalRun,
+    run_child,
+    run_handle,
+    start_child,
+)
 from outlast.workflows.completion import complete_later, completion_token
 from outlast.workflows.decorator import effect, step, workflow
 from outlast.workflows.growth import continue_as_new, deprecate_patch, patched
@@ -70,6 +77,7 @@ __all__ = [
     "ApprovalSpentError",
     "Attempt",
     "Call",
+    "ChildHandle",
     "Client",
     "DecisionRefusedError",
     "DecodeError",
@@ -77,6 +85,7 @@ __all__ = [
     "EffectOutsideWorkflowError",
     "EncodeError",
     "Explanation",
+    "ExternalRun",
     "ForbiddenInWorkflowError",
     "ForkedEffectError",
     "Grant",
@@ -129,7 +138,10 @@ __all__ = [
     "publish",
     "random",
     "receive",
+    "run_child",
+    "run_handle",
     "sleep",
+    "start_child",
     "step",
     "uuid4",
     "wait_condition",

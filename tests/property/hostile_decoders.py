@@ -49,6 +49,7 @@ from outlast.journal.entry import (
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.journal.parse import parse, parse_as, read
 from outlast.replay.ledger import _Cover
+from outlast.replay.operation import ChildOperation, SendOperation, WatchOperation
 from outlast.store.change import (
     ApprovalPut,
     ApprovalRow,
@@ -61,9 +62,17 @@ from outlast.store.change import (
     Status,
 )
 from outlast.store.sqlite.damage import naming
-from outlast.store.sqlite.row import approval_of, head_of, operation_of, unfit_of, worker_of
+from outlast.store.sqlite.row import (
+    approval_of,
+    head_of,
+    operation_of,
+    outbox_of,
+    unfit_of,
+    worker_of,
+)
 from outlast.testing.golden import Golden, GoldenRow
 from outlast.worker.inbox import proposal_of
+from outlast.worker.relay import _bodies
 from outlast.worker.series import rest_of
 from outlast.worker.wait import Rest, Waits
 from outlast.workflows.attempt import Attempt, current_attempt
@@ -116,7 +125,7 @@ SUBJECT = bytes(
     ).body
 )
 SAMPLES: list[Entry] = [
-    entries.Started("flow", Raw(b'{"kind":"x"}'), b"0123456789abcdef", "r", "me", 60.5),
+    entries.Started("flow", Raw(b'{"kind":"x"}'), b"0123456789abcdef", "r", "me", entries.Parent("p", 1, OP), 60.5, NOW),
     entries.Taken("3.11", "0.1"),
     entries.StepCompleted(OP, "plan", Raw(b'{"a":[1,2.5,"x"]}')),
     entries.StepFailed(OP, "plan", FAILURE),
@@ -136,6 +145,13 @@ SAMPLES: list[Entry] = [
     entries.PauseRequested("me", "later"),
     entries.ResumeRequested("me", "now"),
     entries.RunTimedOut(),
+    entries.ChildRequested(OP, "flow", "r/r:1", Raw(b'{"a":1}'), "cancel"),
+    entries.ChildStarted(OP),
+    entries.ChildRefused(OP, FAILURE),
+    entries.RunEnded(OP, "r/r:1", "failed", failure=FAILURE),
+    entries.MessageSent(OP, "go", "r/r:1", "signal", Raw(b'{"a":"b"}')),
+    entries.WatchRequested(OP, "r/r:1"),
+    entries.MessageAnswered(OP, FAILURE),
     entries.AlarmRaised(OP, "late_outcome", Raw(b'{"outcome":{"type":"step_failed","operation":"r:1","by":"me"}}')),
     entries.Published(OP, "progress", Raw(b'{"done":5}')),
     entries.Forked(entries.RunName("f"), entries.RunName("r", 2), 7, "me", "to see", "same_key", OP,
@@ -188,6 +204,39 @@ class NoMachine:
         return
 
 
+class OneOpen:
+    """A machine in which one operation is open that is about another run."""
+
+    def __init__(self, operation: Any) -> None:
+        self.operation = operation
+
+    def find(self, operation: str) -> Any:
+        """Find it, whatever it is called."""
+        return self.operation
+
+
+def told(data: bytes) -> Any:
+    """Take in what the relay says, about each kind of operation that it could speak of."""
+    message = StampedMessage(Message("m1", MessageKind.OUTCOME, "r:1", "relay", data), NOW, 1)
+    request: Any = SimpleNamespace(run_id="x", name="go")
+    nobody: Any = None
+    said: list[Entry | None] = []
+    for asked in (
+        ChildOperation(OP, request, "x"),
+        SendOperation(OP, request, None),
+        WatchOperation(OP, request, nobody),
+    ):
+        machine: Any = OneOpen(asked)
+        proposal = proposal_of(message, machine, 1)
+        assert proposal.consumed == "m1"
+        said.append(proposal.entry)
+    return [entry and from_row(to_row(entry, 0, 0)) for entry in said]
+
+
+def start_of(data: bytes) -> Any:
+    return parse_as(_bodies, data)
+
+
 def take_in(kind: MessageKind) -> Callable[[bytes], Any]:
     def call(data: bytes) -> Any:
         message = Message("m1", kind, DECLARED.name, "you", data)
@@ -195,7 +244,8 @@ def take_in(kind: MessageKind) -> Callable[[bytes], Any]:
         proposal = proposal_of(StampedMessage(message, NOW, 1), machine, 1)
         assert proposal.consumed == "m1"
         entry = proposal.entry
-        assert entry is not None
+        if entry is None:  # the relay's word on what nobody waits for
+            return None
         # What is written about a message can be read again, from any depth of the stack.
         row = to_row(entry, 0, 0)
         return from_row(row)
@@ -335,6 +385,17 @@ ANSWER = (
 PULLS = b'[{"number":1,"html_url":"http://x/1","title":"x","state":"open","head":{"ref":"a","sha":"b","repo":{"full_name":"o/n"}},"base":{"ref":"main"}}]'
 TOML = b'[project]\ndependencies = ["x==1.0", "y>=2"]\n'
 RESOLUTION = msgspec.json.encode(Resolution("r:1", 1, "applied", Raw(b"5"), FAILURE))
+TOLD = [
+    msgspec.json.encode(Resolution("r:1", 1, outcome, Raw(b"5"), FAILURE, status=status))
+    for outcome, status in (
+        ("started", ""),
+        ("refused", ""),
+        ("ended", "failed"),
+        ("ended", "completed"),
+        ("sent", ""),
+        ("unsent", ""),
+    )
+]
 GOLDEN = Golden(
     1, "flow", "default", "r", 1,
     (GoldenRow(0, 0, "started", "", "", NOW, BODIES["started"].decode()), GoldenRow(1, 1, "taken", "", "", NOW, BODIES["taken"].decode())),
@@ -347,18 +408,20 @@ _parse = ("journal.parse:parse_as",)
 DECODERS: dict[str, Decoder] = {
     **{f"entry {kind}": Decoder(read_entry(kind), [body], ("journal.entry:from_row",)) for kind, body in BODIES.items()},
     **{f"shown {kind}": Decoder(show_entry(kind), [body], ("client.view:JournalEntry.__repr__",)) for kind, body in BODIES.items()},
-    **{f"message {kind.value}": Decoder(take_in(kind), seeds, ("worker.inbox:_entry_of", "worker.inbox:_decided", "worker.inbox:_accepted"), ())
+    **{f"message {kind.value}": Decoder(take_in(kind), seeds, ("worker.inbox:_entry_of", "worker.inbox:_told", "worker.inbox:_decided", "worker.inbox:_accepted"), ())
        for kind, seeds in {
            MessageKind.SIGNAL: [TREE, b'"x"'], MessageKind.UPDATE: [TREE, b'"x"'], MessageKind.CANCEL: [b'{"by":"me","reason":"x"}'],
            MessageKind.PAUSE: [b'{"by":"me","reason":"x"}'], MessageKind.RESUME: [b'{"by":"me","reason":"x"}'], MessageKind.DECISION: [DECISION],
-           MessageKind.RESOLUTION: [RESOLUTION], MessageKind.OUTCOME: [RESOLUTION],
+           MessageKind.RESOLUTION: [RESOLUTION], MessageKind.OUTCOME: [RESOLUTION, *TOLD],
            MessageKind.ACCEPT: [b'{"generation":1,"entry":7,"history":100000,"by":"me","reason":"fine"}']}.items()},
+    "word of another run": Decoder(told, TOLD, ("worker.inbox:_told",), ()),
+    "body of a start": Decoder(start_of, [b'{"arguments":{"a":1},"tells_start":true}'], ("worker.relay:Relay._start",), (ValueError,)),
     "failure": Decoder(raise_again, [BODIES["failed"]], ("journal.entry:from_row",)),
     "codec": Decoder(TREES.decode, [TREE], ("journal.codec:TypeCodec.decode",)),
     "codec of anything": Decoder(WITH_DAYS.decode, [b'{"a":[1,{}]}', b"[" + TREE + b"]", b"null"], ("journal.codec:TypeCodec.decode",)),
     "signal": Decoder(lambda data: misfit(DECLARED.name, data), [TREE], ("journal.codec:TypeCodec.decode",), ()),
     "answer to an update": Decoder(lambda data: _answer_in(data, RUN), [BODIES["update_answered"]], ("client.update:_answer_in",)),
-    "untyped value": Decoder(lambda data: read(data, "the result"), [TREE], ("client.update:result_of", "client.handle:RunHandle._decode", "client.handle:RunHandle.query", "demo.stage:_url", "journal.parse:read", "journal.parse:read_as")),
+    "untyped value": Decoder(lambda data: read(data, "the result"), [TREE], ("client.update:result_of", "client.handle:RunHandle._decode", "workflows.child:ExternalRun._decode", "client.handle:RunHandle.query", "demo.stage:_url", "journal.parse:read", "journal.parse:read_as")),
     "note": Decoder(recall, [NOTE, NAIVE_NOTE], ("worker.wait:Waits.recall",), ()),
     "waits": Decoder(waiting, [NOTE], ("client.view:_waits_in",), ()),
     "asked": Decoder(asked, [BODIES["approval_requested"]], ("client.view:_subject_in",), ()),
@@ -372,8 +435,9 @@ DECODERS: dict[str, Decoder] = {
     ),
     "approval row": Decoder(stored(approval_row), [b'[{"effect":"ship","match_sha256":"x"}]', b'["r:1"]'], ("store.sqlite.row:approval_of",)),
     "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1))), [b'["flow"]'], ("store.sqlite.row:worker_of",)),
-    "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", 1))), [b"waiting"], ()),
+    "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", text, 1))), [b"waiting"], ()),
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1))), [b"r:1"], ()),
+    "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
     "unfit builds": Decoder(stored(unfit_of), [b'"one"\n"two"'], ("store.sqlite.row:unfit_of",)),
     "argument of a command": Decoder(of_text(_json), [TREE], ("cli.session:json_of",), (USAGE,)),
     "completion token": Decoder(lambda data: CompletionToken.read(base64.urlsafe_b64encode(data).decode()), [TOKEN], ("workflows.completion:CompletionToken.read",), (DefinitionError,)),
@@ -400,7 +464,7 @@ EXCEPTIONS = {
     "approvals.request:subject_of": "what `canonical` and the codec wrote in the same call",
     "replay.ledger:EffectLedger._nearest": "what `canonical` wrote of this call",
     "client.explain:_Teller._noted_time": "a time that `client.view` has checked",
-    "client.explain:_Teller.waits": "a time that `client.view` has checked",
+    "client.explain:_Teller._noted_waits": "a time that `client.view` has checked",
     "cli.show:_due": "a time that `client.view` has checked",
     "testing.attempt:attempt.heard": "what the codec wrote in the same call",
     "demo.forge_state:RequestLog.records": "the double's own file, which it wrote in this demo",

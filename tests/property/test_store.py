@@ -13,11 +13,16 @@ from msgspec.structs import replace
 from searching import machine
 
 from outlast.store.change import (
+    CHILD_ABANDON,
+    CHILD_TERMINATE,
+    WATCHED,
     Answer,
     Applied,
     ApprovalExpire,
     ApprovalWithdraw,
+    ClearOutbox,
     Decide,
+    DropWatch,
     GrantSpend,
     HeadUpdate,
     Message,
@@ -25,17 +30,21 @@ from outlast.store.change import (
     OperationDrop,
     OperationPut,
     OutboxItem,
+    OutboxKind,
     PutMessage,
+    PutWatch,
     RunChange,
     RunKey,
     StartRun,
     Status,
     Terminate,
+    Watch,
     WorkerId,
     WorkerRow,
     digest_of,
 )
 from outlast.store.memory import MemoryStore
+from outlast.store.protocol import RELAY_AFTER
 from outlast.store.sqlite.store import open_sqlite
 from outlast.testing.conformance import ManualClock
 from outlast.testing.conformance.bench import asking, letter, row, starting
@@ -62,6 +71,8 @@ kinds = st.sampled_from(
     [MessageKind.SIGNAL, MessageKind.RESUME, MessageKind.CANCEL, MessageKind.ACCEPT]
 )
 asked = st.sampled_from(UPDATES)
+origins = st.sampled_from(["", "", "p~1~r:1"])
+watches = st.builds(Watch, runs, st.integers(1, 2), st.sampled_from(["r:1", "r:2"]))
 seconds = st.sampled_from([1, 5, 14, 15, 3600])
 updates = st.builds(
     lambda *parts: parts,
@@ -136,6 +147,10 @@ class TwoStores(RuleBasedStateMachine):
             case PutMessage() | Decide():
                 incarnation = 1 if before is None else before.incarnation
                 self.accepted[change.run, incarnation].add(change.message.message_id)
+            case ClearOutbox() if before and not before.status.closed:
+                if change.generation == before.generation:
+                    told = {one.message_id for one in change.answers}
+                    self.accepted[change.run, before.incarnation] |= told
 
     def join(self, worker, build):
         """Register a worker with both."""
@@ -149,32 +164,47 @@ class TwoStores(RuleBasedStateMachine):
         brings=st.lists(
             st.sampled_from([letter("m1"), letter("m2"), asking_for("u1")]), max_size=2
         ),
+        origin=origins,
+        watch=st.none() | watches,
     )
-    def start(self, run, generation, worker, brings):
-        """Start a run or a generation, perhaps with messages, perhaps with the same one twice."""
-        change = starting(
-            run.run_id,
-            tenant=run.tenant,
-            generation=generation,
-            worker=worker,
-            messages=tuple(brings),
-        )
-        self.commit(change)
-
-    @rule(run=runs, message=messages, kind=kinds, early=st.booleans())
-    def send(self, run, message, kind, early):
-        """Send a message of some kind, perhaps before the run, perhaps again."""
-        self.commit(PutMessage(run, replace(letter(message), kind=kind), early=early))
+    def start(self, run, generation, worker, brings, origin, watch):
+        """Start a run or a generation, perhaps with messages, perhaps twice the same, perhaps as a child that is watched."""
+        fields = {"tenant": run.tenant, "generation": generation, "worker": worker}
+        brought = tuple(brings)
+        self.commit(starting(run.run_id, messages=brought, origin=origin, watch=watch, **fields))
 
     @rule(run=runs, message=asked)
     def ask(self, run, message):
         """Send an update."""
         self.commit(PutMessage(run, asking_for(message)))
 
-    @rule(run=runs)
-    def terminate(self, run):
+    @rule(
+        run=runs,
+        message=messages,
+        kind=kinds,
+        early=st.booleans(),
+        generation=st.integers(0, 2),
+        origin=origins,
+    )
+    def send(self, run, message, kind, early, generation, origin):
+        """Send a message of some kind, perhaps before the run, perhaps again, perhaps to another use of its id."""
+        fields = {"early": early, "generation": generation, "origin": origin}
+        self.commit(PutMessage(run, replace(letter(message), kind=kind), **fields))
+
+    @rule(run=runs, origin=origins)
+    def terminate(self, run, origin):
         """Terminate a run."""
-        self.commit(Terminate(run, "root", "why"))
+        self.commit(Terminate(run, "root", "why", origin))
+
+    @rule(run=runs, watch=watches, drop=st.booleans())
+    def watch(self, run, watch, drop):
+        """Watch a run, or no longer."""
+        self.commit((DropWatch if drop else PutWatch)(run, watch))
+
+    @rule(run=runs, numbers=st.sets(st.integers(1, 6)), generation=st.integers(1, 2), told=messages)
+    def clear(self, run, numbers, generation, told):
+        """Clear items of an outbox, and tell the run."""
+        self.commit(ClearOutbox(run, tuple(sorted(numbers)), (letter(told),), generation))
 
     @rule(
         run=runs,
@@ -183,7 +213,7 @@ class TwoStores(RuleBasedStateMachine):
         consumed=st.lists(messages | asked, max_size=2),
         answered=st.just([]) | st.lists(asked, max_size=2),
         stale=st.sampled_from([0, 0, 0, 1]),
-        extra=st.integers(0, 9),
+        extra=st.integers(0, 11),
     )
     def advance_run(self, run, entries, update, consumed, answered, stale, extra):
         """Write as the owner, sometimes with something that does not hold."""
@@ -211,10 +241,13 @@ class TwoStores(RuleBasedStateMachine):
         if extra == 5:
             fields["spends"] = (GrantSpend("a1", 0, f"r:{entries}", "h1"),)
         if extra == 6:
-            fields["outbox"] = (OutboxItem(head.next_seq, RUNS[0], letter()),)
-        if extra in (8, 9):
+            fields["outbox"] = (OutboxItem(RUNS[0], OutboxKind.SIGNAL, origin="o"),) * (entries + 1)
+        if extra in (7, 8, 9):
+            kind = (CHILD_TERMINATE, CHILD_ABANDON, WATCHED)[extra - 7]
+            fields["operations"] = (OperationPut(f"r:{extra}", kind, "b"),)
+        if extra in (10, 11):
             fields["next"] = tuple(row(place) for place in range(entries + 1))
-            if extra == 9:
+            if extra == 11:
                 fields["head"] = HeadUpdate(Status.READY, release=True)
         change = RunChange(
             run=run,
@@ -298,7 +331,13 @@ class TwoStores(RuleBasedStateMachine):
         if not hasattr(self, "loop"):
             return
         self.both(lambda store: store.workers())
-        self.both(lambda store: store.outbox(100))
+        waiting = self.both(lambda store: store.outbox(100))
+        self.both(lambda store: store.outbox(2, age=RELAY_AFTER))
+        for run in RUNS:
+            mine = self.both(lambda store, run=run: store.outbox(100, run=run))
+            assert [one for sender, one in waiting if sender == run] == [one for _, one in mine]
+            numbers = [one.number for _, one in mine]
+            assert numbers == sorted(set(numbers))
         for worker in WORKERS:
             owned = self.both(lambda store, worker=worker: store.owned(worker))
             assert [head.run for head in owned] == [

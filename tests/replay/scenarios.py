@@ -282,6 +282,20 @@ async def make_room(play: Play) -> None:
 
 SMALL = dataclasses.replace(OPTIONS, history=HistoryLimits(warn_entries=9, most_entries=12))
 
+
+async def gather_kin(play: Play) -> None:
+    """Start the other runs, then let the first one go on."""
+    for kin in ("kin-2", "kin-3"):
+        await play.sim.client.start(flows.cousin("return"), id=kin)
+    await play.waits("waiting")
+    await play.handle.send(flows.word, "hear", id="1")
+
+
+async def say(play: Play) -> None:
+    """Send a word."""
+    await play.handle.send(flows.word, "hear", id="1")
+
+
 SCENARIOS: dict[str, Scenario] = {
     "parallel": Scenario(flows.parallel),
     "group_fails": Scenario(flows.group_fails, ends="failed"),
@@ -341,6 +355,8 @@ SCENARIOS: dict[str, Scenario] = {
     "rolls_3": Scenario(lambda: flows.rolls(2, []), say_three, generation=3),
     "changes": Scenario(flows.changes),
     "grows": Scenario(flows.grows, make_room, options=SMALL),
+    "relatives": Scenario(flows.relatives, gather_kin),
+    "cousin": Scenario(lambda: flows.cousin("fail"), say, ends="failed"),
     "values": Scenario(lambda: flows.values(flows.Everything()), say_yes),
 }
 

@@ -81,6 +81,7 @@ def test_every_command_every_alarm_and_every_rebuilt_type_occurs() -> None:
         "RunStep", "IntendEffect", "SettleEffect", "StartTimer", "RequestApproval", "AwaitDecision",
         "PublishValue",
         "AnswerUpdate",
+        "StartChild", "SendMessage", "WatchRun", "AwaitRun",
     }  # fmt: skip
     bodies = [json.loads(row.body) for golden in goldens for row in golden.rows]
     assert {one["what"] for one in bodies if one["type"] == "alarm_raised"} == {

@@ -859,6 +859,58 @@ async def grows() -> int:
     return found
 
 
+# Other runs
+
+
+@outlast.workflow
+async def cousin(fate: str) -> str:
+    """Wait for a word, then end as it is told."""
+    said = await outlast.receive(word)
+    if fate == "fail":
+        raise ValueError(said)
+    return said
+
+
+@outlast.workflow
+async def relatives() -> list[str]:
+    """Children that end in each way or are refused, a cancel that is sent on, messages to others, and waits for their ends."""
+    said = [await outlast.receive(word)]
+    child = await outlast.start_child(cousin("return"), id="kin-1", parent_close="cancel")
+    await child.send(word, "hello")
+    said.append(await child.result())
+    failing = await outlast.start_child(cousin("fail"))
+    await failing.send(word, "no")
+    try:
+        await failing.result()
+    except outlast.WorkflowFailedError as error:
+        said.append(repr(error.__cause__))
+    try:
+        await outlast.run_child(cousin("return"), id="kin-1")
+    except outlast.RunConflictError as error:
+        said.append(str(error.run))
+    other = outlast.run_handle("kin-2", cousin)
+    await other.send(word, "well met")
+    said.append(await other.result())
+    forever = outlast.run_handle("kin-3")
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(forever.result(), 5)
+    await forever.cancel("nobody waits")
+    try:
+        await outlast.run_handle("nobody").result()
+    except outlast.RunNotFoundError as error:
+        said.append(str(error.run))
+    try:
+        await outlast.run_handle("none").cancel()
+    except outlast.RunNotFoundError as error:
+        said.append(str(error.run))
+    try:
+        await asyncio.wait_for(outlast.run_child(cousin("return"), id="kin-4"), 5)
+    except TimeoutError:
+        said.append("gave up")
+    await outlast.start_child(cousin("return"), id="kin-5", parent_close="abandon")
+    return said
+
+
 CODE = [
     one for one in list(globals().values()) if type(one).__name__ in ("Step", "Effect", "Workflow")
 ]

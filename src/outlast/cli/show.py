@@ -193,7 +193,8 @@ def _body_text(body: dict[str, Any]) -> str:
     told = {
         name: value
         for name, value in body.items()
-        if name == "value" or (name not in _UNTOLD and (value is False or value))
+        if (name == "value" and not body.get("failure"))
+        or (name not in _UNTOLD and (value is False or value))
     }
     return json_text(told, indent=None) if told else ""
 
@@ -241,6 +242,7 @@ def _waits_for(status: RunStatus, *, alarms: bool = True) -> str:
         f"completion {one}" + (f" until {_due(due)}" if due else "")
         for one, due in waits.get("completions", {}).items()
     ]
+    parts += [f"run {run_id}" for run_id in waits.get("runs", {}).values()]
     parts += [f"timer {one} at {_due(due)}" for one, due in waits.get("timers", {}).items()]
     if waits.get("deadline"):
         parts.append(f"to be done by {_due(waits['deadline'])}")

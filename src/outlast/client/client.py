@@ -7,7 +7,6 @@ A client writes unowned changes only, so it needs no worker; the same change sen
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import sys
 import warnings
 from collections.abc import Awaitable, Callable
@@ -62,6 +61,8 @@ from outlast.store.change import (
     Unknown,
     Verdict,
     WorkerId,
+    born_head,
+    fingerprint_of,
 )
 from outlast.store.protocol import Store
 from outlast.workflows.call import Call
@@ -602,7 +603,7 @@ class Client:
         change = StartRun(
             run=run,
             workflow=started.name,
-            fingerprint=_fingerprint(started.name, bytes(started.arguments)),
+            fingerprint=fingerprint_of(started.name, bytes(started.arguments)),
             entries=rows,
             generation=generation,
             worker=owner,
@@ -610,7 +611,7 @@ class Client:
         )
         verdict = await self.commit(change)
         if isinstance(verdict, Applied) and owner is not None and self._birth is not None:
-            head = _born(change, verdict)
+            head = born_head(change, verdict)
             self._birth.adopt(head, tuple(StampedRow(row, verdict.at) for row in rows))
         return verdict
 
@@ -632,7 +633,7 @@ class Client:
         """Whether an existing run is the one that is meant; False when a new generation is to be started."""
         if head.status.closed and if_closed == "restart":
             return False
-        if head.fingerprint != _fingerprint(workflow.name, arguments):
+        if head.fingerprint != fingerprint_of(workflow.name, arguments):
             what = (
                 "other input" if head.workflow == workflow.name else f"the workflow {head.workflow}"
             )
@@ -735,30 +736,4 @@ def _fate_unknown() -> StoreUnavailableError:
         "the store was sent this change and has not said what became of it: whether it was written is not known",
         hint="once it answers, make the same start, message or decision again under its id: that counts once; before you restart, "
         "cancel or terminate something again, look whether it has happened",
-    )
-
-
-def _fingerprint(workflow: str, arguments: bytes) -> str:
-    return hashlib.sha256(workflow.encode() + b"\0" + arguments).hexdigest()
-
-
-def _born(change: StartRun, verdict: Applied) -> RunHead:
-    return RunHead(
-        run=change.run,
-        generation=change.generation,
-        workflow=change.workflow,
-        fingerprint=change.fingerprint,
-        status=Status.RUNNING,
-        reason="",
-        owner=change.worker,
-        epoch=verdict.epoch,
-        version=0,
-        next_seq=len(change.entries),
-        digest=b"",
-        wake_at=None,
-        mail=True,
-        lapses=0,
-        created_at=verdict.at,
-        changed_at=verdict.at,
-        incarnation=change.generation,
     )

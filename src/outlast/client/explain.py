@@ -59,7 +59,7 @@ class Wait(msgspec.Struct, frozen=True):
 
     Args:
         kind: `timer`, `retry`, `step`, `completion`, `signal`, `update`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm`,
-            `paused`, `timeout`, `growth` or `worker`.
+            `run`, `paused`, `timeout`, `growth` or `worker`.
         about: The operation, approval or signal.
         until: When something happens without anyone acting.
         text: All of it in words, without the commands.
@@ -197,13 +197,8 @@ class _Teller:
             yield self._operation(one)
         for approval in self._detail.approvals:
             yield self._approval(approval)
-        for operation, due in self._noted.get("timers", {}).items():
-            yield self._timer(operation, msgspec.convert(due, datetime, strict=False))
-        for name in self._noted.get("signals", []):
-            yield self._signal(name)
+        yield from self._noted_waits()
         yield from self._timeout()
-        for name in self._noted.get("updates", []):
-            yield self._update(name)
         for alarm in self._detail.alarms:
             yield self._alarm(alarm)
         yield from self._growth()
@@ -261,6 +256,17 @@ class _Teller:
     def _noted_time(self, name: str) -> datetime | None:
         noted = self._noted.get(name)
         return None if noted is None else msgspec.convert(noted, datetime, strict=False)
+
+    def _noted_waits(self) -> Iterator[Wait]:
+        """Yield what was noted when the run left memory."""
+        for operation, due in self._noted.get("timers", {}).items():
+            yield self._timer(operation, msgspec.convert(due, datetime, strict=False))
+        for name in self._noted.get("signals", []):
+            yield self._signal(name)
+        for name in self._noted.get("updates", []):
+            yield self._update(name)
+        for operation, run_id in self._noted.get("runs", {}).items():
+            yield self._other_run(operation, run_id)
 
     def _blocked(self) -> Iterator[Wait]:
         reason = self._status.reason
@@ -491,6 +497,16 @@ class _Teller:
             purposes=("send the update, and see the answer",),
         )
 
+    def _other_run(self, operation: str, run_id: str) -> Wait:
+        return Wait(
+            "run",
+            operation,
+            f"It has asked something of run {run_id} ({operation}) and goes on by itself when that starts, ends, or takes a message.",
+            since=self._status.changed_at,
+            commands=(self._command("runs", "explain", run_id),),
+            purposes=("see why the other run is where it is",),
+        )
+
     def _mail(self) -> Wait:
         count = self._detail.unread
         what = "A message has" if count == 1 else f"{count} messages have"
@@ -512,7 +528,7 @@ class _Teller:
         )
 
     def _waits_for_nothing_known(self) -> bool:
-        noted = any(self._noted.get(kind) for kind in ("timers", "signals", "updates"))
+        noted = any(self._noted.get(one) for one in ("timers", "signals", "updates", "runs"))
         known = noted or self._detail.operations or self._detail.approvals
         return self._status.status is Status.WAITING and not known
 

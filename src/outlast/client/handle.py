@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from asyncio import CancelledError
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, overload
 
@@ -41,13 +40,11 @@ from outlast.errors import (
     DecodeError,
     DefinitionError,
     OutlastError,
-    RunCancelledError,
     RunNotFoundError,
-    RunTerminatedError,
     StoreError,
-    WorkflowFailedError,
 )
 from outlast.journal.codec import codec_for
+from outlast.journal.end import cancelled, failed, terminated
 from outlast.journal.entry import (
     Cancelled,
     Completed,
@@ -57,7 +54,7 @@ from outlast.journal.entry import (
     Published,
     from_row,
 )
-from outlast.journal.failure import Failure, rebuild
+from outlast.journal.failure import Failure
 from outlast.journal.parse import read
 from outlast.store.change import (
     Message,
@@ -129,11 +126,7 @@ class RunHandle(Generic[R]):
         """
         head = await self._client.wait_closed(self._run)
         if head.status is Status.TERMINATED:
-            raise RunTerminatedError(
-                f"the run was terminated: {head.reason}",
-                run=self.id,
-                hint="start it again with if_closed='restart'",
-            )
+            raise terminated(self.id, head.reason)
         rows = await self._client.store.journal(self._run, generation=head.generation)
         last = from_row(rows[-1].row)
         match last:
@@ -631,17 +624,6 @@ class RunHandle(Generic[R]):
         return self._workflow.result.decode(bytes(value))
 
     def _ended(self, failure: Failure, entries: list[Entry]) -> OutlastError:
-        cause = rebuild(failure)
-        said = f"{failure.type}: {failure.message}"
         if isinstance(entries[-1], Failed):
-            place = place_in(entries)
-            text = f"the run failed: {said}" + (f", raised {place}" if place else "")
-            error: OutlastError = WorkflowFailedError(text, run=self.id)
-        elif isinstance(cause, CancelledError) and (asked := cancel_in(entries)):
-            error = RunCancelledError(f"the run was cancelled {asked}", run=self.id)
-        else:
-            error = RunCancelledError(f"the run was cancelled: {said}", run=self.id)
-        if isinstance(cause, OutlastError):
-            error.hint = cause.hint
-        error.__cause__ = cause
-        return error
+            return failed(self.id, failure, place_in(entries))
+        return cancelled(self.id, failure, cancel_in(entries))

@@ -55,6 +55,7 @@ class _Note(msgspec.Struct):
     alarms: list[str] = []
     error: str = ""
     updates: list[str] = []
+    runs: dict[str, str] = {}
 
 
 class _Cover(msgspec.Struct):
@@ -80,7 +81,8 @@ class RunStatus(msgspec.Struct, frozen=True):
 
     Args:
         reason: Why it is blocked, or how it ended.
-        waits: What it waits for: timers, approvals, retries, completions from outside, signals, updates, effects in doubt.
+        waits: What it waits for: timers, approvals, retries, completions from outside, signals, updates, effects in doubt, other
+            runs.
         worker: Who has it in memory.
 
     Example:

@@ -132,12 +132,14 @@ def quiet_after(*, timeout: timedelta | None, settle: timedelta, since: timedelt
 
 
 class Resolution(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an operator established about an operation; the body of an inbox item.
+    """What an operator, or the relay, established about an operation; the body of an inbox item.
 
     Args:
         generation: Of the run that was looked at; another one's operation is not meant.
-        outcome: `applied` (with `value`), `not_applied`, or `failed` (with `failure`).
+        outcome: `applied` (with `value`), `not_applied`, or `failed` (with `failure`). The relay says of other runs: `started`,
+            `refused` (with `failure`), `ended` (with `status`), `sent`, `unsent` (with `failure`).
         value: JSON of the result.
+        status: How another run ended.
     """
 
     operation: str
@@ -147,3 +149,4 @@ class Resolution(msgspec.Struct, frozen=True, omit_defaults=True):
     failure: Failure | None = None
     by: str = ""
     reason: str = ""
+    status: str = ""

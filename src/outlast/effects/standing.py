@@ -17,6 +17,8 @@ from outlast.journal.entry import (
     ApprovalDecided,
     ApprovalExpired,
     CancelRequested,
+    ChildRefused,
+    ChildStarted,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
@@ -25,7 +27,9 @@ from outlast.journal.entry import (
     EffectRefused,
     Entry,
     Forked,
+    MessageAnswered,
     MessageReceived,
+    RunEnded,
     RunTimedOut,
     StepCompleted,
     StepFailed,
@@ -34,13 +38,16 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import Failure
 from outlast.journal.parse import NotJsonError, parse, parse_as
-from outlast.store.change import OperationPut
+from outlast.store.change import OTHER_RUN, OperationPut
 
 _failures = msgspec.json.Decoder(Failure)
 State: TypeAlias = Literal["retrying", "intended", "in doubt", "attempted", "handed out"]
 
 
-_OUTCOMES = (StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared)
+_OUTCOMES = (
+    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared),
+    *(ChildRefused, RunEnded, MessageAnswered),
+)
 _PROGRESS = (
     *_OUTCOMES,
     TimerFired,
@@ -51,6 +58,7 @@ _PROGRESS = (
     CancelRequested,
     RunTimedOut,
     Forked,
+    ChildStarted,
 )
 
 
@@ -207,7 +215,8 @@ def standings(
             case _:
                 pass
     for row in rows:
-        _add_row(found, row)
+        if row.kind not in OTHER_RUN:
+            _add_row(found, row)
     return list(found.values())
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, NewType, TypeAlias, get_args
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from outlast.errors import DecodeError
 from outlast.journal.failure import Failure, is_too_deep
@@ -64,6 +64,14 @@ class GrantUse(Struct, frozen=True):
     cover: int
 
 
+class Parent(Struct, frozen=True):
+    """The operation of a run that started another run."""
+
+    run_id: str
+    generation: int
+    operation: OperationId
+
+
 class Started(Struct, frozen=True, tag="started", omit_defaults=True):
     """The run exists.
 
@@ -71,7 +79,8 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
         arguments: JSON object of the workflow's bound arguments by parameter name.
         seed: 16 random bytes; every generator of the run is derived from them.
         namespace: The `workflow_id` of idempotency keys: run id, tenant and `~n`.
-        principal: Who started it.
+        principal: Who started it; of a child, who started its parent.
+        parent: Of a child: the operation of its parent.
         timeout_seconds: How long the run may take, counted from this entry; None for as long as it likes.
         ends_at: Of a later generation: when the time is over that the first one was given.
         effects: Of a fork, and of a child of one: what becomes of effects whose outcome it does not know.
@@ -84,6 +93,7 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
     seed: bytes
     namespace: str
     principal: str = ""
+    parent: Parent | UnsetType = UNSET
     timeout_seconds: float | None = None
     ends_at: Moment | None = None
     effects: EffectPolicy | Literal[""] = ""
@@ -335,6 +345,83 @@ class RunTimedOut(Struct, frozen=True, tag="run_timed_out"):
     """The run's time was over before its end: it stops and cleans up."""
 
 
+class ChildRequested(Struct, frozen=True, tag="child_requested"):
+    """A child is on its way: from here on it will be started, whatever becomes of this run.
+
+    Args:
+        name: Its workflow.
+        arguments: JSON object of the bound arguments by parameter name.
+        parent_close: What the end of this run means to it: `terminate`, `cancel` or `abandon`.
+    """
+
+    operation: OperationId
+    name: str
+    run_id: str
+    arguments: Raw
+    parent_close: str
+
+
+class ChildStarted(Struct, frozen=True, tag="child_started"):
+    """The child exists."""
+
+    operation: OperationId
+
+
+class ChildRefused(Struct, frozen=True, tag="child_refused"):
+    """The child was not started, and will not be: its id is taken."""
+
+    operation: OperationId
+    failure: Failure
+
+
+class RunEnded(Struct, frozen=True, tag="run_ended"):
+    """A child, or a run that is watched, has ended.
+
+    Args:
+        status: `completed`, `failed`, `cancelled` or `terminated`.
+        value: JSON of what a completed one returned.
+        failure: What another one raised; of a terminated one nothing.
+        reason: Of a terminated one: why.
+    """
+
+    operation: OperationId
+    run_id: str
+    status: str
+    value: Raw = Raw(b"null")
+    failure: Failure | None = None
+    reason: str = ""
+
+
+class MessageSent(Struct, frozen=True, tag="message_sent"):
+    """A message to another run is on its way.
+
+    Args:
+        name: Of the signal; empty for a cancel.
+        kind: `signal` or `cancel`.
+        value: JSON of the signal's value, or of who cancels and why.
+    """
+
+    operation: OperationId
+    name: str
+    run_id: str
+    kind: str
+    value: Raw
+
+
+class WatchRequested(Struct, frozen=True, tag="watch_requested"):
+    """The run is to be told of the end of another one."""
+
+    operation: OperationId
+    run_id: str
+
+
+class MessageAnswered(Struct, frozen=True, tag="message_answered"):
+    """The other run's inbox took the message; or why it did not, or why the run cannot be watched."""
+
+    operation: OperationId
+    failure: Failure | None = None
+
+
 class AlarmRaised(Struct, frozen=True, tag="alarm_raised"):
     """Something came that contradicts or follows what was recorded; kept, never acted on.
 
@@ -507,6 +594,13 @@ Entry: TypeAlias = (
     | PauseRequested
     | ResumeRequested
     | RunTimedOut
+    | ChildRequested
+    | ChildStarted
+    | ChildRefused
+    | RunEnded
+    | MessageSent
+    | WatchRequested
+    | MessageAnswered
     | AlarmRaised
     | Published
     | Forked

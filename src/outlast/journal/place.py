@@ -12,6 +12,7 @@ from outlast.journal.failure import Failure
 
 _LIBRARY = {
     "call.py": ("Call.", "call_async", "plain"),
+    "child.py": ("run_child", "start_child", "ChildHandle.", "ExternalRun.", "_ChildCall."),
     "codec.py": ("TypeCodec.", "ArgumentCodec."),
     "condition.py": ("Conditions.",),
     "definition.py": ("Definition.", "Workflow.", "Step.", "Effect."),

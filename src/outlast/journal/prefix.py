@@ -19,6 +19,9 @@ from outlast.journal.entry import (
     ApprovalRequested,
     Cancelled,
     CancelRequested,
+    ChildRefused,
+    ChildRequested,
+    ChildStarted,
     Completed,
     ContinuedAsNew,
     ContinueSuggested,
@@ -32,12 +35,15 @@ from outlast.journal.entry import (
     Failed,
     Forked,
     LeftOut,
+    MessageAnswered,
     MessageReceived,
+    MessageSent,
     OperationId,
     Patched,
     PauseRequested,
     Published,
     ResumeRequested,
+    RunEnded,
     RunTimedOut,
     Started,
     StepCompleted,
@@ -46,6 +52,7 @@ from outlast.journal.entry import (
     TimerFired,
     UpdateAnswered,
     UpdateReceived,
+    WatchRequested,
 )
 
 
@@ -85,6 +92,13 @@ ROLES: dict[type[Any], Role] = {
     ApprovalDecided: Role.OUTCOME,
     ApprovalExpired: Role.OUTCOME,
     CancelRequested: Role.ARRIVAL,
+    ChildRequested: Role.REQUEST,
+    ChildStarted: Role.PROGRESS,
+    ChildRefused: Role.OUTCOME,
+    RunEnded: Role.OUTCOME,
+    MessageSent: Role.REQUEST,
+    WatchRequested: Role.REQUEST,
+    MessageAnswered: Role.OUTCOME,
     RunTimedOut: Role.ARRIVAL,
     UpdateReceived: Role.ARRIVAL,
     UpdateAnswered: Role.NOTE,
@@ -104,7 +118,10 @@ ROLES: dict[type[Any], Role] = {
 }
 """The role of each kind of entry."""
 
-_WITHOUT_CODE = (EffectIntended, Patched, UpdateAnswered, PauseRequested, ResumeRequested)
+_WITHOUT_CODE = (
+    *(EffectIntended, ChildRequested, MessageSent, WatchRequested),
+    *(Patched, UpdateAnswered, PauseRequested, ResumeRequested),
+)
 """What the workflow cannot see: no code runs when one is delivered."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from outlast.errors import NonDeterminismError
 from outlast.journal.entry import NO_OPERATION, OperationId
@@ -16,18 +16,29 @@ from outlast.replay.command import Abandon, Command, Finish, MarkPatch
 from outlast.replay.ledger import EffectLedger
 from outlast.replay.operation import (
     ApprovalOperation,
+    ChildOperation,
     EffectOperation,
     Operation,
     PublishOperation,
+    SendOperation,
     StepOperation,
     TimerOperation,
     UpdateOperation,
+    WatchOperation,
     describe,
     name_of,
 )
 
 O = TypeVar(  # noqa: E741
-    "O", StepOperation, EffectOperation, TimerOperation, ApprovalOperation, PublishOperation
+    "O",
+    StepOperation,
+    EffectOperation,
+    TimerOperation,
+    ApprovalOperation,
+    ChildOperation,
+    SendOperation,
+    WatchOperation,
+    PublishOperation,
 )
 
 _MOST_DESCRIBED = 10
@@ -70,6 +81,10 @@ class Agenda:
         """Whether anything is open whose outcome could wake the code."""
         return any(not isinstance(one, UpdateOperation) for one in self._open.values())
 
+    def unsent(self) -> list[SendOperation]:
+        """Return the cancels that children are still to be sent, because who waited for them was cancelled; oldest first."""
+        return [one for one in self._open.values() if _is_unsent(one)]
+
     def is_abandoned(self, operation: OperationId) -> bool:
         """Whether the workflow gave the operation up."""
         return operation in self._abandoned
@@ -106,10 +121,11 @@ class Agenda:
             self._forget(found)
 
     def abandon_all(self) -> None:
-        """Forget all but what goes on when the body has ended: intended effects, answers to updates, and what was published."""
+        """Forget all but what goes on when the body has ended: intended effects, answers, what was published, cancels that are owed."""
         for found in list(self._open.values()):
             is_bound = isinstance(found, EffectOperation) and found.bound
-            if not (is_bound or isinstance(found, UpdateOperation | PublishOperation)):
+            goes_on = isinstance(found, UpdateOperation | PublishOperation) or _is_unsent(found)
+            if not (is_bound or goes_on):
                 self._forget(found)
 
     def take(self) -> list[Command]:
@@ -123,11 +139,11 @@ class Agenda:
         self._open.clear()
         self._commands.clear()
 
-    def expect(self, operation: OperationId, kind: type[O], name: str = "") -> O | None:
+    def expect(self, operation: OperationId, kind: type[O], name: str | None = "") -> O | None:
         """Return the open operation that an entry speaks of, or None when the workflow gave it up.
 
         Args:
-            name: Of the step or effect; empty for kinds without one.
+            name: Of the step or effect; empty for kinds without one, None for entries that do not repeat it.
 
         Raises:
             NonDeterminismError: The code asks for something else there, or for nothing.
@@ -135,12 +151,12 @@ class Agenda:
         found = self._open.get(operation)
         if found is None and operation in self._abandoned:
             return None
-        if isinstance(found, kind) and name_of(found) == name:
+        if isinstance(found, kind) and name in (None, name_of(found)):
             return found
         wanted = kind.__name__.removesuffix("Operation").lower()
         raise self.mismatch(
             f"the journal answers {operation} and the code asks for something else there",
-            recorded=f"{wanted} {name}".strip() + f" at {operation}",
+            recorded=f"{wanted} {name or ''}".strip() + f" at {operation}",
             asked=describe(found) if found else f"nothing at {operation}; open: {self.describe()}",
             operation=operation,
         )
@@ -197,10 +213,19 @@ class Agenda:
         del self._open[operation]
         self._abandoned.add(operation)
         untaken = self._commands.pop(operation, None) is not None
+        if isinstance(found, ChildOperation | SendOperation):
+            # What is on its way stays so, and the store knows what the end of this run means to a child.
+            return
         approval_id = found.approval_id if isinstance(found, ApprovalOperation) else ""
-        asked = isinstance(found, ApprovalOperation) and found.requested is not None
+        asked = (isinstance(found, ApprovalOperation) and found.requested is not None) or (
+            isinstance(found, WatchOperation) and found.is_requested
+        )
         if asked or not untaken:
             self._commands[operation] = Abandon(operation=operation, approval_id=approval_id)
+
+
+def _is_unsent(one: Operation) -> TypeGuard[SendOperation]:
+    return isinstance(one, SendOperation) and one.future is None and not one.is_requested
 
 
 def _short(text: str) -> str:

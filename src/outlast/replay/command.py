@@ -115,6 +115,52 @@ class PublishValue(Struct, frozen=True):
     value: Raw
 
 
+class StartChild(Struct, frozen=True):
+    """Record that the child is requested, and have it started; nothing is sent before that is durable.
+
+    Args:
+        arguments: JSON object of the bound arguments by parameter name.
+        tells_start: Whether somebody waits to be told that it exists.
+    """
+
+    operation: OperationId
+    name: str
+    run_id: str
+    arguments: bytes
+    parent_close: str
+    tells_start: bool
+
+
+class SendMessage(Struct, frozen=True):
+    """Record that the message is sent, and have it delivered.
+
+    Args:
+        kind: `signal` or `cancel`.
+        child: Only the run that this operation has started is meant; empty for whichever has the id.
+    """
+
+    operation: OperationId
+    name: str
+    run_id: str
+    kind: str
+    value: bytes
+    child: OperationId
+
+
+class WatchRun(Struct, frozen=True):
+    """Record that the run's end is waited for, and have it told."""
+
+    operation: OperationId
+    run_id: str
+
+
+class AwaitRun(Struct, frozen=True):
+    """Record what comes of what was asked of another run: that it has started, that it has ended, that it took a message."""
+
+    operation: OperationId
+    run_id: str
+
+
 class Abandon(Struct, frozen=True):
     """The workflow no longer waits for this operation: stop what can be stopped.
 
@@ -161,6 +207,10 @@ Command: TypeAlias = (
     | RequestApproval
     | AwaitDecision
     | PublishValue
+    | StartChild
+    | SendMessage
+    | WatchRun
+    | AwaitRun
     | Abandon
     | AnswerUpdate
     | MarkPatch

@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, Literal, NoReturn, Protocol, TypeAlias
 from uuid import UUID
 
 from msgspec import Raw, Struct
 
 from outlast.errors import OutsideWorkflowError
-from outlast.journal.entry import Cover
+from outlast.journal.entry import NO_OPERATION, Cover, OperationId
 from outlast.replay.entropy import RunRandom
 from outlast.replay.query import QueryHandler
 
@@ -27,6 +27,7 @@ class RunInfo(Struct, frozen=True):
         generation: From 1; one more for each re-use of the id, and for each `continue_as_new`.
         started_at: When a worker first took the run up.
         entries: How long the journal is now.
+        parent: The id of the run that started this one as its child; empty for none.
         continue_suggested: The journal is long enough to go on in a new generation: see `continue_as_new`.
 
     Example:
@@ -51,6 +52,7 @@ class RunInfo(Struct, frozen=True):
     started_at: datetime
     entries: int
     continue_suggested: bool = False
+    parent: str = ""
 
 
 class StepRequest(Struct, frozen=True):
@@ -114,7 +116,76 @@ class ApprovalRequest(Struct, frozen=True):
     same_subject: Callable[[bytes], bool]
 
 
-Request: TypeAlias = StepRequest | EffectRequest | ApprovalRequest
+class ChildRequest(Struct, frozen=True):
+    """Start a run as a child of this one.
+
+    Args:
+        name: Of its workflow.
+        identify: Returns its id, given the operation that starts it; raises for one that cannot be an id.
+        arguments: JSON object of the bound arguments by parameter name.
+        parent_close: What the end of this run means to it: `terminate`, `cancel` or `abandon`.
+        decode: Turns the recorded JSON of its result into the annotated type.
+        awaits: What `perform` returns the future of: the `start`, which gives a `Child`, or the `end`, which gives the result.
+    """
+
+    name: str
+    identify: Callable[[str], str]
+    arguments: bytes
+    parent_close: str
+    decode: Callable[[bytes], Any]
+    awaits: Literal["start", "end"]
+
+
+class MessageRequest(Struct, frozen=True):
+    """Send a message to another run, and wait until its inbox has taken it.
+
+    Args:
+        kind: `signal` or `cancel`.
+        name: Of the signal; empty for a cancel.
+        value: JSON of the signal's value, or of who cancels and why.
+        child: Only the run that this operation has started is meant.
+    """
+
+    run_id: str
+    kind: str
+    name: str
+    value: bytes
+    child: OperationId = NO_OPERATION
+
+
+class WatchRequest(Struct, frozen=True):
+    """Wait for the end of a run that something else has started.
+
+    Args:
+        decode: Turns the recorded JSON of its result into the annotated type.
+    """
+
+    run_id: str
+    decode: Callable[[bytes], Any]
+
+
+OtherRunRequest: TypeAlias = ChildRequest | MessageRequest | WatchRequest
+"""What is asked of another run."""
+
+Request: TypeAlias = StepRequest | EffectRequest | ApprovalRequest | OtherRunRequest
+
+
+class Child(Protocol):
+    """A child that exists."""
+
+    @property
+    def operation(self) -> OperationId:
+        """The operation that started it."""
+        ...
+
+    @property
+    def run_id(self) -> str:
+        """Its id."""
+        ...
+
+    def ended(self) -> asyncio.Future[Any]:
+        """Return a future of its result; a cancel of it is sent to the child, and it ends with the child."""
+        ...
 
 
 class SignalHandler(Struct, frozen=True):

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn, Protocol, TypeAlias, assert_never
 from uuid import UUID
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from outlast.errors import (
     ApprovalExpiredError,
@@ -30,6 +30,9 @@ from outlast.journal.entry import (
     ApprovalRequested,
     Cancelled,
     CancelRequested,
+    ChildRefused,
+    ChildRequested,
+    ChildStarted,
     Completed,
     ContinuedAsNew,
     ContinueSuggested,
@@ -43,12 +46,15 @@ from outlast.journal.entry import (
     Failed,
     Forked,
     LeftOut,
+    MessageAnswered,
     MessageReceived,
+    MessageSent,
     OperationId,
     Patched,
     PauseRequested,
     Published,
     ResumeRequested,
+    RunEnded,
     RunName,
     RunTimedOut,
     Started,
@@ -58,6 +64,7 @@ from outlast.journal.entry import (
     TimerFired,
     UpdateAnswered,
     UpdateReceived,
+    WatchRequested,
 )
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.journal.prefix import intent_left_out, is_silent
@@ -76,11 +83,14 @@ from outlast.replay.command import (
 from outlast.replay.condition import Conditions
 from outlast.replay.context import (
     ApprovalRequest,
+    ChildRequest,
     EffectRequest,
     Handler,
+    MessageRequest,
     Request,
     RunInfo,
     StepRequest,
+    WatchRequest,
     current_context,
 )
 from outlast.replay.entropy import RunRandom
@@ -95,6 +105,7 @@ from outlast.replay.operation import (
     StepOperation,
     TimerOperation,
 )
+from outlast.replay.other_run import OtherRuns
 from outlast.replay.patch import Patches
 from outlast.replay.publication import Publications
 from outlast.replay.query import Queries, QueryHandler
@@ -155,6 +166,7 @@ class Machine:
         self._accepted: set[int] = set()
         self._more = False
         self._suggested = False
+        self._others = OtherRuns(self._loop, self._agenda, run_id)
         self._draws: dict[str, int] = {}
         self._fate: Outcome | None = None
         self._outcome: Outcome | None = None
@@ -259,7 +271,8 @@ class Machine:
     def take_commands(self) -> list[Command]:
         """Return the commands that were not returned before, in the order in which they were given."""
         commands: list[Command] = [*self.patches.take(), *self._agenda.take()]
-        if self._outcome and not self._finish_given and not self._agenda.effects():
+        is_settled = not (self._agenda.effects() or self._agenda.unsent())
+        if self._outcome and not self._finish_given and is_settled:
             self._finish_given = True
             commands.append(Finish(outcome=self._outcome))
         return commands
@@ -296,6 +309,8 @@ class Machine:
     def info(self) -> RunInfo:
         """Return what is known about the run."""
         assert self._started_at is not None
+        assert self._started is not None
+        parent = self._started.parent
         return RunInfo(
             tenant=self._tenant,
             run_id=self._name.run_id,
@@ -304,6 +319,7 @@ class Machine:
             started_at=self._started_at,
             entries=self._agenda.position,
             continue_suggested=self._suggested,
+            parent="" if parent is UNSET else parent.run_id,
         )
 
     def now(self) -> datetime:
@@ -338,6 +354,8 @@ class Machine:
                 self._begin_effect(operation, request, future)
             case ApprovalRequest():
                 self._begin_approval(operation, request, future)
+            case ChildRequest() | MessageRequest() | WatchRequest():
+                self._others.begin(operation, request, future)
             case _:
                 assert_never(request)
         return future
@@ -518,6 +536,16 @@ class Machine:
                 self._stopped_by = self._stopped_by or entry
                 self._handlers.out_of_time = self._out_of_time()
                 self._cancel_code(self._out_of_time())
+            case (
+                ChildRequested()
+                | ChildStarted()
+                | ChildRefused()
+                | RunEnded()
+                | MessageSent()
+                | WatchRequested()
+                | MessageAnswered()
+            ):
+                self._others.apply(entry)
             case AlarmRaised() | Accepted() | PauseRequested() | ResumeRequested():
                 pass
             case Published():

@@ -15,10 +15,18 @@ from outlast.journal.entry import (
     EffectIntended,
     GrantUse,
     OperationId,
+    RunEnded,
     UpdateAnswered,
     UpdateReceived,
 )
-from outlast.replay.context import ApprovalRequest, EffectRequest, StepRequest
+from outlast.replay.context import (
+    ApprovalRequest,
+    ChildRequest,
+    EffectRequest,
+    MessageRequest,
+    StepRequest,
+    WatchRequest,
+)
 from outlast.replay.loop import TimerHandle
 from outlast.replay.task import WorkflowFuture
 
@@ -112,6 +120,52 @@ class UpdateOperation:
     answer: UpdateAnswered | None = None
 
 
+@dataclass(slots=True, eq=False)
+class ChildOperation:
+    """A child: commanded, then requested, then started, until it has ended. Nobody need wait for it.
+
+    Args:
+        starts: Who waits for its start.
+        ends: Who waits for its end.
+        end: How it ended.
+        is_cancelled: Whether somebody who waits was cancelled, which is sent on once.
+    """
+
+    operation: OperationId
+    request: ChildRequest
+    run_id: str
+    is_requested: bool = False
+    is_started: bool = False
+    starts: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
+    ends: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
+    end: RunEnded | None = None
+    is_cancelled: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class SendOperation:
+    """A message to another run: commanded, then on its way, until it has been taken.
+
+    Args:
+        future: Who waits; nobody for the cancel that follows from a cancelled wait.
+    """
+
+    operation: OperationId
+    request: MessageRequest
+    future: WorkflowFuture[Any] | None
+    is_requested: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class WatchOperation:
+    """A run whose end is waited for."""
+
+    operation: OperationId
+    request: WatchRequest
+    future: WorkflowFuture[Any]
+    is_requested: bool = False
+
+
 Operation = (
     StepOperation
     | EffectOperation
@@ -119,16 +173,21 @@ Operation = (
     | ApprovalOperation
     | PublishOperation
     | UpdateOperation
+    | ChildOperation
+    | SendOperation
+    | WatchOperation
 )
+
+_NAMED = StepOperation | EffectOperation | ChildOperation | SendOperation
 
 
 def name_of(operation: Operation) -> str:
-    """Return the name of the step, effect, update or published value, or an empty string for what has none."""
+    """Return the name of the step, effect, child's workflow, signal, update or published value; empty for what has none."""
     if isinstance(operation, PublishOperation):
         return operation.name
     if isinstance(operation, UpdateOperation):
         return operation.message.name
-    return operation.request.name if isinstance(operation, StepOperation | EffectOperation) else ""
+    return operation.request.name if isinstance(operation, _NAMED) else ""
 
 
 def describe(operation: Operation) -> str:

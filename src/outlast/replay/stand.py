@@ -23,12 +23,15 @@ from outlast.replay.command import Abandon, Command
 from outlast.replay.machine import Machine, Outcome
 from outlast.replay.operation import (
     ApprovalOperation,
+    ChildOperation,
     EffectOperation,
     Operation,
     PublishOperation,
+    SendOperation,
     StepOperation,
     TimerOperation,
     UpdateOperation,
+    WatchOperation,
     name_of,
 )
 
@@ -217,6 +220,12 @@ def _operation(operation: Operation, command: Command | None) -> dict[str, Any]:
         case UpdateOperation():
             told["message_id"] = operation.message.message_id
             told["answered"] = operation.answer is not None
+        case ChildOperation():
+            told |= _child(operation)
+        case SendOperation():
+            told |= {"to": operation.request.run_id, "sent": operation.is_requested}
+        case WatchOperation():
+            told |= {"run_id": operation.request.run_id, "watched": operation.is_requested}
         case TimerOperation() | PublishOperation():
             pass
     told["command"] = None if command is None else _command(command)
@@ -241,6 +250,18 @@ def _effect(effect: EffectOperation) -> dict[str, Any]:
         "key": effect.intent.key if effect.intent else "",
         "in_doubt": effect.in_doubt,
         "callers": len(effect.futures()),
+    }
+
+
+def _child(child: ChildOperation) -> dict[str, Any]:
+    return {
+        "run_id": child.run_id,
+        "arguments": child.request.arguments.decode(),
+        "parent_close": child.request.parent_close,
+        "requested": child.is_requested,
+        "started": child.is_started,
+        "waiting": [len(child.starts), len(child.ends)],
+        "cancelled": child.is_cancelled,
     }
 
 

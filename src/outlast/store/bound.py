@@ -19,15 +19,19 @@ from outlast.store.change import (
     Change,
     ClearOutbox,
     Decide,
+    DropWatch,
     Message,
     OperationDrop,
     OperationPut,
+    OutboxItem,
     PutControl,
     PutMessage,
+    PutWatch,
     RunChange,
     RunKey,
     StartRun,
     Terminate,
+    Watch,
 )
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -50,22 +54,25 @@ def unstorable_part(change: Change) -> str:
         case RunChange():
             return _first(_owned(change))
         case StartRun():
-            what = _texts((), workflow=change.workflow, fingerprint=change.fingerprint)
-            times = (path for n, at in enumerate(change.times) for path in _time(("times", n), at))
-            parts = (_run(change.run), what, _entries(change), _messages(change), times)
-            return _first(itertools.chain(*parts))
+            return _first(_start(change))
         case PutMessage():
-            return _first(itertools.chain(_run(change.run), _message(("message",), change.message)))
+            what = itertools.chain(_run(change.run), _texts((), origin=change.origin))
+            return _first(itertools.chain(what, _message(("message",), change.message)))
         case Decide():
             given = _texts((), by=change.by, approval_id=change.approval_id)
             return _first(
                 itertools.chain(_run(change.run), given, _message(("message",), change.message))
             )
         case Terminate():
-            given = _texts((), by=change.by, reason=change.reason)
+            given = _texts((), by=change.by, reason=change.reason, origin=change.origin)
             return _first(itertools.chain(_run(change.run), given))
         case ClearOutbox():
-            return _first(_run(change.run))
+            answers = itertools.chain.from_iterable(
+                _message(("answers", place), answer) for place, answer in enumerate(change.answers)
+            )
+            return _first(itertools.chain(_run(change.run), answers))
+        case PutWatch() | DropWatch():
+            return _first(itertools.chain(_run(change.run), _watch(change.watch)))
         case PutControl():
             names = _texts((), name=change.name, tenant=change.tenant)
             return _first(itertools.chain(names, _body(("body",), change.body)))
@@ -91,9 +98,7 @@ def _owned(change: RunChange) -> Iterator[_Path]:
     for place, message_id in enumerate(change.consumed):
         yield from _text(("consumed", place), message_id)
     for place, item in enumerate(change.outbox):
-        target = item.target
-        yield from _texts(("outbox", place, "target"), run_id=target.run_id, tenant=target.tenant)
-        yield from _message(("outbox", place, "message"), item.message)
+        yield from _outbox_item(("outbox", place), item)
     for place, act in enumerate(change.approvals):
         yield from _approval(("approvals", place), act)
     for place, answer in enumerate(change.answers):
@@ -106,6 +111,40 @@ def _owned(change: RunChange) -> Iterator[_Path]:
 
 def _run(run: RunKey) -> Iterator[_Path]:
     return _texts((), run_id=run.run_id, tenant=run.tenant)
+
+
+def _start(change: StartRun) -> Iterator[_Path]:
+    yield from _run(change.run)
+    yield from _texts(
+        (), workflow=change.workflow, fingerprint=change.fingerprint, origin=change.origin
+    )
+    if change.watch is not None:
+        yield from _watch(change.watch)
+    yield from _entries(change)
+    yield from _messages(change)
+    for place, at in enumerate(change.times):
+        yield from _time(("times", place), at)
+
+
+def _watch(watch: Watch) -> Iterator[_Path]:
+    watcher = watch.watcher
+    yield from _texts(("watch", "watcher"), run_id=watcher.run_id, tenant=watcher.tenant)
+    yield from _text(("watch", "operation"), watch.operation)
+
+
+def _outbox_item(path: _Path, item: OutboxItem) -> Iterator[_Path]:
+    target = item.target
+    yield from _texts((*path, "target"), run_id=target.run_id, tenant=target.tenant)
+    yield from _texts(
+        path,
+        message_id=item.message_id,
+        name=item.name,
+        sender=item.sender,
+        operation=item.operation,
+        origin=item.origin,
+        reason=item.reason,
+    )
+    yield from _body((*path, "body"), item.body)
 
 
 def _entries(change: RunChange | StartRun) -> Iterator[_Path]:

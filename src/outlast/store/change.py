@@ -116,19 +116,78 @@ class Answer(Struct, frozen=True):
     body: Annotated[bytes, PAYLOAD]
 
 
-class OutboxItem(Struct, frozen=True):
-    """A message on its way to another run; the relay moves it, de-duplicated by sender and number."""
+class OutboxKind(StrEnum):
+    """What the relay is to do for a run."""
 
-    number: Annotated[int, PLAIN]
+    START = "start"
+    SIGNAL = "signal"
+    CANCEL = "cancel"
+    TERMINATE = "terminate"
+    WATCH = "watch"
+    UNWATCH = "unwatch"
+    ENDED = "ended"
+
+
+class OutboxItem(Struct, frozen=True):
+    """What a run asks of another one, or has to tell it; the relay sees to it, and doing so twice is doing it once.
+
+    Args:
+        target: Of the sender's own tenant.
+        message_id: Of the inbox item that comes of it.
+        name: Of the workflow to start, of the signal; of `ended`, the status.
+        sender: The principal that starts; the run that sends.
+        body: JSON by kind; empty for what needs none.
+        generation: Of the sender.
+        operation: The sender's, which is told what came of it; empty where nobody waits. For `watch`, `unwatch` and `ended`, the
+            watcher's.
+        target_generation: For `ended`: of the watcher; another one is not told.
+        origin: Only a run that was started by this operation is meant; for `start`, the operation that starts it.
+        reason: For `ended`: why the run was terminated.
+        number: Given by the store, in order, and never again to another item of the run.
+    """
+
     target: Annotated[RunKey, PLAIN]
-    message: Annotated[Message, PLAIN]
+    kind: Annotated[OutboxKind, PLAIN]
+    message_id: Annotated[str, PLAIN] = ""
+    name: Annotated[str, PLAIN] = ""
+    sender: Annotated[str, PLAIN] = ""
+    body: Annotated[bytes, PAYLOAD] = b""
+    generation: Annotated[int, PLAIN] = 1
+    operation: Annotated[str, PLAIN] = ""
+    target_generation: Annotated[int, PLAIN] = 0
+    origin: Annotated[str, PLAIN] = ""
+    reason: Annotated[str, PLAIN] = ""
+    number: Annotated[int, PLAIN] = 0
+
+
+class Watch(Struct, frozen=True):
+    """Who is told of the end of a run: the operation of another run of the tenant."""
+
+    watcher: Annotated[RunKey, PLAIN]
+    generation: Annotated[int, PLAIN]
+    operation: Annotated[str, PLAIN]
+
+
+CHILD_TERMINATE = "child_terminate"
+CHILD_CANCEL = "child_cancel"
+CHILD_ABANDON = "child_abandon"
+WATCHED = "watch"
+OTHER_RUN = frozenset({CHILD_TERMINATE, CHILD_CANCEL, CHILD_ABANDON, WATCHED})
+"""Kinds of open operations that stand for another run, whose id is their name: a child, by what the end of its parent means to it, or
+a run that is watched."""
+
+
+def origin_of(run_id: str, generation: int, operation: str) -> str:
+    """Return what the row of a run says of the operation that started it."""
+    return f"{run_id}~{generation}~{operation}"
 
 
 class OperationPut(Struct, frozen=True):
-    """The mutable row of an open operation: what is known of its attempts.
+    """The mutable row of an open operation: what is known of its attempts, or which other run it stands for.
 
     Args:
-        kind: `step` or `effect`.
+        kind: `step`, `effect`, or one of `OTHER_RUN`.
+        name: Of the step or effect; the id of the other run.
         failures: Attempts recorded as failed. An attempt cut off by a crash is not among them.
         due_at: No attempt begins before this; of a step that was handed out, when it is no longer waited for.
         detail: JSON of the last failure.
@@ -285,6 +344,8 @@ class StartRun(Struct, frozen=True, tag="start"):
         messages: In the inbox from the beginning; one whose id is known there already is that one.
         times: Of the first entries, where these are older than the run (a fork keeps its origin's); all others have the time of the
             commit. Refused with `times` when they go back, or beyond the commit's time, or when there are more of them than entries.
+        origin: Of a child: the operation that starts it (`origin_of`).
+        watch: Who is told of its end.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -295,6 +356,8 @@ class StartRun(Struct, frozen=True, tag="start"):
     worker: Annotated[WorkerId | None, PLAIN] = None
     messages: Annotated[tuple[Message, ...], PLAIN] = ()
     times: Annotated[tuple[datetime, ...], PLAIN] = ()
+    origin: Annotated[str, PLAIN] = ""
+    watch: Annotated[Watch | None, PLAIN] = None
 
 
 class PutMessage(Struct, frozen=True, tag="message"):
@@ -304,11 +367,15 @@ class PutMessage(Struct, frozen=True, tag="message"):
         early: Accept it although no run of that key exists yet: it waits for generation 1. Otherwise refused with `not_found`.
             A closed run refuses with `closed`; so does one that is ending, and one with `MAX_UNREAD` unread items with `full` (kinds of
             `CAPPED` only).
+        generation: Only this one is meant; another one refuses with `generation`. 0 for whichever is there.
+        origin: Only a run that was started by this operation is meant; another one refuses with `origin`. Empty for any.
     """
 
     run: Annotated[RunKey, PLAIN]
     message: Annotated[Message, PLAIN]
     early: Annotated[bool, PLAIN] = False
+    generation: Annotated[int, PLAIN] = 0
+    origin: Annotated[str, PLAIN] = ""
 
 
 class Decide(Struct, frozen=True, tag="decide"):
@@ -333,19 +400,46 @@ class Decide(Struct, frozen=True, tag="decide"):
 class Terminate(Struct, frozen=True, tag="terminate"):
     """End a run without running it: no entry is read, no payload loaded, so it works on any run.
 
-    The store bumps the epoch, so that the owner is fenced. Refused with `not_found` or `closed`.
+    The store bumps the epoch, so that the owner is fenced. Refused with `not_found` or `closed`; with `origin` when `origin` is given
+    and another operation, or none, started the run.
     """
 
     run: Annotated[RunKey, PLAIN]
     by: Annotated[str, PLAIN]
     reason: Annotated[str, PLAIN]
+    origin: Annotated[str, PLAIN] = ""
 
 
 class ClearOutbox(Struct, frozen=True, tag="clear_outbox"):
-    """The relay has delivered these items of `run`."""
+    """The relay has seen to these items of `run`; in the same moment the run is told what came of them.
+
+    Args:
+        answers: Put into the run's own inbox as by `PutMessage`; not when it has ended, or is of another generation by now: nobody
+            waits for them then.
+        generation: For which the answers are.
+    """
 
     run: Annotated[RunKey, PLAIN]
     numbers: Annotated[tuple[int, ...], PLAIN]
+    answers: Annotated[tuple[Message, ...], PLAIN] = ()
+    generation: Annotated[int, PLAIN] = 0
+
+
+class PutWatch(Struct, frozen=True, tag="put_watch"):
+    """Let the end of a run be told to a watcher. The same watch again is applied without effect.
+
+    Refused with `not_found`, or `closed` when it has ended already.
+    """
+
+    run: Annotated[RunKey, PLAIN]
+    watch: Annotated[Watch, PLAIN]
+
+
+class DropWatch(Struct, frozen=True, tag="drop_watch"):
+    """Tell a watcher nothing more. No error when there is no such watch."""
+
+    run: Annotated[RunKey, PLAIN]
+    watch: Annotated[Watch, PLAIN]
 
 
 class PutControl(Struct, frozen=True, tag="control"):
@@ -362,7 +456,15 @@ class PutControl(Struct, frozen=True, tag="control"):
 
 
 Change: TypeAlias = (
-    RunChange | StartRun | PutMessage | Decide | Terminate | ClearOutbox | PutControl
+    RunChange
+    | StartRun
+    | PutMessage
+    | Decide
+    | Terminate
+    | ClearOutbox
+    | PutWatch
+    | DropWatch
+    | PutControl
 )
 
 
@@ -381,6 +483,7 @@ class RunHead(Struct, frozen=True):
         lapses: Owners that died in a row without any new entry between.
         changed_at: When the last owned change was committed; entry times never go below it.
         incarnation: The generation that the last start began: later ones are roll-overs, and share its inbox.
+        origin: Of a child: the operation that started it (`origin_of`). Generations that follow by roll-over keep it.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -401,6 +504,7 @@ class RunHead(Struct, frozen=True):
     changed_at: Annotated[datetime, PLAIN]
     note: Annotated[bytes, PAYLOAD] = b""
     incarnation: Annotated[int, PLAIN] = 1
+    origin: Annotated[str, PLAIN] = ""
 
 
 class Applied(Struct, frozen=True):
@@ -409,10 +513,12 @@ class Applied(Struct, frozen=True):
     Args:
         at: The commit's time by the store's clock: the time of its entries.
         epoch: Of the run, for a `StartRun` that was born claimed.
+        outbox: Whether there is something in the run's outbox because of it. A hint: a change that is found written says nothing.
     """
 
     at: datetime
     epoch: int = 0
+    outbox: bool = False
 
 
 class Fenced(Struct, frozen=True):
@@ -454,6 +560,35 @@ class Unknown(Struct, frozen=True):
 
 
 Verdict: TypeAlias = Applied | Fenced | Conflict | Refused | Unknown
+
+
+def born_head(change: StartRun, verdict: Applied) -> RunHead:
+    """Return the row of a run that was born claimed."""
+    return RunHead(
+        run=change.run,
+        generation=change.generation,
+        workflow=change.workflow,
+        fingerprint=change.fingerprint,
+        status=Status.RUNNING,
+        reason="",
+        owner=change.worker,
+        epoch=verdict.epoch,
+        version=0,
+        next_seq=len(change.entries),
+        digest=b"",
+        wake_at=None,
+        mail=True,
+        lapses=0,
+        created_at=verdict.at,
+        changed_at=verdict.at,
+        origin=change.origin,
+        incarnation=change.generation,
+    )
+
+
+def fingerprint_of(workflow: str, arguments: bytes) -> str:
+    """Return what two starts have in common that are one: SHA-256 of workflow name and arguments, in hex."""
+    return hashlib.sha256(workflow.encode() + b"\0" + arguments).hexdigest()
 
 
 def digest_of(change: RunChange) -> bytes:

@@ -21,6 +21,7 @@ from outlast.store.change import (
     GrantSpend,
     HeadUpdate,
     MessageKind,
+    PutMessage,
     Refused,
     RunChange,
     StartRun,
@@ -104,6 +105,18 @@ def due_from(head: HeadUpdate, *, calls: bool, recalled: bool, now: datetime) ->
     if calls or head.unfit_build or head.status in (Status.READY, Status.RUNNING):
         return now
     return head.wake_at
+
+
+def stranger_refusal(change: PutMessage, generation: int, origin: str) -> str:
+    """Return why a message is for another run than the one that has the id: `generation` or `origin`.
+
+    Args:
+        generation: Of the run that has it.
+        origin: Of the run that has it.
+    """
+    if change.generation not in (0, generation):
+        return "generation"
+    return "" if change.origin in ("", origin) else "origin"
 
 
 def spend_refusal(row: ApprovalRow | None, spend: GrantSpend, now: datetime) -> str:

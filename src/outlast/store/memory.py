@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
@@ -27,6 +27,7 @@ from outlast.store.change import (
     ClearOutbox,
     Conflict,
     Decide,
+    DropWatch,
     Fenced,
     HeadUpdate,
     Message,
@@ -37,6 +38,7 @@ from outlast.store.change import (
     OutboxItem,
     PutControl,
     PutMessage,
+    PutWatch,
     Refused,
     RunChange,
     RunHead,
@@ -63,8 +65,11 @@ from outlast.store.condition import (
     offers,
     settle_approvals,
     start_times,
+    stranger_refusal,
     unfit_after,
 )
+from outlast.store.farewell import to_children, to_watchers
+from outlast.store.memory_outbox import MemoryOutbox
 from outlast.store.moment import EPOCH, Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
 from outlast.store.protocol import (
     SUSPECT_LAPSES,
@@ -135,7 +140,7 @@ class MemoryStore:
         self._lock = threading.RLock()
         self._runs: dict[RunKey, _Run] = {}
         self._inboxes: dict[RunKey, dict[tuple[int, str], _Item]] = {}
-        self._outbox: dict[tuple[RunKey, int], OutboxItem] = {}
+        self._outbox = MemoryOutbox()
         self._workers: dict[WorkerId, _Worker] = {}
         self._controls: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._subscribers: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
@@ -179,8 +184,11 @@ class MemoryStore:
             case Terminate():
                 return self._terminate(change, now)
             case ClearOutbox():
-                for number in change.numbers:
-                    self._outbox.pop((change.run, number), None)
+                return self._clear_outbox(change, now)
+            case PutWatch():
+                return self._put_watch(change, now)
+            case DropWatch():
+                self._outbox.unwatch(change.run, change.watch)
                 return Applied(now)
             case PutControl():
                 current = self._controls.get((change.tenant, change.name), (0, b""))[0]
@@ -212,11 +220,10 @@ class MemoryStore:
         if isinstance(approvals, Refused):
             return approvals
         run.approvals.update(approvals)
-        self._write_owned(run, change, now, at)
-        return Applied(at)
+        return Applied(at, outbox=self._write_owned(run, change, now, at))
 
     def _refusal(self, run: _Run, change: RunChange) -> Refused | None:
-        """Return why the change does not fit the run's journal, inbox or outbox."""
+        """Return why the change does not fit the run's journal or inbox."""
         next_seq = run.head.next_seq
         if [row.seq for row in change.entries] != [
             *range(next_seq, next_seq + len(change.entries))
@@ -241,16 +248,14 @@ class MemoryStore:
                 or answered.count(message_id) > 1
             ):
                 return Refused("answer", message_id)
-        for item in change.outbox:
-            if (change.run, item.number) in self._outbox:
-                return Refused("outbox", str(item.number))
         if change.head is not None and change.head.status.closed:
             unread = {item.stamped.message.message_id for item in self._unconsumed(run)}
             if not unread <= set(change.consumed):
                 return Refused("mail")
         return None
 
-    def _write_owned(self, run: _Run, change: RunChange, now: datetime, at: datetime) -> None:
+    def _write_owned(self, run: _Run, change: RunChange, now: datetime, at: datetime) -> bool:
+        """Write a change that holds; whether something is in the outbox because of it."""
         head = run.head
         run.journals[head.generation].extend(StampedRow(row, at) for row in change.entries)
         for message_id in change.consumed:
@@ -264,8 +269,7 @@ class MemoryStore:
                 run.operations.pop(act.operation, None)
             else:
                 run.operations[act.operation] = act
-        for sent in change.outbox:
-            self._outbox[change.run, sent.number] = sent
+        sends = self._outbox.add(change.run, change.outbox, at)
         run.head = replace(
             head,
             version=head.version + 1,
@@ -277,12 +281,13 @@ class MemoryStore:
         )
         run.unfit_builds = unfit_after(run.unfit_builds, change)
         if change.next:
-            self._begin_next(run, change, at)
+            sends = self._begin_next(run, change, at) or sends
         if change.head is not None:
-            self._write_head(run, change.head, now)
+            sends = self._write_head(run, change.head, now) or sends
+        return sends
 
-    def _begin_next(self, run: _Run, change: RunChange, at: datetime) -> None:
-        self._drop_open(run)
+    def _begin_next(self, run: _Run, change: RunChange, at: datetime) -> bool:
+        sends = self._drop_open(run)
         run.former_approvals.extend(run.approvals.values())
         run.approvals.clear()
         generation = run.head.generation + 1
@@ -294,6 +299,7 @@ class MemoryStore:
         )
         run.journals[generation] = [StampedRow(row, at) for row in change.next]
         self._forget_old(run, self._inboxes.get(change.run, {}))
+        return sends
 
     def _forget_old(self, run: _Run, inbox: dict[tuple[int, str], _Item]) -> None:
         if len(inbox) <= KNOWN_MESSAGES:
@@ -304,7 +310,7 @@ class MemoryStore:
                 del inbox[name]
                 run.forgotten += 1
 
-    def _write_head(self, run: _Run, update: HeadUpdate, now: datetime) -> None:
+    def _write_head(self, run: _Run, update: HeadUpdate, now: datetime) -> bool:
         run.head = replace(
             run.head,
             status=update.status,
@@ -314,8 +320,8 @@ class MemoryStore:
         )
         run.ending = update.ending
         if update.status.closed:
-            self._end(run, update.status)
-        elif update.release:
+            return self._end(run)
+        if update.release:
             unread = [
                 item.stamped
                 for item in self._unconsumed(run)
@@ -332,17 +338,27 @@ class MemoryStore:
             due = due_from(update, calls=run.calls, recalled=self._recalled(run), now=now)
             run.due, run.due_set_at = due, now
             run.stopped = self._lease.instant()
+        return False
 
-    def _end(self, run: _Run, status: Status) -> None:
+    def _end(self, run: _Run) -> bool:
+        """Leave what only an open run has, and tell other runs; whether any is told."""
+        status, reason = run.head.status, run.head.reason
         run.give_back(status, None, self._lease.instant(), self._clock.now())
-        self._drop_open(run)
+        key, generation = run.head.run, run.head.generation
+        sends = self._drop_open(run)
+        items = to_watchers(generation, status, reason, self._outbox.take_watches(key))
+        return self._outbox.add(key, items, run.head.changed_at) or sends
 
-    def _drop_open(self, run: _Run) -> None:
-        """Drop what only an open generation has: its open operations, and its pending approvals."""
+    def _drop_open(self, run: _Run) -> bool:
+        """Drop what only an open generation has: its open operations, and its pending approvals; whether other runs are told."""
+        key, generation = run.head.run, run.head.generation
+        rows = [run.operations[operation] for operation in sorted(run.operations)]
+        sends = self._outbox.add(key, to_children(key, generation, rows), run.head.changed_at)
         run.operations.clear()
         for approval_id, row in run.approvals.items():
             if row.state == PENDING:
                 run.approvals[approval_id] = replace(row, state=WITHDRAWN)
+        return sends
 
     # unowned changes
 
@@ -379,7 +395,10 @@ class MemoryStore:
             created_at=at,
             changed_at=at,
             incarnation=change.generation,
+            origin=change.origin,
         )
+        if change.watch is not None:
+            self._outbox.watch(change.run, change.watch)
         if run is None:
             run = self._runs[change.run] = _Run(head, None)
         run.former_approvals.extend(run.approvals.values())
@@ -401,6 +420,10 @@ class MemoryStore:
             return Applied(known.stamped.at)
         if run is None and not change.early:
             return Refused("not_found")
+        if run is not None and (
+            refusal := stranger_refusal(change, run.head.generation, run.head.origin)
+        ):
+            return Refused(refusal)
         if run is not None and run.head.status.closed:
             return Refused("closed")
         if change.message.kind in CAPPED:
@@ -409,6 +432,25 @@ class MemoryStore:
             if self._is_full(change.run, run):
                 return Refused("full", change.message.message_id)
         self._deliver(change.run, change.message, now)
+        return Applied(now)
+
+    def _clear_outbox(self, change: ClearOutbox, now: datetime) -> Verdict:
+        self._outbox.clear(change.run, change.numbers)
+        run = self._runs.get(change.run)
+        if run is None or run.head.status.closed or run.head.generation != change.generation:
+            return Applied(now)
+        for message in change.answers:
+            if self._known(change.run, run, message) is None:
+                self._deliver(change.run, message, now)
+        return Applied(now)
+
+    def _put_watch(self, change: PutWatch, now: datetime) -> Verdict:
+        run = self._runs.get(change.run)
+        if run is None:
+            return Refused("not_found")
+        if run.head.status.closed:
+            return Refused("closed")
+        self._outbox.watch(change.run, change.watch)
         return Applied(now)
 
     def _deliver(self, key: RunKey, message: Message, now: datetime) -> None:
@@ -449,12 +491,19 @@ class MemoryStore:
         run = self._runs.get(change.run)
         if run is None:
             return Refused("not_found")
+        if change.origin not in ("", run.head.origin):
+            return Refused("origin")
         if run.head.status.closed:
             return Refused("closed")
         at = max(now, run.head.changed_at)
-        self._end(run, Status.TERMINATED)
-        run.head = replace(run.head, reason=change.reason, epoch=run.head.epoch + 1, changed_at=at)
-        return Applied(at)
+        run.head = replace(
+            run.head,
+            status=Status.TERMINATED,
+            reason=change.reason,
+            epoch=run.head.epoch + 1,
+            changed_at=at,
+        )
+        return Applied(at, outbox=self._end(run))
 
     # workers
 
@@ -509,7 +558,8 @@ class MemoryStore:
             left = [due for due, key in parked if due > now and self._runs[key].due is not None]
             next_due = next(iter(left), None)
             held = sum(run.head.owner == worker for run in self._runs.values())
-            return Claim(tuple(taken), tuple(mail), next_due, now, held)
+            relay = self._outbox.next_relay(now)
+            return Claim(tuple(taken), tuple(mail), next_due, now, held, relay)
 
     def _one_suspect(self, keys: list[RunKey], worker: WorkerId) -> list[RunKey]:
         """Return the runs without those suspects that must wait for their turn to be alone."""
@@ -704,11 +754,21 @@ class MemoryStore:
             found = self._runs.get(run)
             return () if found is None else tuple(item.stamped for item in self._unconsumed(found))
 
-    async def outbox(self, limit: int) -> list[tuple[RunKey, OutboxItem]]:
-        """Return items that wait for the relay, oldest first per sender."""
+    async def outbox(
+        self, limit: int, *, run: RunKey | None = None, age: timedelta = timedelta(0)
+    ) -> list[tuple[RunKey, OutboxItem]]:
+        """Return items that wait for the relay, oldest first."""
         with self._lock:
             self._check_open()
-            return [(key, item) for (key, _), item in self._outbox.items()][:limit]
+            return self._outbox.list(limit, run, age, self._clock.now())
+
+    async def last_entry(self, run: RunKey, generation: int) -> StampedRow | None:
+        """Return the last row of one generation's journal."""
+        with self._lock:
+            self._check_open()
+            found = self._runs.get(run)
+            rows = [] if found is None else found.journals.get(generation, [])
+            return rows[-1] if rows else None
 
     def now(self) -> datetime:
         """Return the store's time."""

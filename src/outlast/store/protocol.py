@@ -27,6 +27,9 @@ from outlast.store.change import (
     WorkerRow,
 )
 
+RELAY_AFTER = timedelta(seconds=2)
+"""The worker whose commit put an item into an outbox sees to it at once; what is left after so long is anybody's."""
+
 SUSPECT_LAPSES = 3
 """Owners that died in a row without any new entry, after which a run is taken up alone: it may be what kills them, or it may
 only have been beside that."""
@@ -53,6 +56,8 @@ class Claim(Struct, frozen=True):
         next_due: When the next parked run of these workflows comes due, if any.
         now: The store's time.
         held: How many runs the worker owns now. Fewer than it has in memory: one was terminated, or is another's.
+        next_relay: When the oldest item of any outbox is anybody's (`RELAY_AFTER`); None when all are empty. An item from a time that
+            has not come yet is anybody's now: the wall clock was set back since.
     """
 
     runs: tuple[ClaimedRun, ...]
@@ -60,6 +65,7 @@ class Claim(Struct, frozen=True):
     next_due: datetime | None
     now: datetime
     held: int = 0
+    next_relay: datetime | None = None
 
 
 class RunImage(Struct, frozen=True):
@@ -151,6 +157,10 @@ class StoreReader(Protocol):
         """Return the run's generations, newest first, without reading their journals."""
         ...
 
+    async def last_entry(self, run: RunKey, generation: int) -> StampedRow | None:
+        """Return the last row of one generation's journal: how it ended, once it has."""
+        ...
+
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None
     ) -> list[ApprovalRow]:
@@ -228,8 +238,15 @@ class Store(StoreReader, Protocol):
         """Return the run's messages that are not yet consumed, in order of arrival."""
         ...
 
-    async def outbox(self, limit: int) -> list[tuple[RunKey, OutboxItem]]:
-        """Return items that wait for the relay, oldest first per sender."""
+    async def outbox(
+        self, limit: int, *, run: RunKey | None = None, age: timedelta = timedelta(0)
+    ) -> list[tuple[RunKey, OutboxItem]]:
+        """Return items that wait for the relay, oldest first; those of one sender in the order of their numbers.
+
+        Args:
+            run: Only this sender's.
+            age: Only those that have waited so long, or come from a time that has not come yet.
+        """
         ...
 
     def now(self) -> datetime:

@@ -10,7 +10,7 @@ import contextvars
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from outlast.errors import StoreUnavailableError
@@ -171,9 +171,11 @@ class FaultyStore:
         """Return a run's unread messages."""
         return await self._ask("mail", lambda: self._inner.mail(run))
 
-    async def outbox(self, limit: int) -> list[tuple[RunKey, OutboxItem]]:
+    async def outbox(
+        self, limit: int, *, run: RunKey | None = None, age: timedelta = timedelta(0)
+    ) -> list[tuple[RunKey, OutboxItem]]:
         """Return what waits for the relay."""
-        return await self._ask("outbox", lambda: self._inner.outbox(limit))
+        return await self._ask("outbox", lambda: self._inner.outbox(limit, run=run, age=age))
 
     # What readers ask
 
@@ -221,6 +223,10 @@ class FaultyStore:
     async def generations(self, run: RunKey, *, limit: int = 100) -> tuple[GenerationRow, ...]:
         """Return a run's generations."""
         return await self._ask("generations", lambda: self._inner.generations(run, limit=limit))
+
+    async def last_entry(self, run: RunKey, generation: int) -> StampedRow | None:
+        """Return how a journal ends."""
+        return await self._ask("last_entry", lambda: self._inner.last_entry(run, generation))
 
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None

@@ -20,14 +20,18 @@ from outlast.journal.entry import (
     AlarmRaised,
     ApprovalDecided,
     CancelRequested,
+    ChildRefused,
+    ChildStarted,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
     Entry,
+    MessageAnswered,
     MessageReceived,
     OperationId,
     PauseRequested,
     ResumeRequested,
+    RunEnded,
     StepCompleted,
     StepFailed,
     UpdateReceived,
@@ -38,6 +42,7 @@ from outlast.replay.machine import Machine
 from outlast.replay.operation import ApprovalOperation, EffectOperation, StepOperation
 from outlast.store.change import Message, MessageKind, OperationDrop, StampedMessage
 from outlast.worker.answer import unreadable
+from outlast.worker.outbox import RELAYED, answered
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.text import plain
 from outlast.workflows.message import misfit
@@ -70,6 +75,11 @@ _acceptances = msgspec.json.Decoder(AcceptBody)
 _cancels = msgspec.json.Decoder(CancelBody)
 _decisions = msgspec.json.Decoder(Decision)
 _resolutions = msgspec.json.Decoder(Resolution)
+_SETTLING = (
+    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed),
+    *(ChildRefused, RunEnded, MessageAnswered),
+)
+"""Outcomes with which the row of their operation goes."""
 
 
 def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> Proposal:
@@ -84,15 +94,11 @@ def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> P
         entry = alarm("unreadable_message", NO_OPERATION, detail)
         if message.kind is MessageKind.UPDATE:
             answer = unreadable(message, why)
-    is_outcome = isinstance(
-        entry, StepCompleted | StepFailed | EffectCompleted | EffectFailed | EffectCleared
-    )
+    is_outcome = isinstance(entry, (*_SETTLING, EffectCleared, ChildStarted))
     return Proposal(
         Rank.OUTCOME if is_outcome else Rank.ARRIVAL,
         entry,
-        row=OperationDrop(entry.operation)
-        if isinstance(entry, StepCompleted | StepFailed | EffectCompleted | EffectFailed)
-        else None,
+        row=OperationDrop(entry.operation) if isinstance(entry, _SETTLING) else None,
         consumed=message.message_id,
         at=None if is_outcome else stamped.at,
         answer=answer,
@@ -104,7 +110,16 @@ def alarm(what: str, operation: OperationId, detail: dict[str, Any]) -> AlarmRai
     return AlarmRaised(operation, what, Raw(msgspec.json.encode(detail)))
 
 
-def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Entry:
+_ASKED = {
+    MessageKind.CANCEL: CancelRequested,
+    MessageKind.PAUSE: PauseRequested,
+    MessageKind.RESUME: ResumeRequested,
+}
+"""What an operator asks of a run."""
+
+
+def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Entry | None:
+    """Return the entry that stands for a message; None for the relay's word on what nobody waits for any more."""
     message = stamped.message
     match message.kind:
         case MessageKind.SIGNAL:
@@ -120,28 +135,27 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
             return UpdateReceived(
                 message.message_id, message.name, Raw(message.body), message.sender
             )
-        case MessageKind.CANCEL:
+        case MessageKind.CANCEL | MessageKind.PAUSE | MessageKind.RESUME:
             body = parse_as(_cancels, message.body)
-            return CancelRequested(by=body.by or message.sender, reason=body.reason)
-        case MessageKind.PAUSE:
-            body = parse_as(_cancels, message.body)
-            return PauseRequested(by=body.by or message.sender, reason=body.reason)
-        case MessageKind.RESUME:
-            body = parse_as(_cancels, message.body)
-            return ResumeRequested(by=body.by or message.sender, reason=body.reason)
+            return _ASKED[message.kind](by=body.by or message.sender, reason=body.reason)
         case MessageKind.ACCEPT:
             return _accepted(message, generation)
         case MessageKind.DECISION:
             return _decided(stamped, machine)
         case MessageKind.RESOLUTION | MessageKind.OUTCOME:
-            resolution = parse_as(_resolutions, message.body, nesting=ENTRY_NESTING)
-            if resolution.failure is not None and is_too_deep(resolution.failure):
-                return _unfit(resolution, "the failure is nested too deep", is_open=False)
-            if resolution.generation != generation:
-                return _unfit(
-                    resolution, "it speaks of another generation of this run", is_open=False
-                )
-            return _resolved(resolution, machine, late=message.kind is MessageKind.OUTCOME)
+            return _told(message, machine, generation)
+
+
+def _told(message: Message, machine: Machine, generation: int) -> Entry | None:
+    resolution = parse_as(_resolutions, message.body, nesting=ENTRY_NESTING)
+    if resolution.failure is not None and is_too_deep(resolution.failure):
+        return _unfit(resolution, "the failure is nested too deep", is_open=False)
+    is_outcome = message.kind is MessageKind.OUTCOME
+    if is_outcome and resolution.outcome in RELAYED:
+        return answered(resolution, machine, generation)
+    if resolution.generation != generation:
+        return _unfit(resolution, "it speaks of another generation of this run", is_open=False)
+    return _resolved(resolution, machine, late=is_outcome)
 
 
 def _accepted(message: Message, generation: int) -> Entry:

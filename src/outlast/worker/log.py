@@ -40,6 +40,7 @@ def log_parked(run: RunKey, status: Status, note: Mapping[str, Any]) -> None:
     parts += [f"message {name!r}" for name in note["signals"]]
     parts += [f"update {name!r}" for name in note.get("updates", ())]
     parts += [f"{one} in doubt" for one in note["in_doubt"]]
+    parts += [f"run {run_id}" for run_id in note.get("runs", {}).values()]
     if status is Status.READY:
         logger.info("run %s: given back", run)
     elif status is Status.PAUSED:

@@ -45,14 +45,18 @@ from outlast.replay.command import (
     Abandon,
     AnswerUpdate,
     AwaitDecision,
+    AwaitRun,
     Finish,
     IntendEffect,
     MarkPatch,
     PublishValue,
     RequestApproval,
     RunStep,
+    SendMessage,
     SettleEffect,
+    StartChild,
     StartTimer,
+    WatchRun,
 )
 from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine, Outcome
@@ -64,7 +68,6 @@ from outlast.store.change import (
     Fenced,
     HeadUpdate,
     MessageKind,
-    OperationDrop,
     OperationPut,
     Refused,
     RunChange,
@@ -87,6 +90,7 @@ from outlast.worker.hold import Hold, unbegun
 from outlast.worker.inbox import alarm, proposal_of
 from outlast.worker.intake import LOOK_AT_BACKLOG_SECONDS, Intake
 from outlast.worker.log import log_alarm, log_end, log_known, log_long, log_parked
+from outlast.worker.outbox import giving_up, requesting
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
 from outlast.worker.request import asking, ending, publishing
 from outlast.worker.rollover import Began, is_for_the_next, rolling_over
@@ -108,7 +112,16 @@ _CROWDED = 2
 
 _STORE_RETRY_SECONDS = 0.5
 
-_Acting = RunStep | IntendEffect | SettleEffect | RequestApproval | PublishValue
+_Acting = (
+    RunStep
+    | IntendEffect
+    | SettleEffect
+    | RequestApproval
+    | PublishValue
+    | StartChild
+    | SendMessage
+    | WatchRun
+)
 
 
 class _RefusedByStoreError(OutlastError):
@@ -485,6 +498,8 @@ class Pilot:
                         command.operation, command.expires_at, command.approval_id
                     )
                     self._pending_approvals.add(command.approval_id)
+                case AwaitRun():
+                    self._waits.add_run(command.operation, command.run_id)
                 case Abandon():
                     self._abandon(command)
                 case AnswerUpdate():
@@ -498,6 +513,8 @@ class Pilot:
                     RunStep() | IntendEffect() | SettleEffect() | RequestApproval() | PublishValue()
                 ):
                     self._held.append(command)
+                case StartChild() | SendMessage() | WatchRun():
+                    self._held.append(command)
                 case _:
                     assert_never(command)
 
@@ -506,7 +523,7 @@ class Pilot:
         self._waits.forget(operation)
         self._crew.abandon(operation)
         if operation in self._rows:
-            self.post(Proposal(Rank.ROW, row=OperationDrop(operation)))
+            self.post(giving_up(self._rows[operation], self._head))
         if command.approval_id in self._pending_approvals:
             self.post(Proposal(Rank.ROW, approval=ApprovalWithdraw(command.approval_id)))
 
@@ -593,6 +610,8 @@ class Pilot:
                     self.post(asking(command, self.store_now()))
                 case PublishValue():
                     self.post(publishing(command))
+                case StartChild() | SendMessage() | WatchRun():
+                    self.post(requesting(command, self._head, self._began.started))
 
     def _publish(self) -> None:
         """Let what was published ride with what is written next, the end of the run say."""
@@ -676,6 +695,8 @@ class Pilot:
         self, change: RunChange, proposals: Sequence[Proposal], verdict: Applied
     ) -> None:
         assert self._delivery is not None
+        if verdict.outbox or change.outbox:
+            self._deck.relay.wake(self.run_key)
         self._idle_since = None
         self._follow(change, verdict)
         for row in change.operations:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
 
@@ -16,15 +16,19 @@ import msgspec
 
 from outlast.journal.entry import (
     NO_OPERATION,
+    ChildRefused,
+    ChildStarted,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
     EffectRefused,
     Entry,
     EntryRow,
+    MessageAnswered,
     MessageReceived,
     OperationId,
     Patched,
+    RunEnded,
     StepCompleted,
     StepFailed,
     UpdateReceived,
@@ -40,6 +44,7 @@ from outlast.store.change import (
     HeadUpdate,
     OperationDrop,
     OperationPut,
+    OutboxItem,
     Refused,
     RunChange,
     RunHead,
@@ -83,6 +88,7 @@ class Proposal:
     head: HeadUpdate | None = None
     at: datetime | None = None
     next: tuple[EntryRow, ...] = ()
+    outbox: OutboxItem | None = None
     done: asyncio.Future[Applied | Refused] | None = None
     answer: Answer | None = None
 
@@ -97,7 +103,14 @@ class Proposal:
             self.done.cancel()
 
 
-_OUTCOMES = (StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared)
+_OUTCOMES = (
+    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared),
+    *(ChildRefused, RunEnded, MessageAnswered),
+)
+
+
+_TOLD = (ChildStarted, ChildRefused, RunEnded, MessageAnswered)
+"""What the relay tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +145,10 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
                 later.append(proposal)
                 continue
             spent.add(proposal.spend.approval_id)
+        if isinstance(proposal.entry, _TOLD) and proposal.entry.operation in settled:
+            # The word of its end was faster than that of its start, say: there is nothing left that it could tell.
+            now.append(replace(proposal, entry=None, row=None))
+            continue
         if isinstance(proposal.entry, _OUTCOMES):
             if proposal.entry.operation in settled:
                 if proposal.consumed:
@@ -212,6 +229,7 @@ def change_of(
         head=next((one.head for one in proposals if one.head is not None), None),
         operations=tuple(one.row for one in proposals if one.row is not None),
         consumed=tuple(one.consumed for one in proposals if one.consumed),
+        outbox=tuple(one.outbox for one in proposals if one.outbox is not None),
         approvals=approvals,
         spends=tuple(one.spend for one in proposals if one.spend is not None),
         answers=tuple(one.answer for one in proposals if one.answer is not None),

@@ -88,6 +88,7 @@ class Waits:
         self._timers: dict[OperationId, _Timer] = {}
         self._deadline: _Timer | None = None
         self._requests: dict[OperationId, tuple[datetime, str]] = {}
+        self._runs: dict[OperationId, str] = {}
         self.retries: dict[OperationId, Rest] = {}
         """The rest of each operation that waits for its next attempt after a failure."""
         self.completions: dict[OperationId, Rest | None] = {}
@@ -95,8 +96,9 @@ class Waits:
         self._deadlines: dict[OperationId, Deadline] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything will come due that the workflow waits for, or come from outside."""
-        return bool(self._timers or self._requests or self.retries or self.completions)
+        """Whether anything will come due that the workflow waits for, or come from outside or from another run."""
+        comes = self._timers or self._requests or self.retries or self.completions or self._runs
+        return bool(comes)
 
     def rests(self, operation: OperationId) -> bool:
         """Whether the operation waits for its next attempt, or for its outcome from outside."""
@@ -161,8 +163,13 @@ class Waits:
         """Wait for a request to be decided, or to expire."""
         self._requests[operation] = (expires_at, approval_id)
 
+    def add_run(self, operation: OperationId, run_id: str) -> None:
+        """Wait for what another run was asked."""
+        self._runs[operation] = run_id
+
     def forget(self, operation: OperationId) -> None:
-        """Wait no longer for a timer or a request, and forget a deadline."""
+        """Wait no longer for a timer, a request or another run, and forget a deadline."""
+        self._runs.pop(operation, None)
         self._timers.pop(operation, None)
         self._requests.pop(operation, None)
         self._deadlines.pop(operation, None)
@@ -224,6 +231,7 @@ class Waits:
                 for operation, rest in self.completions.items()
             },
             "deadlines": {operation: one.due for operation, one in self._deadlines.items()},
+            "runs": dict(self._runs),
         }
 
 

@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
 from outlast.clock import Clock, Random, Threads
 from outlast.errors import StoreUnavailableError
-from outlast.journal.entry import StampedRow
+from outlast.journal.entry import StampedRow, Taken
 from outlast.store.change import (
     Applied,
     Change,
     RunHead,
     RunKey,
     StartRun,
+    Terminate,
     Verdict,
     WorkerId,
     WorkerRow,
@@ -33,6 +36,7 @@ from outlast.worker.executor import Executor
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE, Lease
 from outlast.worker.pilot import Pilot
+from outlast.worker.relay import Birth, Relay
 from outlast.worker.stall import LoopWatch
 from outlast.worker.writer import Writer
 from outlast.workflows.registry import Registry
@@ -118,6 +122,12 @@ class Worker:
         self._watch = watch
         self._executor = Executor(threads, watch)
         self._writer = Writer(store, self._sending)
+        taken = Taken(
+            python=f"{sys.version_info.major}.{sys.version_info.minor}",
+            library=self._options.library,
+        )
+        birth = Birth(self.born_here, self.adopt, taken)
+        self._relay = Relay(store, self.submit, random, birth, clock.monotonic)
         self._pilots: dict[RunKey, tuple[Pilot, asyncio.Task[None]]] = {}
         self._hint = asyncio.Event()
         self._lapsed = False
@@ -162,6 +172,7 @@ class Worker:
         await _cancelled(self._looking)
         have_landed = await self._stop_pilots(grace.total_seconds())
         # When not even the pilots could write there is nothing to wait for.
+        await self._relay.close(_LAST_SECONDS if have_landed else 0)
         await self._writer.close(_LAST_SECONDS if have_landed else 0)
         await _cancelled(self._turning)
         if self._watch is not None:
@@ -212,6 +223,7 @@ class Worker:
         tasks.extend((self._looking, self._turning))
         for task in tasks:
             task.cancel()
+        await self._relay.close()
         await self._writer.close()
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -220,11 +232,13 @@ class Worker:
         self._hint.set()
 
     async def submit(self, change: Change) -> Verdict:
-        """Write a change of a client together with what the runs write."""
+        """Write a change of a client, or of the relay, together with what the runs write."""
         verdict = await self._writer.submit(change)
         if isinstance(change, StartRun) and not isinstance(verdict, Applied):
             # It may have been applied by an earlier sending whose answer was lost, and then the run is ours.
             self._unsure = True
+        if isinstance(change, Terminate) and isinstance(verdict, Applied) and verdict.outbox:
+            self._relay.wake(change.run)
         return verdict
 
     def born_here(self, workflow: str) -> WorkerId | None:
@@ -274,6 +288,7 @@ class Worker:
             build=self._build,
             library=options.library,
             idle=options.idle,
+            relay=self._relay,
             check=AlwaysReplay if self._always_replay else None,
             history=options.history,
         )
@@ -362,7 +377,14 @@ class Worker:
             await self._find_owned_if_unsure()
         if limit and len(claim.runs) == limit:
             return 0
-        return self._next_look(claim)
+        return min(self._next_look(claim), self._next_sweep(claim))
+
+    def _next_sweep(self, claim: Claim) -> float:
+        """Have outboxes swept when there is something in them that others left; return when to look again."""
+        if claim.next_relay is None:
+            return math.inf
+        wait = (claim.next_relay - claim.now).total_seconds()
+        return wait if wait > 0 else self._relay.sweep()
 
     async def _find_owned_if_unsure(self) -> None:
         if self._unsure and self._clock.monotonic() - self._owned_at >= _OWNED_SECONDS:

@@ -195,7 +195,8 @@ class Workflow(Definition[P, R]):
         raise DefinitionError(
             f"workflow {self.name} was awaited inside a workflow",
             step=self.name,
-            hint=f"call its plain function ({self.name}.function(…)) to make it part of this run",
+            hint=f"write `await outlast.run_child({self.name}(…))` for a run of its own; call its plain function "
+            f"({self.name}.function(…)) to make it part of this run",
         )
 
 

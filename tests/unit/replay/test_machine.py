@@ -120,6 +120,7 @@ def test_info_names_the_run(drive):
         "started_at": "2030-01-01T00:00:00Z",
         "entries": 3,
         "continue_suggested": False,
+        "parent": "",
     }
 
 

@@ -28,7 +28,7 @@ from outlast.store.moment import (
     lease_end,
     to_micros,
 )
-from outlast.store.protocol import SUSPECT_LAPSES, Claim, ClaimedRun
+from outlast.store.protocol import RELAY_AFTER, SUSPECT_LAPSES, Claim, ClaimedRun
 from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, say
 from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.failure import concerns_all
@@ -68,6 +68,8 @@ WHERE workflow = ?1 AND due_set_at > ?2 AND due > ?2 AND {_FITS.replace("?", "?3
 _NEXT_DUE = f"""
 SELECT due FROM run WHERE workflow = ? AND due > ? AND due < {END_OF_TIME} AND {_FITS} ORDER BY due LIMIT 1
 """
+_OLDEST_ITEM = "SELECT min(at) FROM outbox"
+_NEWEST_ITEM = "SELECT max(at) FROM outbox"
 _OWNS_SUSPECT = "SELECT EXISTS (SELECT 1 FROM run WHERE owner = ? AND lapses >= ?)"
 _TAKE = """
 UPDATE run SET
@@ -173,7 +175,8 @@ class Claiming:
         for worker in buried:
             self._locks.bury(worker)
         held = self._database.value(_HELD, (self._worker,))
-        return Claim(taken, mail, self._next_due(workflows, build), self._now, held)
+        due = self._next_due(workflows, build)
+        return Claim(taken, mail, due, self._now, held, self._next_relay())
 
     def _build(self) -> str | None:
         row = self._database.row(_BUILD, (self._worker,))
@@ -306,6 +309,13 @@ class Claiming:
         values = (to_micros(self._now), unfit_line(build))
         found = [self._database.value(_NEXT_DUE, (workflow, *values)) for workflow in workflows]
         return min((from_micros(due) for due in found if due is not None), default=None)
+
+    def _next_relay(self) -> datetime | None:
+        oldest = self._database.value(_OLDEST_ITEM)
+        if oldest is None:
+            return None
+        ahead = self._database.value(_NEWEST_ITEM) > to_micros(self._now)
+        return self._now if ahead else from_micros(oldest) + RELAY_AFTER
 
 
 def _due_run(row: Row) -> _DueRun:

@@ -27,6 +27,7 @@ from outlast.store.condition import (
     unfit_after,
 )
 from outlast.store.moment import from_micros, micros_or_none
+from outlast.store.sqlite import outbox
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.row import (
     APPROVAL,
@@ -83,11 +84,6 @@ DELETE FROM message WHERE tenant = ?1 AND run_id = ?2 AND consumed = 1 AND numbe
 """
 _PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, {OPERATION}) VALUES ({'?, ' * 10}?)"
 _DROP_OPERATION = "DELETE FROM operation WHERE tenant = ? AND run_id = ? AND operation = ?"
-_ADD_OUTBOX = f"""
-INSERT OR IGNORE INTO outbox
-    (tenant, run_id, number, target_tenant, target_run_id, message_id, kind, name, sender, at, body)
-VALUES ({"?, " * 10}?)
-"""
 _FIND_APPROVAL = f"SELECT {APPROVAL} FROM approval WHERE tenant = ? AND run_id = ? AND generation = ? AND approval_id = ?"
 _PUT_APPROVAL = f"REPLACE INTO approval ({APPROVAL}, generation) VALUES ({'?, ' * 15}?)"
 
@@ -120,44 +116,53 @@ def write(writing: Writing, change: RunChange) -> Verdict:
         unfit = unfit_text(unfit_after(unfit_of(unfit), change))
     counts = (int(unread > 0), 0 if change.entries else lapses)
     writing.database.run(_ADVANCE, (seq, change.digest, *counts, at, unfit, *key))
+    sends = outbox.add(writing, key, change.outbox, at)
     if change.next:
-        _begin_next(writing, key, change, (generation, inbox), at)
+        sends |= _begin_next(writing, key, change, (generation, inbox), at)
     if change.head is not None:
-        _write_head(writing, key, change.head, (generation, inbox), unread)
-    return Applied(from_micros(at))
+        sends |= _write_head(writing, key, change.head, (generation, inbox), unread, at)
+    return Applied(from_micros(at), outbox=sends)
 
 
-def end_run(writing: Writing, key: tuple[str, str], generation: int) -> None:
-    """Drop what only an open run has: its open operations, its pending approvals, its owner and its alarm."""
-    _drop_open(writing, key, generation)
+def end_run(writing: Writing, key: tuple[str, str], generation: int, at: int) -> bool:
+    """Drop what only an open run has: its open operations, its pending approvals, its owner and its alarm.
+
+    Its row says by now how it has ended. Whether other runs are told of it.
+    """
+    sends = _drop_open(writing, key, generation, at)
+    sends |= outbox.tell_watchers(writing, key, generation, at)
     stopped = (writing.instant.boot, writing.instant.nanos)
     writing.database.run(_GIVE_BACK, (None, 0, None, 0, *stopped, writing.micros, *key))
+    return sends
 
 
-def _drop_open(writing: Writing, key: tuple[str, str], generation: int) -> None:
-    """Drop what only an open generation has: its open operations, and its pending approvals."""
+def _drop_open(writing: Writing, key: tuple[str, str], generation: int, at: int) -> bool:
+    """Drop what only an open generation has: its open operations, and its pending approvals; whether other runs are told."""
+    sends = outbox.leave_others(writing, key, generation, at)
     run = writing.database.run
     run("DELETE FROM operation WHERE tenant = ? AND run_id = ?", key)
     run(
         "UPDATE approval SET state = 'withdrawn' WHERE tenant = ? AND run_id = ? AND generation = ? AND state = 'pending'",
         (*key, generation),
     )
+    return sends
 
 
 def _begin_next(
     writing: Writing, key: tuple[str, str], change: RunChange, now: tuple[int, int], at: int
-) -> None:
-    """Begin the next generation; `now` is the present one, and the one that began the incarnation.
+) -> bool:
+    """Begin the next generation; `now` is the present one, and the one that began the incarnation. Whether other runs are told.
 
     No row of the inbox is touched, but for those of messages that nobody will send again.
     """
     generation, incarnation = now
-    _drop_open(writing, key, generation)
+    sends = _drop_open(writing, key, generation, at)
     for row in change.next:
         _add_entry(writing, key, generation + 1, row, at)
     begun = (generation + 1, incarnation, change.next[0].name, len(change.next))
     writing.database.run(_BEGIN_NEXT, (*begun, *key))
     writing.database.run(_FORGET, (*key, KNOWN_MESSAGES))
+    return sends
 
 
 def _add_entry(
@@ -220,19 +225,6 @@ def _write_parts(writing: Writing, change: RunChange, inbox: int) -> Refused | N
             database.run(_PUT_OPERATION, (*key, *values))
         else:
             database.run(_DROP_OPERATION, (*key, act.operation))
-    for item in change.outbox:
-        target, message = item.target, item.message
-        values = (
-            message.message_id,
-            message.kind,
-            message.name,
-            message.sender,
-            writing.micros,
-            message.body,
-        )
-        row = (*key, item.number, target.tenant, target.run_id, *values)
-        if database.changed(_ADD_OUTBOX, row) != 1:
-            return Refused("outbox", str(item.number))
     return None
 
 
@@ -261,8 +253,14 @@ def _write_approvals(
 
 
 def _write_head(
-    writing: Writing, key: tuple[str, str], update: HeadUpdate, now: tuple[int, int], unread: int
-) -> None:
+    writing: Writing,
+    key: tuple[str, str],
+    update: HeadUpdate,
+    now: tuple[int, int],
+    unread: int,
+    at: int,
+) -> bool:
+    """Write the head; whether other runs are told of it. `now` is the present generation, and the one that began the incarnation."""
     generation, inbox = now
     if unread and update.status is Status.BLOCKED and update.reason == HISTORY:
         unread = writing.database.value(_LAST_LIFTING, (*key, inbox)) or 0
@@ -274,8 +272,8 @@ def _write_head(
         (update.status.value, update.reason, wake_at, update.note, int(update.ending), *key),
     )
     if update.status.closed:
-        end_run(writing, key, generation)
-    elif update.release:
+        return end_run(writing, key, generation, at)
+    if update.release:
         seen = (
             (unread if update.mail_seen is None else update.mail_seen) if update.ignore_mail else 0
         )
@@ -285,6 +283,7 @@ def _write_head(
         stopped = (writing.instant.boot, writing.instant.nanos)
         values = (wake_at, 1, due, int(calls), *stopped, writing.micros, *key)
         writing.database.run(_GIVE_BACK, values)
+    return False
 
 
 def _last_unread(writing: Writing, key: tuple[str, str], inbox: int) -> int:

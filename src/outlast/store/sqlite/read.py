@@ -60,8 +60,11 @@ _LATEST_PUBLISHED = f"""
 SELECT {ENTRY} FROM entry INDEXED BY entry_published
 WHERE {_OF_RUN} AND generation = ? AND kind = ? AND name = ? AND kind = 'published' ORDER BY seq DESC LIMIT 1
 """
-_LAST_ENTRY = (
+_LAST_OF = (
     f"SELECT seq, kind, at FROM entry WHERE {_OF_RUN} AND generation = ? ORDER BY seq DESC LIMIT 1"
+)
+_LAST_ENTRY = (
+    f"SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? ORDER BY seq DESC LIMIT 1"
 )
 _OPERATIONS = f"SELECT {OPERATION} FROM operation WHERE {_OF_RUN} ORDER BY operation"
 _MESSAGES = f"""
@@ -190,7 +193,7 @@ def generations(database: Database, run: RunKey, limit: int) -> tuple[Generation
         found = head(database, run)
         newest = 0 if found is None else found.generation
         asked = range(newest, max(newest - limit, 0), -1)
-        rows = [(number, database.row(_LAST_ENTRY, (*key, number))) for number in asked]
+        rows = [(number, database.row(_LAST_OF, (*key, number))) for number in asked]
     return tuple(
         GenerationRow(number, row[0] + 1, row[1], from_micros(row[2]))
         for number, row in rows
@@ -271,10 +274,21 @@ def workers(database: Database, locks: LockFolder, now: Instant) -> list[LiveWor
     return [worker for worker in found if worker is not None]
 
 
-def outbox(database: Database, limit: int) -> list[tuple[RunKey, OutboxItem]]:
-    """Return items that wait for the relay, oldest first per sender."""
-    sql = f"SELECT {OUTBOX} FROM outbox ORDER BY at, tenant, run_id, number LIMIT ?"
-    return _readable(database, sql, (), outbox_of, max(limit, 0))
+def outbox(
+    database: Database, limit: int, run: RunKey | None, before: datetime, now: datetime
+) -> list[tuple[RunKey, OutboxItem]]:
+    """Return items that wait for the relay, oldest first; those written later than `before`, and not after now, are left out."""
+    of_run, values = ("", ()) if run is None else (f"{_OF_RUN} AND ", (run.tenant, run.run_id))
+    sql = f"SELECT {OUTBOX} FROM outbox WHERE {of_run}(at <= ? OR at > ?) ORDER BY at, tenant, run_id, number LIMIT ?"
+    times = (to_micros(before), to_micros(now))
+    return _readable(database, sql, (*values, *times), outbox_of, max(limit, 0))
+
+
+def last_entry(database: Database, run: RunKey, generation: int) -> StampedRow | None:
+    """Return the last row of one generation's journal."""
+    with naming("the end of the run's journal", run.run_id):
+        row = database.row(_LAST_ENTRY, (run.tenant, run.run_id, generation))
+        return None if row is None else entry_of(row)
 
 
 def control(database: Database, tenant: str, name: str) -> tuple[int, bytes] | None:

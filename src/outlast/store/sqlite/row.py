@@ -16,6 +16,7 @@ from outlast.store.change import (
     MessageKind,
     OperationPut,
     OutboxItem,
+    OutboxKind,
     RunHead,
     RunKey,
     StampedMessage,
@@ -31,14 +32,15 @@ INCARNATION = "CASE incarnation WHEN 0 THEN generation ELSE incarnation END"
 
 HEAD = (
     "tenant, run_id, generation, workflow, fingerprint, status, reason, owner, epoch, version,"
-    " next_seq, digest, wake_at, mail, lapses, created_at, changed_at, note,"
+    " next_seq, digest, wake_at, mail, lapses, created_at, changed_at, note, origin,"
     f" {INCARNATION}"
 )
 ENTRY = "seq, turn, kind, operation, name, at, body"
 OPERATION = "operation, kind, name, failures, due_at, detail, progress, awaits, unapplied"
 MESSAGE = "number, message_id, kind, name, sender, at, body"
 OUTBOX = (
-    "tenant, run_id, number, target_tenant, target_run_id, message_id, kind, name, sender, body"
+    "tenant, run_id, number, target_tenant, target_run_id, kind, message_id, name, sender, body, generation, operation,"
+    " target_generation, origin, reason"
 )
 APPROVAL = (
     "tenant, run_id, approval_id, operation, role, subject_sha256, expires_at, use_by, covers, spent, state,"
@@ -88,7 +90,8 @@ def head_of(row: Row) -> RunHead:
         created_at=from_micros(row[15]),
         changed_at=from_micros(row[16]),
         note=row[17],
-        incarnation=row[18],
+        origin=row[18],
+        incarnation=row[19],
     )
 
 
@@ -124,8 +127,41 @@ def message_of(row: Row) -> StampedMessage:
 
 def outbox_of(row: Row) -> tuple[RunKey, OutboxItem]:
     """Return sender and item in the columns `OUTBOX`."""
-    message = Message(row[5], MessageKind(row[6]), row[7], row[8], row[9])
-    return RunKey(row[0], row[1]), OutboxItem(row[2], RunKey(row[3], row[4]), message)
+    item = OutboxItem(
+        target=RunKey(row[3], row[4]),
+        kind=OutboxKind(row[5]),
+        message_id=row[6],
+        name=row[7],
+        sender=row[8],
+        body=row[9],
+        generation=row[10],
+        operation=row[11],
+        target_generation=row[12],
+        origin=row[13],
+        reason=row[14],
+        number=row[2],
+    )
+    return RunKey(row[0], row[1]), item
+
+
+def outbox_values(key: tuple[str, str], item: OutboxItem, number: int) -> Row:
+    """Return the columns `OUTBOX` of a sender's item."""
+    return (
+        *key,
+        number,
+        item.target.tenant,
+        item.target.run_id,
+        item.kind.value,
+        item.message_id,
+        item.name,
+        item.sender,
+        item.body,
+        item.generation,
+        item.operation,
+        item.target_generation,
+        item.origin,
+        item.reason,
+    )
 
 
 def approval_of(row: Row) -> ApprovalRow:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 import apsw
@@ -259,9 +259,16 @@ class SQLiteStore:
         """Return the run's messages that are not yet consumed, in order of arrival."""
         return await self._read(lambda database: read.mail(database, run))
 
-    async def outbox(self, limit: int) -> list[tuple[RunKey, OutboxItem]]:
-        """Return items that wait for the relay, oldest first per sender."""
-        return await self._read(lambda database: read.outbox(database, limit))
+    async def outbox(
+        self, limit: int, *, run: RunKey | None = None, age: timedelta = timedelta(0)
+    ) -> list[tuple[RunKey, OutboxItem]]:
+        """Return items that wait for the relay, oldest first."""
+        now = self._clock.now()
+        return await self._read(lambda database: read.outbox(database, limit, run, now - age, now))
+
+    async def last_entry(self, run: RunKey, generation: int) -> StampedRow | None:
+        """Return the last row of one generation's journal."""
+        return await self._read(lambda database: read.last_entry(database, run, generation))
 
     async def timeline(self) -> str:
         """Return the id of this file's line of history."""

@@ -12,10 +12,12 @@ from outlast.store.change import (
     ClearOutbox,
     Conflict,
     Decide,
+    DropWatch,
     Fenced,
     Message,
     PutControl,
     PutMessage,
+    PutWatch,
     Refused,
     RunKey,
     StartRun,
@@ -31,8 +33,10 @@ from outlast.store.condition import (
     RECALLS,
     decision_refusal,
     start_times,
+    stranger_refusal,
 )
 from outlast.store.moment import from_micros, to_micros
+from outlast.store.sqlite import outbox
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.owned import end_run, find_approval, put_approval
 from outlast.store.sqlite.row import HEAD, INCARNATION, head_of
@@ -41,12 +45,13 @@ from outlast.store.sqlite.scope import Writing
 _HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
 _ADD_RUN = """
 INSERT INTO run (tenant, run_id, generation, workflow, fingerprint, status, owner, epoch, next_seq, mail,
-    created_at, changed_at, due, due_set_at, stopped_boot, stopped)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    created_at, changed_at, due, due_set_at, stopped_boot, stopped, outbox_number, origin)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD_ENTRY = f"INSERT INTO entry (tenant, run_id, generation, seq, turn, kind, operation, name, at, body) VALUES ({'?, ' * 9}?)"
-_STOPPED = "SELECT stopped_boot, stopped FROM run WHERE tenant = ? AND run_id = ?"
-_STANDING = f"SELECT generation, open, changed_at, {INCARNATION}, ending FROM run WHERE tenant = ? AND run_id = ?"
+_KEPT = "SELECT stopped_boot, stopped, outbox_number FROM run WHERE tenant = ? AND run_id = ?"
+"""What a former use of the id leaves to the next one."""
+_STANDING = f"SELECT generation, open, changed_at, {INCARNATION}, ending, origin FROM run WHERE tenant = ? AND run_id = ?"
 _HAS_UNREAD = """
 SELECT EXISTS (SELECT 1 FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0)
 """
@@ -81,7 +86,8 @@ WHERE tenant = ? AND run_id = ?
 
 
 def write(
-    writing: Writing, change: PutMessage | Decide | Terminate | ClearOutbox | PutControl
+    writing: Writing,
+    change: PutMessage | Decide | Terminate | ClearOutbox | PutWatch | DropWatch | PutControl,
 ) -> Verdict:
     """Write an unowned change; on any verdict but `Applied` the caller undoes what was written."""
     match change:
@@ -92,10 +98,11 @@ def write(
         case Terminate():
             return _terminate(writing, change)
         case ClearOutbox():
-            rows = [(change.run.tenant, change.run.run_id, number) for number in change.numbers]
-            writing.database.run_each(
-                "DELETE FROM outbox WHERE tenant = ? AND run_id = ? AND number = ?", rows
-            )
+            return _clear_outbox(writing, change)
+        case PutWatch():
+            return _put_watch(writing, change)
+        case DropWatch():
+            outbox.drop_watch(writing, change)
             return Applied(writing.now)
         case PutControl():
             return _put_control(writing, change)
@@ -117,20 +124,22 @@ def start(writing: Writing, change: StartRun) -> Verdict:
         return Fenced("the worker's lease has lapsed")
     if any(row.seq != seq for seq, row in enumerate(change.entries)):
         return Refused("seq")
-    at, epoch, stopped = writing.micros, 0, (None, None)
+    at, epoch, kept = writing.micros, 0, (None, None, 0)
     if row is not None and former is not None:
         at, epoch = max(at, row[16]), former.epoch
     times = start_times(change, from_micros(at))
     if isinstance(times, Refused):
         return times
     if former is not None:
-        stopped = database.row(_STOPPED, key) or stopped
+        kept = database.row(_KEPT, key) or kept
         database.run("DELETE FROM run WHERE tenant = ? AND run_id = ?", key)
     epoch += change.worker is not None
+    if change.watch is not None:
+        outbox.put_watch(writing, change, change.watch)
     for message in change.messages:
         if _known_at(writing, change.run, change.generation, message) is None:
             _add_message(writing, change.run, message, change.generation)
-    database.run(_ADD_RUN, _run_values(writing, change, epoch, at, stopped))
+    database.run(_ADD_RUN, _run_values(writing, change, epoch, at, kept))
     for entry, time in zip(change.entries, times, strict=True):
         names = (entry.seq, entry.turn, entry.kind, entry.operation, entry.name)
         values = (*names, to_micros(time), entry.body)
@@ -138,7 +147,7 @@ def start(writing: Writing, change: StartRun) -> Verdict:
     return Applied(from_micros(at), epoch if change.worker else 0)
 
 
-def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, stopped: Row) -> Row:
+def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, kept: Row) -> Row:
     key = (change.run.tenant, change.run.run_id)
     mail = writing.database.value(_HAS_UNREAD, (*key, change.generation))
     status = Status.RUNNING if change.worker else Status.READY
@@ -152,7 +161,8 @@ def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, stopped
         len(change.entries),
         mail,
     )
-    return (*key, change.generation, *names, at, at, due, writing.micros, *stopped)
+    times = (at, at, due, writing.micros)
+    return (*key, change.generation, *names, *times, *kept, change.origin)
 
 
 def _put_message(writing: Writing, change: PutMessage) -> Verdict:
@@ -163,6 +173,8 @@ def _put_message(writing: Writing, change: PutMessage) -> Verdict:
         return known
     if row is None and not change.early:
         return Refused("not_found")
+    if row is not None and (refusal := stranger_refusal(change, row[0], row[5])):
+        return Refused(refusal)
     if row is not None and not row[1]:
         return Refused("closed")
     if change.message.kind in CAPPED:
@@ -182,6 +194,26 @@ def _is_full(writing: Writing, inbox: tuple[str, str, int]) -> bool:
 
 def _key(run: RunKey) -> tuple[str, str]:
     return run.tenant, run.run_id
+
+
+def _clear_outbox(writing: Writing, change: ClearOutbox) -> Verdict:
+    outbox.clear(writing, change.run, change.numbers)
+    row = _standing(writing, change.run) if change.answers else None
+    if row is not None and row[1] and row[0] == change.generation:
+        for message in change.answers:
+            if _known_at(writing, change.run, row[3], message) is None:
+                _deliver(writing, change.run, message, row[3])
+    return Applied(writing.now)
+
+
+def _put_watch(writing: Writing, change: PutWatch) -> Verdict:
+    row = _standing(writing, change.run)
+    if row is None:
+        return Refused("not_found")
+    if not row[1]:
+        return Refused("closed")
+    outbox.put_watch(writing, change, change.watch)
+    return Applied(writing.now)
 
 
 def _decide(writing: Writing, change: Decide) -> Verdict:
@@ -208,13 +240,15 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
     row = _standing(writing, change.run)
     if row is None:
         return Refused("not_found")
-    generation, open_, changed_at, *_ = row
+    generation, open_, changed_at, _, _, origin = row
+    if change.origin not in ("", origin):
+        return Refused("origin")
     if not open_:
         return Refused("closed")
     at = max(writing.micros, changed_at)
-    end_run(writing, key, generation)
     writing.database.run(_TERMINATE, (change.reason, change.by, at, *key))
-    return Applied(from_micros(at))
+    sends = end_run(writing, key, generation, at)
+    return Applied(from_micros(at), outbox=sends)
 
 
 def _put_control(writing: Writing, change: PutControl) -> Verdict:
@@ -230,7 +264,7 @@ def _put_control(writing: Writing, change: PutControl) -> Verdict:
 
 
 def _standing(writing: Writing, run: RunKey) -> Row | None:
-    """Return generation, whether it is open, `changed_at`, the generation that began its incarnation, and whether it is ending."""
+    """Return generation, whether it is open, `changed_at`, the start of its incarnation, whether it is ending, and origin."""
     return writing.database.row(_STANDING, (run.tenant, run.run_id))
 
 

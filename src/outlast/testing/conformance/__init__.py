@@ -27,6 +27,7 @@ from outlast.testing.conformance.bench import Bench, ManualClock, SteerableClock
 from outlast.testing.conformance.change import ChangeConformance
 from outlast.testing.conformance.claim import ClaimConformance
 from outlast.testing.conformance.message import MessageConformance
+from outlast.testing.conformance.outbox import OutboxConformance
 from outlast.testing.conformance.pause import PauseConformance
 from outlast.testing.conformance.reader import ReaderConformance
 from outlast.testing.conformance.rollover import RollOverConformance
@@ -40,6 +41,7 @@ class StoreConformance(
     MessageConformance,
     PauseConformance,
     ApprovalConformance,
+    OutboxConformance,
     ReaderConformance,
     RollOverConformance,
 ):

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from outlast.store.bound import MAX_BODY_BYTES
 from outlast.store.change import (
     Applied,
-    ClearOutbox,
     Conflict,
     Fenced,
     HeadUpdate,
     OperationDrop,
     OperationPut,
     OutboxItem,
+    OutboxKind,
     PutControl,
     Refused,
     RunKey,
@@ -28,7 +28,6 @@ from outlast.testing.conformance.bench import (
     Bench,
     ending,
     following,
-    letter,
     parking,
     row,
     scenario,
@@ -276,7 +275,7 @@ class ChangeConformance:
         change = following(
             head,
             operations=(OperationPut("r:1", "step", "plan", 1),),
-            outbox=(OutboxItem(1, RunKey("default", "x"), letter()),),
+            outbox=(OutboxItem(RunKey("default", "x"), OutboxKind.SIGNAL),),
             consumed=("missing",),
         )
         before = await bench.store.load(head.run)
@@ -319,20 +318,6 @@ class ChangeConformance:
         image = await bench.store.load(head.run)
         assert image is not None
         assert image.operations == ()
-
-    @scenario
-    async def test_outbox_keeps_order_until_cleared(self, bench: Bench) -> None:
-        """Items wait for the relay in order; a number is used once; cleared ones go."""
-        head = await bench.owned()
-        items = tuple(
-            OutboxItem(number, RunKey("t", "x"), letter(f"m{number}")) for number in (1, 2, 3)
-        )
-        await bench.apply(following(head, outbox=items))
-        assert await bench.store.outbox(2) == [(head.run, items[0]), (head.run, items[1])]
-        verdict = await bench.one(following(await bench.head(head.run), outbox=items[:1]))
-        assert verdict == Refused("outbox", "1")
-        await bench.apply(ClearOutbox(head.run, (1, 3, 9)))
-        assert await bench.store.outbox(10) == [(head.run, items[1])]
 
     @scenario
     async def test_closing_clears(self, bench: Bench) -> None:

@@ -27,6 +27,7 @@ from outlast.journal.entry import (
 from outlast.store.change import (
     Applied,
     Change,
+    ClearOutbox,
     Decide,
     Message,
     PutMessage,
@@ -204,6 +205,11 @@ class Invariants:
                 self._decided(change, now)
             case Terminate():
                 self._terminated(change.run)
+            case ClearOutbox():
+                run = self.runs.get(change.run)
+                if run is not None and not run.closed and run.generation == change.generation:
+                    for answer in change.answers:
+                        self._accepted(change.run, answer)
             case _:
                 pass
 

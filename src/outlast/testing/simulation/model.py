@@ -117,6 +117,8 @@ class Run:
     """Steps whose outcome comes from outside: no attempt of them may begin."""
     progress: dict[str, bytes] = field(default_factory=dict[str, bytes])
     """Of each operation that has a row: the details of its last heartbeat that was kept."""
+    others: set[str] = field(default_factory=set[str])
+    """Open operations that stand for other runs."""
     risky: dict[str, float] = field(default_factory=dict[str, float])
     """Of each effect with an attempt of which nobody may know the end: when that could last have begun."""
     stopped: float | None = None
@@ -158,12 +160,13 @@ class Run:
         self.paused, self.parked = False, None
         self.resting, self.risky, self.handed_out, self.progress = {}, {}, set(), {}
         self.approvals, self.published = {}, set()
-        self.forked = None
+        self.forked, self.others = None, set()
 
     def end(self, now: float) -> None:
         """The run is over."""
         self.closed, self.failures, self.resting, self.risky = True, {}, {}, {}
         self.handed_out, self.progress = set(), {}
+        self.others = set()
         self.let_go(now)
         for request in self.approvals.values():
             if request.state == "pending":

@@ -179,14 +179,14 @@ class Simulation:
         definitions: Iterable[Definition[..., Any]] | None = None,
         options: WorkerOptions | None = None,
         faults: Faults | None = None,
-        watch: Callable[[SimulatedWorker], None] = lambda _: None,
+        before: Callable[[SimulatedWorker], object] = lambda _worker: None,
     ) -> SimulatedWorker:
         """Start a worker in a process of its own.
 
         Args:
             definitions: What it has registered, where that differs.
             faults: Of its way to the store, where these differ.
-            watch: Called with it before it does anything.
+            before: Called with the worker before it does anything.
         """
         name = name or f"w{len(self.workers) + 1}"
         if any(one.process.name == name for one in self.workers):
@@ -223,7 +223,7 @@ class Simulation:
         )
         simulated = SimulatedWorker(process, worker, store, threads, client)
         self.workers.append(simulated)
-        watch(simulated)
+        before(simulated)
         await simulated.within(worker.start())
         return simulated
 

@@ -11,6 +11,8 @@ from outlast.journal.entry import (
     ApprovalDecided,
     ApprovalExpired,
     CancelRequested,
+    ChildRefused,
+    ChildStarted,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
@@ -18,10 +20,12 @@ from outlast.journal.entry import (
     EffectIntended,
     EffectRefused,
     Entry,
+    MessageAnswered,
     MessageReceived,
     PauseRequested,
     Published,
     ResumeRequested,
+    RunEnded,
     StepCompleted,
     StepFailed,
     TimerFired,
@@ -30,6 +34,7 @@ from outlast.journal.entry import (
     from_row,
 )
 from outlast.store.change import (
+    OTHER_RUN,
     ApprovalExpire,
     ApprovalPut,
     GrantSpend,
@@ -43,7 +48,10 @@ from outlast.testing.simulation.model import Check, Request, Run
 OUTCOMES = (
     *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused),
     *(TimerFired, ApprovalDecided, ApprovalExpired),
+    *(ChildRefused, RunEnded, MessageAnswered),
 )
+_TOLD = (ChildStarted, ChildRefused, RunEnded, MessageAnswered)
+"""What other runs have told."""
 _SAYS: dict[str, tuple[type[Entry], ...]] = {
     "signal": (MessageReceived,),
     "update": (UpdateReceived,),
@@ -94,20 +102,31 @@ class Written:
             if isinstance(act, OperationPut):
                 self._put(run, change, act)
             else:
+                run.others.discard(act.operation)
                 run.failures.pop(act.operation, None)
                 run.resting.pop(act.operation, None)
                 run.handed_out.discard(act.operation)
                 run.progress.pop(act.operation, None)
         settled = {getattr(from_row(row), "operation", "") for row in change.entries} & run.outcomes
-        left = settled & run.failures.keys()
+        left = settled & (run.failures.keys() | run.others)
         self._check(not left, 0, f"the rows of {left} are left behind", run=change.run)
 
     def _put(self, run: Run, change: RunChange, row: OperationPut) -> None:
         """A failure is recorded with the time of the next attempt; without one, that attempt begins, or is under way.
 
         Of what was handed out the time is another one, and no attempt is under way. With the run given back the time alone may be
-        written, of an effect that nobody has begun since it was last settled.
+        written, of an effect that nobody has begun since it was last settled. Another run has a row too.
         """
+        if row.kind in OTHER_RUN:
+            self._check(
+                row.operation not in run.others,
+                0,
+                "another run was asked twice",
+                run=change.run,
+                at=row.operation,
+            )
+            run.others.add(row.operation)
+            return
         known = run.failures.get(row.operation, 0)
         rests = row.due_at is not None and not row.awaits
         right = known + 1 if rests else known
@@ -311,6 +330,13 @@ class Written:
                 item.consumed = True
                 kinds[item.kind] += 1
         said = [from_row(row) for row in change.entries]
+        told = sum(isinstance(one, _TOLD) for one in said)
+        self._check(
+            told <= kinds.pop("outcome", 0),
+            5,
+            "another run is said to have told something, and has not",
+            run=change.run,
+        )
         missing = sum(
             max(0, count - sum(isinstance(one, _SAYS[kind]) for one in said))
             for kind, count in kinds.items()
