@@ -201,7 +201,6 @@ class Handlers:
         for update in self._unanswered.values():
             if update.answer is None and update not in handled:
                 self._answer(update, self._unheard(update.message))
-        self._early.clear()
 
     def give_up(self) -> bool:
         """Cancel what nothing can wake any more, once; what waits on after that is left. True when code is to run for it."""
@@ -222,7 +221,6 @@ class Handlers:
         for update in self._running.values():
             if update is not None:
                 self._answer(update, _failed(update.message, self._interrupted(ended_as)))
-        self._running.clear()
 
     # One message
 
