@@ -151,10 +151,8 @@ class _Teller:
             yield self._approval(approval)
         for operation, due in self._noted.get("timers", {}).items():
             yield self._timer(operation, msgspec.convert(due, datetime, strict=False))
-        for name in self._noted.get("signals", []):
-            yield self._signal(name)
-        for name in self._noted.get("updates", []):
-            yield self._update(name)
+        yield from map(self._signal, self._noted.get("signals", []))
+        yield from map(self._update, self._noted.get("updates", []))
         for alarm in self._detail.alarms:
             yield self._alarm(alarm)
         if self._detail.unread:
