@@ -249,7 +249,6 @@ class Handlers:
         for update in self._running.values():
             if update is not None:
                 self._answer(update, _failed(update.message, self._interrupted(ended_as)))
-        self._running.clear()
 
     # One message
 

@@ -61,6 +61,49 @@ def test_messages_that_came_early_are_handled_first(drive):
     assert run.result() == [1, 2, 3, 4]
 
 
+def test_updates_that_came_early_are_handled_first(drive):
+    """In order, when their handler is named; one that is named when the body has ended begins nothing."""
+
+    async def last(n):
+        await work(n)
+        outlast.on_update(outlast.Update("late"), print)
+
+    async def body():
+        outlast.on_signal(go, last)
+        await work(0)
+        outlast.on_update(add, lambda n: n * 2)
+        await outlast.receive(stop)
+
+    run = drive(body)
+    run.deliver(run.update("add", 1), run.update("late", None), run.update("add", 2))
+    assert run.answers() == {}
+    run.done("r:1")
+    assert run.answers() == {"m1": 2, "m3": 4}
+    run.deliver(run.message("go", 1), run.message("stop", 0))
+    assert run.answers().keys() == {"m2"}
+    run.done("m4:1")
+    assert run.answers() == {}
+    assert isinstance(run.machine.outcome, Completed)
+
+
+def test_an_update_is_open_until_its_answer_is_recorded(drive):
+    """Under the path of the task that handles it; then it is forgotten, and a second answer is one that the code does not give."""
+
+    async def body():
+        outlast.on_update(add, abs)
+        await forever()
+
+    run = drive(body)
+    run.deliver(run.update("add", -1))
+    assert run.machine.is_open("m1")
+    [command] = run.commands()
+    assert run.machine.is_open("m1")
+    run.deliver(command.answer)
+    assert not run.machine.is_open("m1")
+    with pytest.raises(NonDeterminismError, match="never got it"):
+        run.deliver(command.answer)
+
+
 def test_all_messages_of_a_turn_are_handled_before_a_condition_is_looked_at(drive):
     """Signals and updates alike."""
     seen = []

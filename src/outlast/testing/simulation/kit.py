@@ -90,10 +90,8 @@ async def carry_out(shape: Shape, path: str) -> Any:
     match shape:
         case Work() | Hand() | Broken() | Nap() | Draw():
             return await _simple(shape)
-        case Hear():
-            return await _hear(shape)
-        case Serve():
-            return await _serve(shape)
+        case Hear() | Serve():
+            return await (_hear(shape) if isinstance(shape, Hear) else _serve(shape))
         case Act():
             return await _act(shape, path)
         case Twin() | Often() | Stray():
