@@ -95,7 +95,7 @@ async def fix(finding: str) -> int:
     return number
 
 
-@outlast.workflow(name="nothing")
+@outlast.workflow(name="nothing", timeout=timedelta(days=1))
 async def nothing() -> None:
     """A workflow without arguments or result."""
 
@@ -111,5 +111,7 @@ async def outside() -> None:
         await handle.send(go, 5)
         await handle.send(said, Patch("x"))
         await handle.send("said", {"text": "x"})
+        await handle.pause("wait")
+        await handle.resume()
         await handle.cancel()
-        assert_type(await app.run(nothing(), id="run-3"), None)
+        assert_type(await app.run(nothing(), id="run-3", timeout=timedelta(1)), None)
