@@ -14,7 +14,7 @@ from outlast.replay import delivery, ledger, mailbox
 from outlast.replay.handler import Handlers
 from outlast.replay.machine import Machine
 from outlast.replay.publication import Publications
-from outlast.store import condition
+from outlast.store import condition, memory
 from outlast.store.memory import MemoryStore
 from outlast.store.moment import EPOCH
 from outlast.testing.fault import Faults
@@ -26,10 +26,21 @@ from outlast.testing.simulation.scenario import (
     Sending,
 )
 from outlast.testing.simulation.search import Finding, search
-from outlast.testing.simulation.shape import Act, Ask, Hear, Limit, Serve, Several, Shape
+from outlast.testing.simulation.shape import (
+    Act,
+    Ask,
+    Hear,
+    Limit,
+    Nap,
+    Serve,
+    Several,
+    Shape,
+    Work,
+)
 from outlast.testing.simulation.world import Fates
 from outlast.worker import pilot
 from outlast.worker.effect import EffectRun
+from outlast.worker.hold import Hold
 from outlast.worker.lease import Lease
 from outlast.worker.pilot import Pilot
 from outlast.worker.wait import Waits
@@ -303,6 +314,46 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
             ),
         ),
     ),
+    "a pause holds from the moment at which it is read": (
+        250,
+        {0},
+        (Break(Hold, "expect", "self._coming = min(pauses, default=None)", "self._coming = None"),),
+    ),
+    "a paused run begins nothing": (
+        60,
+        {0},
+        (Break(Hold, "_holds", "self.closed or operation", "operation"),),
+    ),
+    "a paused run is offered to be resumed or cancelled only": (
+        60,
+        {0},
+        (
+            Break(
+                MemoryStore,
+                "_deliver",
+                "is_offered = run.head.status is not Status.PAUSED or message.kind in RECALLS",
+                "is_offered = True",
+            ),
+        ),
+    ),
+    "a paused run is offered when it is resumed": (
+        60,
+        {2},
+        (Break(memory, "due_from", "return now if recalled else None", "return None"),),
+    ),
+    "a run's time that is not over early": (
+        60,
+        {1},
+        (
+            Break(
+                Waits,
+                "take_due",
+                "self._deadline.due <= until",
+                "self._deadline.due - timedelta(seconds=1) <= until",
+                {"timedelta": timedelta},
+            ),
+        ),
+    ),
     "owners that were lost are counted": (
         200,
         {0},
@@ -408,6 +459,18 @@ def asked(scenario: Scenario) -> Scenario:
     return replace(scenario, plans=plans)
 
 
+def paused(scenario: Scenario) -> Scenario:
+    """Let somebody pause a run whose steps are often tried again, and resume it soon, while answers take their time."""
+    plan = Plan(
+        at_once(Work(1, 3), Work(2, 3, 0.2), Hear(3, 8), Nap(2.0)),
+        sendings=MAIL,
+        pause=0.1 + scenario.seed % 20 / 10,
+        resume=0.4 + scenario.seed % 11 / 10,
+        timeout=5.0 if scenario.seed % 3 == 0 else None,
+    )
+    return replace(scenario, plans=(plan,), disturbances=(), faults=Faults(latency=0.3))
+
+
 def last_moment(scenario: Scenario) -> Scenario:
     """Let people decide just as their time is over, and workers learn of it late."""
     return replace(
@@ -443,6 +506,11 @@ PREPARED = {
     "no end with unread messages": full_inbox,
     "an approval that was decided does not expire": last_moment,
     "a grant that is used in time": last_moment,
+    "a pause holds from the moment at which it is read": paused,
+    "a paused run begins nothing": paused,
+    "a paused run is offered to be resumed or cancelled only": paused,
+    "a paused run is offered when it is resumed": paused,
+    "a run's time that is not over early": paused,
 }
 """Those that are searched in scenarios of a kind, which seeds at large seldom come to."""
 

@@ -123,7 +123,7 @@ async def fix(finding: str) -> int:
     return number
 
 
-@outlast.workflow(name="nothing")
+@outlast.workflow(name="nothing", timeout=timedelta(days=1))
 async def nothing() -> None:
     """A workflow without arguments or result."""
 
@@ -156,5 +156,7 @@ async def outside() -> None:
         assert_type(handle, outlast.RunHandle[int])
         assert_type(await app.update_with_start(fix("f"), add, Patch("x"), id="run-4"), int)
         assert_type(await app.update_with_start(fix("f"), tell, id="run-4"), str)
+        await handle.pause("wait")
+        await handle.resume()
         await handle.cancel()
-        assert_type(await app.run(nothing(), id="run-3"), None)
+        assert_type(await app.run(nothing(), id="run-3", timeout=timedelta(1)), None)
