@@ -24,13 +24,23 @@ from outlast.testing.simulation.scenario import (
     Sending,
 )
 from outlast.testing.simulation.search import Finding, search
-from outlast.testing.simulation.shape import Act, Ask, Hear, Limit, Several, Shape
+from outlast.testing.simulation.shape import (
+    Act,
+    Ask,
+    Hand,
+    Hear,
+    Limit,
+    Several,
+    Shape,
+    Work,
+)
 from outlast.testing.simulation.world import Fates
 from outlast.worker import pilot
 from outlast.worker.delivery import Delivery
 from outlast.worker.effect import EffectRun
 from outlast.worker.lease import Lease
 from outlast.worker.pilot import Pilot
+from outlast.worker.series import Series
 from outlast.worker.wait import Waits
 from outlast.worker.worker import Worker
 from outlast.worker.writer import Writer
@@ -259,6 +269,50 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {2},
         (Break(Worker, "_look", "await self._find_owned()", "self._unsure = False"),),
     ),
+    "what may have happened has not failed for want of time": (
+        60,
+        {3},
+        (Break(EffectRun, "_failed", "if not self._may_have_happened:", "if True:"),),
+    ),
+    "no doubt before the last call can act no more": (
+        60,
+        {3, 4},
+        (Break(EffectRun, "_give_up", "await self._quiet(", "(lambda _: None)("),),
+    ),
+    "an error proves nothing of the attempts before": (
+        60,
+        {3},
+        (Break(EffectRun, "_attempt", "self._may_have_happened = True", "pass"),),
+    ),
+    "what was handed out is left alone": (
+        60,
+        {1},
+        (Break(pilot, "run_step", "if row and row.awaits:", "if False:"),),
+    ),
+    "the last details go with the failure": (
+        60,
+        {1},
+        (
+            Break(
+                Series,
+                "attempt",
+                "self._progress, self._kept = pulse.beats.latest, pulse.kept",
+                "pass",
+            ),
+        ),
+    ),
+    "the row of what has beaten goes with its outcome": (
+        100,
+        {0},
+        (
+            Break(
+                Series,
+                "drop",
+                "if self._has_row",
+                "if self._bridge.row(self._operation)",
+            ),
+        ),
+    ),
     "owners that were lost are counted": (
         200,
         {0},
@@ -340,6 +394,53 @@ def full_inbox(scenario: Scenario) -> Scenario:
     return replace(scenario, plans=plans)
 
 
+def pressed(scenario: Scenario) -> Scenario:
+    """Let the time for all attempts of effects run out while they are lost, dropped, declined and late."""
+    parts = [Act("idempotent", limit=True) for _ in range(4)]
+    return replace(
+        scenario,
+        plans=(Plan(at_once(*parts)),),
+        disturbances=(),
+        faults=Faults(),
+        fates=Fates(declined=0.2, lost=0.25, dropped=0.2, late=0.3),
+    )
+
+
+def late_to_the_last(scenario: Scenario) -> Scenario:
+    """Let effects be lost until their time is over, and their last call be carried out late."""
+    parts = [Act("idempotent", limit=True) for _ in range(10)]
+    return replace(
+        scenario,
+        plans=(Plan(at_once(*parts), start=scenario.seed % 10 / 10),),
+        disturbances=(),
+        faults=Faults(),
+        fates=Fates(lost=0.6, late=0.4),
+    )
+
+
+def handed(scenario: Scenario) -> Scenario:
+    """Let a worker die while steps wait for somebody outside."""
+    kill = Disturbance("kill", 0.5 + scenario.seed % 10 / 10, 0, 3.0)
+    parts = (Hand(1), Hand(2, thread=True), Hand(3, limit=True))
+    return replace(
+        scenario,
+        plans=(Plan(at_once(*parts)),),
+        workers=1,
+        disturbances=(kill,),
+        faults=Faults(),
+        lease=1.5,
+    )
+
+
+def beating(scenario: Scenario) -> Scenario:
+    """Let steps say how far they are, and fail, at a store that takes its time."""
+    seconds = scenario.seed % 7 / 10
+    parts = (Work(1, 1, seconds, beats=True), Work(2, 0, seconds, beats=True))
+    return replace(
+        scenario, plans=(Plan(at_once(*parts)),), disturbances=(), faults=Faults(latency=0.3)
+    )
+
+
 def last_moment(scenario: Scenario) -> Scenario:
     """Let people decide just as their time is over, and workers learn of it late."""
     return replace(
@@ -369,6 +470,12 @@ PREPARED = {
     "an effect that no cancel interrupts": cut_off,
     "messages in order although the clock is set back": set_back,
     "no end with unread messages": full_inbox,
+    "what may have happened has not failed for want of time": pressed,
+    "no doubt before the last call can act no more": late_to_the_last,
+    "an error proves nothing of the attempts before": pressed,
+    "what was handed out is left alone": handed,
+    "the last details go with the failure": beating,
+    "the row of what has beaten goes with its outcome": beating,
     "an approval that was decided does not expire": last_moment,
     "a grant that is used in time": last_moment,
 }
