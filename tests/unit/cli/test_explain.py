@@ -171,3 +171,23 @@ def test_closed_run_says_who_ended_it_or_where_it_failed() -> None:
     assert text.endswith("(1 minute ago), asked by ann: too slow. Nothing more happens.")
     failed = _detail(status=Status.FAILED, reason="KeyError: 'k'", place="at agent.py:4 in deep")
     assert "KeyError: 'k', raised at agent.py:4 in deep. Nothing" in explain(failed, COMMAND).text
+
+
+def test_a_first_attempt_that_was_heard_of_is_told() -> None:
+    """What it said is data of the author's: made one line, and cut where it is long."""
+    said = {"page": 7, "url": "x" * 500}
+    step = Standing(operation="r:1", kind="step", name="crawl", state="attempted", progress=said)
+    (wait,) = explain(_detail(operations=[step]), COMMAND).waits
+    assert wait.kind == "step"
+    assert wait.text.startswith(
+        'Step crawl (r:1) is attempted for the first time and said {"page": 7'
+    )
+    assert len(wait.text) < 300
+
+
+def test_what_was_handed_out_for_ever_has_no_time() -> None:
+    """Until when is told only where there is an end."""
+    step = Standing(operation="r:1", kind="step", name="render", state="handed out")
+    (wait,) = explain(_detail(operations=[step]), COMMAND).waits
+    assert "was handed out, and waits for somebody outside" in wait.text
+    assert (wait.until, len(wait.commands)) == (None, 2)
