@@ -585,7 +585,10 @@ def test_case_139_nobody_is_named_for_nothing(caplog: pytest.LogCaptureFixture) 
     async def watched(name: str, *, turns: bool) -> list[str]:
         task = asyncio.create_task(body(turns=turns))
         watch.begins(task, Attempt("default", "r", "r:1", name, 1), body)
-        return await task
+        try:
+            return await task
+        finally:
+            watch.ends(task)
 
     async def main() -> None:
         assert thread.ticks == []

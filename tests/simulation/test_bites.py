@@ -29,6 +29,7 @@ from outlast.testing.simulation.search import Finding, search
 from outlast.testing.simulation.shape import (
     Act,
     Ask,
+    Hand,
     Hear,
     Limit,
     Nap,
@@ -43,6 +44,7 @@ from outlast.worker.effect import EffectRun
 from outlast.worker.hold import Hold
 from outlast.worker.lease import Lease
 from outlast.worker.pilot import Pilot
+from outlast.worker.series import Series
 from outlast.worker.wait import Waits
 from outlast.worker.worker import Worker
 from outlast.worker.writer import Writer
@@ -327,14 +329,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "a paused run is offered to be resumed or cancelled only": (
         60,
         {0},
-        (
-            Break(
-                MemoryStore,
-                "_deliver",
-                "is_offered = run.head.status is not Status.PAUSED or message.kind in RECALLS",
-                "is_offered = True",
-            ),
-        ),
+        (Break(memory, "offers", "return kind in RECALLS", "return True"),),
     ),
     "a paused run is offered when it is resumed": (
         60,
@@ -351,6 +346,50 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
                 "self._deadline.due <= until",
                 "self._deadline.due - timedelta(seconds=1) <= until",
                 {"timedelta": timedelta},
+            ),
+        ),
+    ),
+    "what may have happened has not failed for want of time": (
+        60,
+        {3},
+        (Break(EffectRun, "_failed", "if not self._may_have_happened:", "if True:"),),
+    ),
+    "no doubt before the last call can act no more": (
+        60,
+        {3, 4},
+        (Break(EffectRun, "_give_up", "await self._quiet(", "(lambda _: None)("),),
+    ),
+    "an error proves nothing of the attempts before": (
+        60,
+        {3},
+        (Break(EffectRun, "_attempt", "self._may_have_happened = True", "pass"),),
+    ),
+    "what was handed out is left alone": (
+        60,
+        {1},
+        (Break(pilot, "run_step", "if row and row.awaits:", "if False:"),),
+    ),
+    "the last details go with the failure": (
+        60,
+        {1},
+        (
+            Break(
+                Series,
+                "attempt",
+                "self._progress, self._kept = pulse.beats.latest, pulse.kept",
+                "pass",
+            ),
+        ),
+    ),
+    "the row of what has beaten goes with its outcome": (
+        100,
+        {0},
+        (
+            Break(
+                Series,
+                "drop",
+                "if self._has_row",
+                "if self._bridge.row(self._operation)",
             ),
         ),
     ),
@@ -471,6 +510,53 @@ def paused(scenario: Scenario) -> Scenario:
     return replace(scenario, plans=(plan,), disturbances=(), faults=Faults(latency=0.3))
 
 
+def pressed(scenario: Scenario) -> Scenario:
+    """Let the time for all attempts of effects run out while they are lost, dropped, declined and late."""
+    parts = [Act("idempotent", limit=True) for _ in range(4)]
+    return replace(
+        scenario,
+        plans=(Plan(at_once(*parts)),),
+        disturbances=(),
+        faults=Faults(),
+        fates=Fates(declined=0.2, lost=0.25, dropped=0.2, late=0.3),
+    )
+
+
+def late_to_the_last(scenario: Scenario) -> Scenario:
+    """Let effects be lost until their time is over, and their last call be carried out late."""
+    parts = [Act("idempotent", limit=True) for _ in range(10)]
+    return replace(
+        scenario,
+        plans=(Plan(at_once(*parts), start=scenario.seed % 10 / 10),),
+        disturbances=(),
+        faults=Faults(),
+        fates=Fates(lost=0.6, late=0.4),
+    )
+
+
+def handed(scenario: Scenario) -> Scenario:
+    """Let a worker die while steps wait for somebody outside."""
+    kill = Disturbance("kill", 0.5 + scenario.seed % 10 / 10, 0, 3.0)
+    parts = (Hand(1), Hand(2, thread=True), Hand(3, limit=True))
+    return replace(
+        scenario,
+        plans=(Plan(at_once(*parts)),),
+        workers=1,
+        disturbances=(kill,),
+        faults=Faults(),
+        lease=1.5,
+    )
+
+
+def beating(scenario: Scenario) -> Scenario:
+    """Let steps say how far they are, and fail, at a store that takes its time."""
+    seconds = scenario.seed % 7 / 10
+    parts = (Work(1, 1, seconds, beats=True), Work(2, 0, seconds, beats=True))
+    return replace(
+        scenario, plans=(Plan(at_once(*parts)),), disturbances=(), faults=Faults(latency=0.3)
+    )
+
+
 def last_moment(scenario: Scenario) -> Scenario:
     """Let people decide just as their time is over, and workers learn of it late."""
     return replace(
@@ -504,6 +590,12 @@ PREPARED = {
     "an effect that no cancel interrupts": cut_off,
     "messages in order although the clock is set back": set_back,
     "no end with unread messages": full_inbox,
+    "what may have happened has not failed for want of time": pressed,
+    "no doubt before the last call can act no more": late_to_the_last,
+    "an error proves nothing of the attempts before": pressed,
+    "what was handed out is left alone": handed,
+    "the last details go with the failure": beating,
+    "the row of what has beaten goes with its outcome": beating,
     "an approval that was decided does not expire": last_moment,
     "a grant that is used in time": last_moment,
     "a pause holds from the moment at which it is read": paused,

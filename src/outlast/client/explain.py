@@ -348,6 +348,9 @@ class _Teller:
             then = f"attempt {number} is {'due or under way' if self._detail.fitting else 'due'}."
         else:
             then = f"attempt {number} begins at {self._ago(one.due_at)}; nobody needs to act."
+        if limit := self._noted.get("deadlines", {}).get(one.operation):
+            ends = msgspec.convert(limit, datetime, strict=False)
+            then += f" Its time for all attempts is over at {self._ago(ends)}."
         return Wait(
             "retry",
             one.operation,

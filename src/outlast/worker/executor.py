@@ -20,7 +20,7 @@ from outlast.worker.call import Check, ThreadCall, Threw, anytime, call_async
 from outlast.worker.patience import Patience, TimedOut
 from outlast.worker.stall import LoopWatch
 from outlast.workflows.attempt import Attempt, current_attempt
-from outlast.workflows.completion import HandedOut
+from outlast.workflows.completion import is_handed_out
 from outlast.workflows.definition import AttemptOptions, Effect, Step, probe_function
 from outlast.workflows.heartbeat import Beats, current_beats
 
@@ -131,7 +131,7 @@ class Executor:
         match value:
             case TimedOut():
                 return value
-            case Threw(HandedOut()) if not acts:
+            case Threw(error) if not acts and is_handed_out(error):
                 return LeftOpen()
             case Threw(error):
                 return self._raised(definition, error)
@@ -184,9 +184,13 @@ class Executor:
         if inspect.iscoroutinefunction(body.func):
             patience.beats.is_async = True
             running = asyncio.create_task(call_async(body, check), context=context)
-            if self._watch is not None:
-                self._watch.begins(running, attempt, body.func)
-            return await _in_task(running, attempt, patience, acts=acts)
+            if self._watch is None:
+                return await _in_task(running, attempt, patience, acts=acts)
+            self._watch.begins(running, attempt, body.func)
+            try:
+                return await _in_task(running, attempt, patience, acts=acts)
+            finally:
+                self._watch.ends(running)
         call = ThreadCall(functools.partial(context.run, body), check)
         return await self._in_thread(call, attempt, patience, acts=acts)
 

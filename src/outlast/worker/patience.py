@@ -38,7 +38,7 @@ class TimedOut:
 
 
 class Patience:
-    """Waits for one attempt.
+    """Waits for one attempt. One that may take for ever costs next to nothing.
 
     Args:
         beats: What its body says of itself.
@@ -53,7 +53,8 @@ class Patience:
         self._time = options.start_to_close_timeout
         self._silence = options.heartbeat_timeout
         self._left = left
-        self._made = beats.now()
+        self._is_endless = self._time is self._silence is left is None
+        self._made = 0.0 if self._is_endless else beats.now()
         self._began: float | None = None
         self._forgiven = 0.0
         """Seconds of the present silence in which no body could have said anything: the event loop stood still."""
@@ -61,10 +62,13 @@ class Patience:
 
     def begin(self) -> None:
         """Note that the body begins: its own times count from here."""
-        self._began = self.beats.now()
+        self._began = self._made if self._is_endless else self.beats.now()
 
     async def wait(self, *ends: asyncio.Future[Any]) -> TimedOut | None:
         """Return None when one of these is done, or which time was over before."""
+        if self._is_endless:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return None
         while not any(one.done() for one in ends):
             limits = self._limits()
             if not limits:

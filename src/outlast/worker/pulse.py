@@ -45,11 +45,11 @@ class Pulse:
     ) -> None:
         self.beats = Beats(now, former, self._hear)
         self._carry = carry
-        self._every = every.total_seconds()
+        self._every = every
         self.kept = former
         """JSON of the details that were carried last."""
         self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
+        self._news: asyncio.Event
         self._is_told = False
         self._is_closed = False
         self._carrying: asyncio.Future[None] | None = None
@@ -82,9 +82,12 @@ class Pulse:
 
     def _listen(self) -> None:
         self._is_told = False
-        self._news.set()
-        if self._pumping is None and not self._is_closed:
+        if self._is_closed:
+            return
+        if self._pumping is None:
+            self._news = asyncio.Event()
             self._pumping = self._loop.create_task(self._pump(), name="outlast-pulse")
+        self._news.set()
 
     async def _pump(self) -> None:
         while True:
@@ -96,7 +99,7 @@ class Pulse:
             self._carrying = asyncio.ensure_future(self._bring(details))
             # What is on its way arrives, whether or not the attempt lasts so long.
             await asyncio.shield(self._carrying)
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(self._every.total_seconds())
 
     async def _bring(self, details: bytes) -> None:
         await self._carry(details)

@@ -22,7 +22,7 @@ from outlast.worker.begin import attempt_when_free
 from outlast.worker.bridge import Bridge
 from outlast.worker.call import Check
 from outlast.worker.deadline import Deadline
-from outlast.worker.executor import Ending, Raised, TimedOut
+from outlast.worker.executor import Ending, Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.pulse import Pulse, interval
 from outlast.worker.wait import Rest
@@ -131,7 +131,9 @@ class Series:
             raise
         finally:
             pulse.close()
-        await pulse.settled()
+        if not isinstance(ending, Returned):
+            # What is on its way must not come after what is recorded of the failure.
+            await pulse.settled()
         self._progress, self._kept = pulse.beats.latest, pulse.kept
         return ending
 

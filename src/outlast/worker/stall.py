@@ -36,7 +36,7 @@ class LoopWatch:
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
-        self._bodies: dict[asyncio.Task[Any], tuple[Attempt, str]] = {}
+        self._bodies: dict[asyncio.Task[Any], tuple[Attempt, Callable[..., Any]]] = {}
         self._stop: Callable[[], None] | None = None
         self._loop: asyncio.AbstractEventLoop
         self._loop_thread = 0
@@ -50,27 +50,27 @@ class LoopWatch:
     def begins(
         self, task: asyncio.Task[Any], attempt: Attempt, function: Callable[..., Any]
     ) -> None:
-        """Watch a body as long as its task runs. To be called on the event loop.
+        """Watch a body until `ends` is called. To be called on the event loop.
 
         Args:
             function: The author's, to tell its lines from those of what it calls.
         """
-        self._bodies[task] = attempt, _file_of(function)
-        task.add_done_callback(self._ended)
+        self._bodies[task] = attempt, function
         self._idle = 0
         if self._stop is None:
             self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
             self._turned, self._still = True, 0
             self._stop = self._threads.every(TICK_SECONDS, self._tick, name="outlast-watch")
 
+    def ends(self, task: asyncio.Task[Any]) -> None:
+        """The body has ended, or nobody waits for it any more."""
+        self._bodies.pop(task, None)
+
     def end(self) -> None:
         """Watch no more."""
         stop, self._stop = self._stop, None
         if stop is not None:
             stop()
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._bodies.pop(task, None)
 
     def _turn(self) -> None:
         self._turned = True
@@ -96,7 +96,7 @@ class LoopWatch:
         frame = sys._current_frames().get(self._loop_thread)  # pyright: ignore[reportPrivateUsage] - documented, and nothing else says it
         if found is None or frame is None or found[0].name in self._named:
             return
-        attempt, file = found
+        attempt, function = found
         self._named.add(attempt.name)
         logger.warning(
             "run %s: %s (%s) keeps the event loop from turning, for %.1f s now, and every run and timer of this process with it; it "
@@ -105,10 +105,10 @@ class LoopWatch:
             attempt.name,
             attempt.operation,
             self._still * TICK_SECONDS,
-            _place(frame, file),
+            _place(frame, _file_of(function)),
         )
 
-    def _running(self) -> tuple[Attempt, str] | None:
+    def _running(self) -> tuple[Attempt, Callable[..., Any]] | None:
         """Return whose code runs on the loop: the body's own task, or one that it has made."""
         task = asyncio.current_task(self._loop)
         if task is None:

@@ -60,6 +60,14 @@ class HandedOut(BaseException):
     """The body ends its attempt and leaves the step open. Past every `except Exception` of the author's."""
 
 
+def is_handed_out(error: BaseException) -> bool:
+    """Whether it is nothing but that a body handed its step out, be it from within a group of tasks."""
+    members: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    while isinstance(error, BaseExceptionGroup) and len(members) == 1:
+        error, members = members[0], getattr(members[0], "exceptions", ())
+    return isinstance(error, HandedOut)
+
+
 def completion_token() -> str:
     """Return the token by which this step can be completed from outside: one line of URL-safe text, the same for each attempt.
 
@@ -103,7 +111,7 @@ def complete_later() -> NoReturn:
     `schedule_to_close_timeout`: then the attempt has failed by `TimeoutError`, and the retry policy decides. Without either it waits
     for ever.
 
-    Call it in the body itself: it raises what no `except Exception` stops.
+    It raises what no `except Exception` stops, so call it in the body itself, as the last thing that it does.
 
     Raises:
         DefinitionError: No step is running here.

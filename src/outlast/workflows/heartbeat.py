@@ -32,6 +32,8 @@ class Beats:
         heard: Called after each beat that has details, in the thread of the body.
     """
 
+    __slots__ = ("_heard", "_stopped", "at", "former", "is_async", "latest", "now")
+
     def __init__(
         self,
         now: Callable[[], float],

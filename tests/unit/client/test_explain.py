@@ -288,3 +288,23 @@ def test_mail_of_a_run_that_nobody_can_move_waits() -> None:
     """A resume, say, for a run that is blocked for its code."""
     detail = _detail(status=Status.BLOCKED, reason="undecodable", unread=1)
     assert "will be taken in when the run can be moved again" in explain(detail, COMMAND).text
+
+
+def test_a_first_attempt_that_was_heard_of_is_told() -> None:
+    """What it said is data of the author's: made one line, and cut where it is long."""
+    said = {"page": 7, "url": "x" * 500}
+    step = Standing(operation="r:1", kind="step", name="crawl", state="attempted", progress=said)
+    (wait,) = explain(_detail(operations=[step]), COMMAND).waits
+    assert wait.kind == "step"
+    assert wait.text.startswith(
+        'Step crawl (r:1) is attempted for the first time and said {"page": 7'
+    )
+    assert len(wait.text) < 300
+
+
+def test_what_was_handed_out_for_ever_has_no_time() -> None:
+    """Until when is told only where there is an end."""
+    step = Standing(operation="r:1", kind="step", name="render", state="handed out")
+    (wait,) = explain(_detail(operations=[step]), COMMAND).waits
+    assert "was handed out, and waits for somebody outside" in wait.text
+    assert (wait.until, len(wait.commands)) == (None, 2)

@@ -97,7 +97,16 @@ async def swallow() -> Scene:
     return Scene(0)
 
 
+@outlast.step(retry=QUICK)
+async def render_in_group() -> Scene:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.sleep(1))
+        hand_out()
+    raise AssertionError("it does not get here")
+
+
 STEPS: dict[str, Any] = {
+    "group": render_in_group,
     "async": render,
     "thread": render_in_thread,
     "in time": render_in_time,
@@ -171,7 +180,7 @@ async def handed_out(sim: Simulation, count: int = 1) -> str:
 # The answer
 
 
-@pytest.mark.parametrize("how", ["async", "thread"])
+@pytest.mark.parametrize("how", ["async", "thread", "group"])
 def test_a_step_is_completed_from_outside(how: str) -> None:
     """By a value of its type or by plain data; the journal says by whom, and nothing of the step is left."""
 

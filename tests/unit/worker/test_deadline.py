@@ -323,6 +323,37 @@ def test_without_a_deadline_nothing_ends() -> None:
     assert simulation().run(scenario) == 60
 
 
+@pytest.mark.parametrize("kind", ["silence", "time", "deadline"])
+def test_a_policy_may_refuse_to_repeat_what_timed_out(kind: str) -> None:
+    """TimeoutError is a type as any other: named among those that are not retried, the first one is the last."""
+    times: dict[str, Any] = {
+        "silence": {"heartbeat_timeout": 5 * SECOND},
+        "time": {"start_to_close_timeout": 5 * SECOND},
+        "deadline": {"schedule_to_close_timeout": 5 * SECOND},
+    }
+    policy = outlast.RetryPolicy(non_retryable_error_types=("TimeoutError",))
+
+    @outlast.step(retry=policy, **times[kind])
+    async def silent() -> int:
+        began.append(0)
+        await asyncio.sleep(1000)
+        return 1
+
+    @outlast.workflow
+    async def use_silent() -> str:
+        try:
+            return f"{await silent()}"
+        except TimeoutError:
+            return "over"
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker()
+        return await worker.client.run(use_silent(), id="r")
+
+    assert Simulation([silent, use_silent]).run(scenario) == "over"
+    assert len(began) == 1
+
+
 # Effects
 
 

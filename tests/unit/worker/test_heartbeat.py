@@ -18,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outlast
-from outlast.app import SystemThreads
+from outlast.app import SystemClock, SystemThreads
 from outlast.journal.entry import EffectFailed, EffectInDoubt, StepFailed, from_row
 from outlast.store.change import OperationPut, RunChange, RunKey
+from outlast.store.memory import MemoryStore
 from outlast.testing import (
     Receiver,
     SimulatedClock,
@@ -34,6 +35,7 @@ from outlast.worker.patience import TimedOut
 from outlast.worker.pulse import Pulse, interval
 from outlast.worker.worker import WorkerOptions
 from outlast.workflows.attempt import Attempt
+from outlast.workflows.registry import Registry
 
 found: list[Any] = []
 beat: list[float] = []
@@ -590,6 +592,52 @@ def test_a_cancelled_thread_learns_it_at_its_next_beat(caplog: pytest.LogCapture
         assert real(scenario)
     assert found == ["the attempt was cancelled"]
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("by", ["cancel", "timeout", "stop"])
+def test_a_thread_learns_that_nobody_waits_for_it(by: str) -> None:
+    """Its run was cancelled, the workflow gave it up, or its worker stops and the grace is over."""
+    begun, ended = threading.Event(), threading.Event()
+
+    @outlast.step
+    def work() -> str:
+        begun.set()
+        try:
+            while True:
+                outlast.heartbeat()
+                time.sleep(0.001)
+        except asyncio.CancelledError as told:
+            found.append(str(told))
+            raise
+        finally:
+            ended.set()
+
+    @outlast.workflow
+    async def use_work() -> str:
+        try:
+            async with asyncio.timeout(0.2 if by == "timeout" else 3600):
+                return await work()
+        except TimeoutError:
+            return "given up"
+
+    async def main() -> None:
+        registry = Registry([work, use_work])
+        app = outlast.open("memory://")
+        store = MemoryStore(SystemClock())
+        await app._start_worker(store, registry)
+        handle = await app.start(use_work(), id="r")
+        await asyncio.to_thread(begun.wait, 30)
+        if by == "cancel":
+            await handle.cancel()
+        if by == "stop":
+            await app.worker.stop(timedelta(seconds=0.05))
+        assert await asyncio.to_thread(ended.wait, 30)
+        if by == "timeout":
+            assert await handle.result() == "given up"
+        await app.worker.stop()
+
+    asyncio.run(main())
+    assert found == ["the attempt was cancelled"]
 
 
 @pytest.mark.parametrize("acts", [False, True])

@@ -6,10 +6,11 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from outlast.store.change import RunKey, WorkerId
+from outlast.store.change import OperationPut, RunChange, RunKey, WorkerId
 from outlast.testing.clock import SimulatedClock
 from outlast.testing.simulation.model import EDGE, Check, Life, Run
 from outlast.workflows.attempt import Attempt
+from outlast.workflows.heartbeat import Beats
 
 _CLOSE = timedelta(milliseconds=1)
 
@@ -40,6 +41,8 @@ class Bodies:
         self._acting: dict[tuple[str, RunKey, str], float] = {}
         """Effects whose body runs, by process: until when, by the clock."""
         self._kept: dict[str, float] = {}
+        self.said: dict[tuple[str, RunKey, str], bytes] = {}
+        """Of each operation, by process: the details of the last heartbeat of its last attempt."""
         self.quiet: dict[str, float] = {}
         """Of each effect that is not idempotent: seconds after which no attempt acts any more."""
         self.proofs: dict[str, tuple[type[BaseException], ...]] = {}
@@ -47,15 +50,16 @@ class Bodies:
 
     @contextmanager
     def running(
-        self, attempt: Attempt, kind: str, process: str, details: bytes = b""
+        self, attempt: Attempt, kind: str, process: str, beats: Beats | None = None
     ) -> Generator[None]:
         """The body of a step or effect runs, in a process.
 
         Args:
-            details: Of the last heartbeat of former attempts, as it finds them.
+            beats: What it says of itself.
         """
         self._begins(attempt, kind, process)
-        self._check_found(attempt, process, details)
+        if beats is not None:
+            self._check_found(attempt, process, beats.former)
         key = (process, RunKey(attempt.tenant, attempt.run_id), attempt.operation)
         if kind == "effect":
             self._check(
@@ -70,6 +74,8 @@ class Bodies:
             raise
         finally:
             self._acting.pop(key, None)
+            if beats is not None:
+                self.said[key] = beats.latest
             kept = self._kept.pop(process, 0.0)
             if kept:
                 self._acting[key] = self._clock.monotonic() + kept
@@ -86,6 +92,18 @@ class Bodies:
             f"attempt {attempt.number} of {attempt.name} finds {details!r}, and {run.progress.get(at, b'')!r} was kept",
             run=key,
             at=at,
+        )
+
+    def check_said(self, change: RunChange, row: OperationPut) -> None:
+        """A failure is recorded with the last that the attempt has said of itself."""
+        life = self._lives.get(change.worker)
+        said = self.said.get((life.process if life else "", change.run, row.operation))
+        self._check(
+            said is None or said == row.progress,
+            1,
+            f"a failure is recorded with the details {row.progress!r}, and its attempt has said {said!r}",
+            run=change.run,
+            at=row.operation,
         )
 
     def _ended_well(self, key: tuple[str, RunKey, str]) -> None:

@@ -114,8 +114,8 @@ def _simpler(shape: Shape) -> Iterator[Shape]:
 def _plain(shape: Act | Work | Hear | Serve) -> Shape:
     """Return a part of the same kind without anything that may be left out."""
     match shape:
-        case Act(declared):
-            return Act(declared)
+        case Act(declared, thread):
+            return Act(declared, thread)
         case Work(n):
             return Work(n)
         case Hear(signal):

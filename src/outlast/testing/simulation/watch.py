@@ -97,7 +97,7 @@ def _telling(function: Callable[..., Any], kind: str, invariants: Invariants) ->
         @functools.wraps(function)
         async def begin_async(*args: Any, **kwargs: Any) -> Any:
             with invariants.bodies.running(
-                current_attempt.get(), kind, process_name(), current_beats.get().former
+                current_attempt.get(), kind, process_name(), current_beats.get()
             ):
                 process = current_process.get()
                 if process is not None and process.dead:
@@ -109,7 +109,7 @@ def _telling(function: Callable[..., Any], kind: str, invariants: Invariants) ->
     @functools.wraps(function)
     def begin(*args: Any, **kwargs: Any) -> Any:
         with invariants.bodies.running(
-            current_attempt.get(), kind, process_name(), current_beats.get().former
+            current_attempt.get(), kind, process_name(), current_beats.get()
         ):
             return function(*args, **kwargs)
 

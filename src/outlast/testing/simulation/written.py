@@ -84,6 +84,7 @@ class Written:
         self._check = check
         self._check_quiet = bodies.check_quiet
         self._check_rested = bodies.check_rested
+        self._check_said = bodies.check_said
         self.knows_keys = True
         """Whether an effect's key follows from all its arguments as the journal writes them: there is no `key_on`, and no argument
         that the journal writes in another way than the hash (a time with microseconds, say)."""
@@ -149,6 +150,7 @@ class Written:
         (run.handed_out.add if row.awaits else run.handed_out.discard)(row.operation)
         if rests and row.due_at:
             run.resting[row.operation] = row.due_at
+            self._check_said(change, row)
         else:
             self._check_rested(run, change.run, row.operation)
 
