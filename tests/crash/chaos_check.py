@@ -42,6 +42,7 @@ def check_file(path: Path) -> None:
             ("worker", "1"),
             ("operation", "1"),
             ("outbox", "1"),
+            ("watch", "1"),
             ("message", "consumed = 0"),
             ("approval", "state = 'pending'"),
         ):

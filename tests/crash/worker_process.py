@@ -33,9 +33,17 @@ from outlast.demo.patch import Finding
 from outlast.demo.setting import Setting
 from outlast.demo.stage import REPO
 from outlast.errors import StoreUnavailableError
-from outlast.store.change import Change, Decide, OperationPut, RunChange, StartRun
+from outlast.store.change import (
+    OTHER_RUN,
+    Change,
+    Decide,
+    OperationPut,
+    RunChange,
+    StartRun,
+)
 from outlast.testing.crash import BodyCall, watched
 from outlast.worker.worker import WorkerOptions
+from outlast.workflows.attempt import current_attempt
 from outlast.workflows.registry import Registry
 
 T = TypeVar("T")
@@ -78,7 +86,8 @@ class Striker:
         """Note a call; may be called in a thread. See `outlast.testing.crash.watch.Watcher`."""
         label = f"{call.kind}:{call.name}"
         due = self._is_due(label)
-        self._note(call=label, operation=call.operation, key=call.key)
+        run_id = current_attempt.get().run_id
+        self._note(call=label, operation=call.operation, key=call.key, run=run_id)
         if due and self.options.side == "before":
             self._kill()
         return int(due)
@@ -179,7 +188,7 @@ def names_of(change: Change) -> list[str]:
             rows = [
                 f"{_what(row)}:{row.name}"
                 for row in change.operations
-                if isinstance(row, OperationPut)
+                if isinstance(row, OperationPut) and row.kind not in OTHER_RUN
             ]
             status = [] if change.head is None or entries else [f"head:{change.head.status}"]
             return entries + rows + status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_type
@@ -126,6 +127,28 @@ async def fix(finding: str) -> int:
 @outlast.workflow(name="nothing", timeout=timedelta(days=1))
 async def nothing() -> None:
     """A workflow without arguments or result."""
+
+
+@outlast.workflow
+async def kin(finding: str) -> int:
+    """A workflow that deals with other runs."""
+    assert_type(outlast.run_child(fix(finding)), outlast.Call[int])
+    assert_type(await outlast.run_child(fix(finding), id="a", parent_close="abandon"), int)
+    child = await outlast.start_child(fix(finding), parent_close="cancel")
+    assert_type(child, outlast.ChildHandle[int])
+    assert_type(child.id, str)
+    assert_type(await child.result(), int)
+    await child.send(go, 5)
+    await child.send("said", {"text": "x"})
+    await child.cancel("enough")
+    other = outlast.run_handle("b", fix)
+    assert_type(other, outlast.ExternalRun[int])
+    assert_type(await other.result(), int)
+    await other.send(said, Patch("x"))
+    await outlast.run_handle("c").cancel()
+    both = await asyncio.gather(outlast.run_child(fix("1")), child.result())
+    assert_type(both, tuple[int, int])
+    return sum(both)
 
 
 async def outside() -> None:

@@ -48,6 +48,16 @@ async def fix(finding: str) -> int:
     return await pay(len(text + word))  # expect: reportReturnType
 
 
+@outlast.workflow
+async def kin(finding: str) -> str:
+    """A workflow that deals with other runs."""
+    await outlast.run_child(fix(5))  # expect: reportArgumentType
+    await outlast.run_child(fix("x"), parent_close="stay")  # expect: reportArgumentType
+    child = await outlast.start_child(fix(finding))
+    await child.send(go, "x")  # expect: reportArgumentType reportCallIssue
+    return await child.result()  # expect: reportReturnType
+
+
 async def outside(app: outlast.App) -> None:
     """A program that uses workflows."""
     result: str = await app.run(fix("f"), id="run-1")  # expect: reportAssignmentType
