@@ -77,6 +77,9 @@ async def describe(item: str) -> str:
 
 @outlast.effect(idempotent=True, repeats=True)
 async def pay(item: str, amount: int) -> str:
+    if "pay" in lost:
+        lost.remove("pay")
+        await asyncio.sleep(1_000_000)
     said = receiver.apply_once(outlast.idempotency_key(), f"paid {amount}")
     if "pay" in stuck:
         stuck.remove("pay")
@@ -952,3 +955,52 @@ def test_a_forked_run_is_killed_at_each_of_its_commits(effects: Any) -> None:
     died = [run(commit, moment) for commit in range(1, 9) for moment in ("before", "after")]
     assert died.count(True) >= (4 if effects == "refuse" else 8)
     assert not all(died)
+
+
+@pytest.mark.parametrize("kind", ["pay", "mail", "ship"])
+@pytest.mark.parametrize("acted", [True, False], ids=["acted", "never acted"])
+def test_a_fork_that_goes_on_with_what_was_lost_is_killed_at_each_commit(
+    kind: str, acted: bool
+) -> None:
+    """Wherever its worker dies: what the effect declares decides, and the world is changed at most once."""
+
+    def run(commit: int, moment: str) -> tuple[bool, Status]:
+        receiver.forget()
+        (stuck if acted else lost).append(kind)
+
+        async def scenario(sim: Simulation) -> tuple[bool, Status]:
+            await sim.start_worker()
+            origin = await sim.client.start(one_of(kind), id="o")
+            await sim.until("o", lambda head: head.next_seq > 3)
+            await asyncio.sleep(1)
+            sim.workers[0].kill()
+            await origin.terminate()
+            await origin.fork(id="f", reason="to see", effects="same_key")
+            second = await sim.start_worker()
+
+            def at_commit(when: str, number: int) -> None:
+                if (when, number) == (moment, commit):
+                    second.kill()
+
+            second.store.at_commit = at_commit
+            await sim.until(
+                "f",
+                lambda head: head.status.closed or head.reason == "in doubt" or second.process.dead,
+            )
+            await sim.start_worker()
+            head = await sim.until(
+                "f", lambda head: head.status.closed or head.reason == "in doubt"
+            )
+            return second.process.dead, head.status
+
+        return Simulation(CODE).run(scenario)
+
+    goes_on = kind == "pay" or (kind == "mail" and acted)
+    deaths = 0
+    for commit in range(1, 7):
+        for moment in ("before", "after"):
+            died, status = run(commit, moment)
+            deaths += died
+            assert status is (Status.COMPLETED if goes_on else Status.BLOCKED)
+            assert sum(receiver.changes.values()) == (acted or kind == "pay")
+    assert deaths >= 4
