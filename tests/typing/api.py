@@ -182,4 +182,8 @@ async def outside() -> None:
         await handle.pause("wait")
         await handle.resume()
         await handle.cancel()
+        fork = await handle.fork(3, id="run-2b", reason="why", effects="same_key", generation=1)
+        assert_type(fork, outlast.RunHandle[int])
+        assert_type(await fork.retry(reason="why"), outlast.RunHandle[int])
+        await handle.fork(outcome=("r:1", {"text": "x"}), id="run-2c", reason="why")
         assert_type(await app.run(nothing(), id="run-3", timeout=timedelta(1)), None)

@@ -48,15 +48,22 @@ stuck: list[str] = []
 lost: list[str] = []
 """Names of the effects whose attempts never act, and do not come back."""
 
+declines: list[str] = []
+"""What was refused; no third time."""
+
 go = outlast.Signal("go", int)
 TIMEOUT = timedelta(seconds=20)
+
+
+def act_now(value: str) -> str:
+    return receiver.apply(outlast.idempotency_key(), value)
 
 
 async def act(name: str, value: str) -> str:
     if name in lost:
         lost.remove(name)
         await asyncio.sleep(1_000_000)
-    said = receiver.apply(outlast.idempotency_key(), value)
+    said = act_now(value)
     if name in stuck:
         stuck.remove(name)
         await asyncio.sleep(1_000_000)
@@ -77,6 +84,9 @@ async def describe(item: str) -> str:
 
 @outlast.effect(idempotent=True, repeats=True)
 async def pay(item: str, amount: int) -> str:
+    if "pay" in lost:
+        lost.remove("pay")
+        await asyncio.sleep(1_000_000)
     said = receiver.apply_once(outlast.idempotency_key(), f"paid {amount}")
     if "pay" in stuck:
         stuck.remove("pay")
@@ -100,7 +110,10 @@ async def ship(note: str) -> str:
 
 @outlast.effect(start_to_close_timeout=TIMEOUT, not_applied=(ValueError,))
 async def refund(note: str) -> str:
-    raise ValueError("no such order")
+    if len(declines) < 2:
+        declines.append(note)
+        raise ValueError(f"no such order, said {len(declines)} times")
+    return act_now(note)
 
 
 @outlast.workflow
@@ -192,6 +205,7 @@ def _clean() -> None:
     steps.clear()
     stuck.clear()
     lost.clear()
+    declines.clear()
 
 
 async def entries(sim: Simulation, run: str, generation: int | None = None) -> list[Entry]:
@@ -387,29 +401,50 @@ def test_an_allowed_effect_has_the_key_that_was_said(effects: Any, namespace: st
     assert receiver.requests == {key: 1}
 
 
+@pytest.mark.parametrize("kept", [0, 1, 2])
 @pytest.mark.parametrize("effects", ["refuse", "same_key", "new_key"])
-def test_what_the_origin_knows_is_known_under_each_policy(effects: Any) -> None:
+def test_what_the_origin_knows_is_known_under_each_policy(effects: Any, kept: int) -> None:
     """The outcome, under the origin's key, written in one change with its intent; failures too, each as often as it was."""
 
     async def scenario(sim: Simulation) -> list[Any]:
         origin = await finished(sim, tries())
         before = receiver.requests.copy()
-        fork = await origin.fork(2, id="f", reason="to see", effects=effects)
+        position = 2 + 2 * kept
+        fork = await origin.fork(position, id="f", reason="to see", effects=effects)
         assert await fork.result() == await origin.result()
         assert receiver.requests == before
-        rows = (await sim.store.journal(RunKey("default", "f")))[3:-1]
+        rows = (await sim.store.journal(RunKey("default", "f")))[position + 1 : -1]
         commits = [(one.at, from_row(one.row)) for one in rows]
-        keys = [one.key for one in await entries(sim, "o") if isinstance(one, EffectIntended)]
-        return [commits, keys]
+        former = (await entries(sim, "o"))[position:-1]
+        return [commits, former]
 
-    commits, keys = Simulation(CODE).run(scenario)
+    commits, former = Simulation(CODE).run(scenario)
     intents, ends = commits[::2], commits[1::2]
-    assert [one.key for _, one in intents] == keys
-    assert [one.number for _, one in intents] == [1, 1, 1, 1, 2]
-    assert [type(one) for _, one in ends] == [*[EffectFailed] * 3, *[EffectCompleted] * 2]
-    assert {one.source for _, one in ends} == {"fork"}
-    assert ends[0][1].reason == "settled as r:1 of run o"
+    assert [one.key for _, one in intents] == [one.key for one in former[::2]]
+    assert [one.number for _, one in intents] == [1, 1, 1, 1, 2][kept:]
+    for (_, end), other in zip(ends, former[1::2], strict=True):
+        reason = f"settled as {other.operation} of run o"
+        assert end == replace(other, source="fork", reason=reason)
+    assert [type(one) for _, one in ends] == [*[EffectFailed] * (2 - kept), *[EffectCompleted] * 3]
     assert [at for at, _ in intents] == [at for at, _ in ends]
+
+
+def test_what_is_unknown_keeps_its_key_through_a_fork_with_new_ones() -> None:
+    """It is the first origin's intent that may be carried out, whatever the fork between would have used."""
+    lost.append("pay")
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker()
+        origin = await sim.client.start(one_of("pay"), id="o")
+        await sim.until("o", lambda head: head.next_seq > 3)
+        await origin.terminate()
+        first = await origin.fork(id="f1", reason="to see", effects="new_key")
+        assert (await sim.closed("f1")).status is Status.FAILED
+        return await (await first.retry(reason="go on")).result()
+
+    assert Simulation(CODE).run(scenario) == "paid 1"
+    key = idempotency_key("o", "pay", payload_sha256({"item": "pay", "amount": 1}))
+    assert receiver.requests == {key: 1}
 
 
 @pytest.mark.parametrize("kind", ["pay", "mail", "ship"])
@@ -952,3 +987,52 @@ def test_a_forked_run_is_killed_at_each_of_its_commits(effects: Any) -> None:
     died = [run(commit, moment) for commit in range(1, 9) for moment in ("before", "after")]
     assert died.count(True) >= (4 if effects == "refuse" else 8)
     assert not all(died)
+
+
+@pytest.mark.parametrize("kind", ["pay", "mail", "ship"])
+@pytest.mark.parametrize("acted", [True, False], ids=["acted", "never acted"])
+def test_a_fork_that_goes_on_with_what_was_lost_is_killed_at_each_commit(
+    kind: str, acted: bool
+) -> None:
+    """Wherever its worker dies: what the effect declares decides, and the world is changed at most once."""
+
+    def run(commit: int, moment: str) -> tuple[bool, Status]:
+        receiver.forget()
+        (stuck if acted else lost).append(kind)
+
+        async def scenario(sim: Simulation) -> tuple[bool, Status]:
+            await sim.start_worker()
+            origin = await sim.client.start(one_of(kind), id="o")
+            await sim.until("o", lambda head: head.next_seq > 3)
+            await asyncio.sleep(1)
+            sim.workers[0].kill()
+            await origin.terminate()
+            await origin.fork(id="f", reason="to see", effects="same_key")
+            second = await sim.start_worker()
+
+            def at_commit(when: str, number: int) -> None:
+                if (when, number) == (moment, commit):
+                    second.kill()
+
+            second.store.at_commit = at_commit
+            await sim.until(
+                "f",
+                lambda head: head.status.closed or head.reason == "in doubt" or second.process.dead,
+            )
+            await sim.start_worker()
+            head = await sim.until(
+                "f", lambda head: head.status.closed or head.reason == "in doubt"
+            )
+            return second.process.dead, head.status
+
+        return Simulation(CODE).run(scenario)
+
+    goes_on = kind == "pay" or (kind == "mail" and acted)
+    deaths = 0
+    for commit in range(1, 7):
+        for moment in ("before", "after"):
+            died, status = run(commit, moment)
+            deaths += died
+            assert status is (Status.COMPLETED if goes_on else Status.BLOCKED)
+            assert sum(receiver.changes.values()) == (acted or kind == "pay")
+    assert deaths >= 4
