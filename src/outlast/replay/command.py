@@ -216,3 +216,11 @@ Command: TypeAlias = (
     | MarkPatch
     | Finish
 )
+
+
+def later(moment: datetime, seconds: float) -> datetime:
+    """Return the moment so many seconds later, or the last one that can be written."""
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=moment.tzinfo)

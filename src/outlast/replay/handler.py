@@ -28,15 +28,13 @@ from outlast.journal.failure import capture
 from outlast.replay.agenda import Agenda
 from outlast.replay.command import AnswerUpdate
 from outlast.replay.context import Handler, SignalHandler, UpdateHandler
+from outlast.replay.ending import CONTINUED
 from outlast.replay.loop import WorkflowLoop
 from outlast.replay.mailbox import Mailbox
 from outlast.replay.operation import UpdateOperation
 from outlast.replay.task import TaskPath, WorkflowTask
 
 H = TypeVar("H", SignalHandler, UpdateHandler)
-
-CONTINUED = "continuedasnew"
-"""The word for a body that goes on in a new generation: what it has not handled is handled there."""
 
 
 @dataclass(frozen=True, slots=True)

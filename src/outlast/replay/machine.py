@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from datetime import datetime, timedelta
-from typing import Any, NoReturn, Protocol, TypeAlias, assert_never
+from datetime import datetime
+from typing import Any, NoReturn, Protocol, assert_never
 from uuid import UUID
 
 from msgspec import UNSET, Raw
 
 from outlast.errors import (
-    ApprovalExpiredError,
     ForbiddenInWorkflowError,
     OutlastError,
     QueryError,
@@ -79,6 +78,7 @@ from outlast.replay.command import (
     RunStep,
     SettleEffect,
     StartTimer,
+    later,
 )
 from outlast.replay.condition import Conditions
 from outlast.replay.context import (
@@ -93,6 +93,7 @@ from outlast.replay.context import (
     WatchRequest,
     current_context,
 )
+from outlast.replay.ending import Outcome, cancelled, ended_by, word_of
 from outlast.replay.entropy import RunRandom
 from outlast.replay.handler import Handlers
 from outlast.replay.ledger import EffectLedger, grant_of, not_granted
@@ -111,8 +112,6 @@ from outlast.replay.publication import Publications
 from outlast.replay.query import Queries, QueryHandler
 from outlast.replay.roll import outcome_in, roll_over
 from outlast.replay.task import WorkflowFuture
-
-Outcome: TypeAlias = Completed | Failed | Cancelled | ContinuedAsNew
 
 
 class Program(Protocol):
@@ -409,7 +408,7 @@ class Machine:
         assert self._now is not None
         operation = self._next_operation()
         handle.operation = operation
-        due = _later(self._now, delay_seconds)
+        due = later(self._now, delay_seconds)
         self._agenda.open(
             TimerOperation(operation, handle),
             StartTimer(operation=operation, due=due, armed_at=self._now),
@@ -690,17 +689,17 @@ class Machine:
     def _stay(self) -> None:
         """Let a run that would have gone on in a new generation stop with this one: it was cancelled."""
         if isinstance(self._fate, ContinuedAsNew):
-            self._fate = _cancelled()
-            self._handlers.close(_word(self._fate))
+            self._fate = cancelled()
+            self._handlers.close(word_of(self._fate))
         if isinstance(self._outcome, ContinuedAsNew):
             self._outcome = self._fate
 
     def _apply_end(self, entry: Outcome) -> None:
         if type(self._outcome) is not type(entry):
-            code = "still waits" if self._outcome is None else _word(self._outcome)
+            code = "still waits" if self._outcome is None else word_of(self._outcome)
             raise self._agenda.mismatch(
-                f"the journal says that the run {_word(entry)}, and the code {code}",
-                recorded=_word(entry),
+                f"the journal says that the run {word_of(entry)}, and the code {code}",
+                recorded=word_of(entry),
                 asked=f"{code}; open: {self._agenda.describe()}",
             )
         self._closed = entry
@@ -735,12 +734,12 @@ class Machine:
             ends.append(self._outcome_of(root))
         error = self._handlers.settle()
         if error is not None:
-            ends.append(_end_by(error))
+            ends.append(ended_by(error))
         for end in ends:
             if self._fate is None or isinstance(self._fate, Completed | ContinuedAsNew):
                 self._fate = end
         if root.done() and self._fate is not None:
-            self._handlers.close(_word(self._fate))
+            self._handlers.close(word_of(self._fate))
         failed = any(not isinstance(end, Completed | ContinuedAsNew) for end in ends)
         if failed and self._cancel_code(None, again=False):
             return True
@@ -775,7 +774,7 @@ class Machine:
 
     def _end_code(self, outcome: Outcome) -> None:
         self._outcome = outcome
-        self._handlers.end(_word(outcome))
+        self._handlers.end(word_of(outcome))
         self._conditions.clear()
         self._loop.close()
         self._agenda.abandon_all()
@@ -785,45 +784,14 @@ class Machine:
         if root.cancelled() and isinstance(self._stopped_by, RunTimedOut):
             return Failed(failure=capture(TimeoutError(self._out_of_time())))
         if root.cancelled():
-            return _cancelled()
+            return cancelled()
         error = root.exception()
         if error is not None:
-            return outcome_in(error) or _end_by(error)
+            return outcome_in(error) or ended_by(error)
         try:
             return Completed(value=Raw(self._program.encode(root.result())))
         except OutlastError as refused:
             return Failed(failure=capture(refused))
-
-
-def _cancelled() -> Cancelled:
-    return Cancelled(failure=capture(asyncio.CancelledError("the run was cancelled")))
-
-
-def _end_by(error: BaseException) -> Failed | Cancelled:
-    """An approval that nobody gave cancels the run, also out of a group of tasks; anything else fails it."""
-    failure = capture(error)
-    return Cancelled(failure=failure) if _is_expiry(error) else Failed(failure=failure)
-
-
-def _is_expiry(error: BaseException) -> bool:
-    """Whether it is nothing but approvals that nobody gave; without recursion, since an author's groups may be of any depth."""
-    waiting, seen = [error], set[int]()
-    while waiting:
-        each = waiting.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        members: tuple[BaseException, ...] | None = getattr(each, "exceptions", None)
-        if isinstance(each, BaseExceptionGroup) and members:
-            waiting.extend(members)
-        elif not isinstance(each, ApprovalExpiredError):
-            return False
-    return True
-
-
-def _word(outcome: Outcome) -> str:
-    kind = type(outcome).__name__.lower()
-    return "continued as new" if isinstance(outcome, ContinuedAsNew) else kind
 
 
 def _set_failure(
@@ -831,11 +799,3 @@ def _set_failure(
 ) -> None:
     if not future.done():
         future.set_exception(rebuild(failure, raises))
-
-
-def _later(moment: datetime, seconds: float) -> datetime:
-    """Return the moment so many seconds later, or the last one that can be written."""
-    try:
-        return moment + timedelta(seconds=seconds)
-    except OverflowError:
-        return datetime.max.replace(tzinfo=moment.tzinfo)

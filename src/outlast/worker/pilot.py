@@ -19,7 +19,7 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 
 from outlast.effects.standing import Alarms
-from outlast.errors import DecodeError, NonDeterminismError, OutlastError, StoreUnavailableError
+from outlast.errors import DecodeError, NonDeterminismError, StoreUnavailableError
 from outlast.journal.entry import (
     NO_OPERATION,
     ApprovalExpired,
@@ -97,6 +97,7 @@ from outlast.worker.rollover import Began, is_for_the_next, rolling_over
 from outlast.worker.series import expired, log_failed
 from outlast.worker.step import run_step
 from outlast.worker.text import plain
+from outlast.worker.trouble import RefusedByStoreError, poisoned, too_late
 from outlast.worker.wait import Rest, Waits
 from outlast.workflows.attempt import Attempt
 
@@ -122,26 +123,6 @@ _Acting = (
     | SendMessage
     | WatchRun
 )
-
-
-class _RefusedByStoreError(OutlastError):
-    """The store will never take what the run has to write."""
-
-    code = "refused_by_store"
-
-
-def _poison(head: RunHead) -> OutlastError:
-    return OutlastError(
-        f"{head.lapses} workers in a row died while they had this run, and none got any further",
-        run=head.run.run_id,
-        hint="find out what kills the process; then send the run a message, or terminate it",
-    )
-
-
-def _too_late(outcome: Proposal) -> Proposal:
-    """Return what is written about an outcome from outside that comes after another one."""
-    entry = alarm("late_outcome", NO_OPERATION, {"outcome": outcome.entry})
-    return Proposal(Rank.ARRIVAL, entry, consumed=outcome.consumed)
 
 
 class Pilot:
@@ -211,7 +192,7 @@ class Pilot:
     async def _move(self) -> None:
         try:
             if self._head.lapses >= POISON_LAPSES:
-                await self._block("poison", _poison(self._head))
+                await self._block("poison", poisoned(self._head))
                 return
             await self._take_up()
             await self._advance()
@@ -219,7 +200,7 @@ class Pilot:
             await self._block("non-determinism", error, unfit_build=self._deck.build)
         except DecodeError as error:
             await self._block("undecodable", error, unfit_build=self._deck.build)
-        except _RefusedByStoreError as error:
+        except RefusedByStoreError as error:
             await self._block("refused by the store", error)
         except Exception as error:
             # A bug of ours must not keep the run hidden in a worker that does not move it.
@@ -664,7 +645,7 @@ class Pilot:
         """Write the proposals as one change and deliver it; True when the run was given back or has ended."""
         sifted = sift(self._proposals, self._machine.is_open)
         self._proposals = sifted.later
-        proposals = in_order([*sifted.now, *(_too_late(one) for one in sifted.extra)])
+        proposals = in_order([*sifted.now, *(too_late(one) for one in sifted.extra)])
         if not proposals:
             return False
         proposals = [*self._marks, *proposals]
@@ -754,7 +735,7 @@ class Pilot:
         """Take the refused part out and put the others back."""
         kept = [one for one in proposals if not is_refused(one, refused)]
         if len(kept) == len(proposals):
-            raise _RefusedByStoreError(
+            raise RefusedByStoreError(
                 f"the store refuses what the run has to write: {refused.reason} {refused.part}".rstrip(),
                 run=self.run_key.run_id,
                 hint="see the journal with `outlast runs journal`; a value may be too large for the store",
