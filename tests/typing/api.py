@@ -61,6 +61,9 @@ def send(text: str) -> None:
 
 go = outlast.Signal("go", int)
 said = outlast.Signal("said", Patch)
+stop = outlast.Signal("stop", None)
+assert_type(go, outlast.Signal[int])
+assert_type(stop, outlast.Signal[None])
 add = outlast.Update("add", Patch, int)
 shut = outlast.Update("shut")
 tell = outlast.Update("tell", None, str)
@@ -131,6 +134,7 @@ async def outside() -> None:
         assert_type(await handle.status(), outlast.RunStatus)
         await handle.send(go, 5)
         await handle.send(said, Patch("x"))
+        await handle.send(stop)
         await handle.send("said", {"text": "x"})
         await handle.send(go, 5, id="1", early=True)
         assert_type(await handle.update(add, Patch("x")), int)
