@@ -7,9 +7,9 @@ none is left without one when the run has ended.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import inspect
-from asyncio import CancelledError
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -32,7 +32,7 @@ from outlast.replay.ending import CONTINUED
 from outlast.replay.loop import WorkflowLoop
 from outlast.replay.mailbox import Mailbox
 from outlast.replay.operation import UpdateOperation
-from outlast.replay.task import TaskPath, WorkflowTask
+from outlast.replay.task import TaskPath
 
 H = TypeVar("H", SignalHandler, UpdateHandler)
 
@@ -65,7 +65,8 @@ class Handlers:
         self._updates: dict[str, _Registered[UpdateHandler]] = {}
         self._early: dict[str, list[UpdateOperation]] = {}
         self._unanswered: dict[str, UpdateOperation] = {}
-        self._running: dict[WorkflowTask[Any], UpdateOperation | None] = {}
+        self._running: dict[asyncio.Task[Any], UpdateOperation | None] = {}
+        self._done: list[asyncio.Task[Any]] = []
         self._misfit: DecodeError | None = None
         self._ended_as = ""
         self._is_given_up = False
@@ -188,10 +189,9 @@ class Handlers:
         if self._misfit is not None:
             raise self._misfit
         first: BaseException | None = None
-        for task, update in list(self._running.items()):
-            if not task.done():
-                continue
-            del self._running[task]
+        done, self._done = self._done, []
+        for task in done:
+            update = self._running.pop(task)
             if update is not None:
                 self._answer(update, self._answer_of(task, update.message))
             elif not task.cancelled():
@@ -200,12 +200,12 @@ class Handlers:
 
     def unhandled(self) -> list[Entry]:
         """Return the messages that were delivered and nobody took, in the order in which they came."""
-        handled = [update for update in self._running.values() if update is not None]
+        handled = {update.operation for update in self._running.values() if update is not None}
         found: list[tuple[int, Entry]] = list(self._mailbox.unread)
         found.extend(
             (update.number, update.message)
             for update in self._unanswered.values()
-            if update.answer is None and update not in handled
+            if update.answer is None and update.operation not in handled
         )
         return [message for _, message in sorted(found, key=lambda pair: pair[0])]
 
@@ -223,9 +223,9 @@ class Handlers:
         self._early.clear()
 
     def _reject_unheard(self) -> None:
-        handled = [update for update in self._running.values() if update is not None]
+        handled = {update.operation for update in self._running.values() if update is not None}
         for update in self._unanswered.values():
-            if update.answer is None and update not in handled:
+            if update.answer is None and update.operation not in handled:
                 self._answer(update, self._unheard(update.message))
 
     def give_up(self) -> bool:
@@ -242,6 +242,8 @@ class Handlers:
         Args:
             ended_as: How the run ended, in a word.
         """
+        # Of what ended last, the loop may not have told any more.
+        self._done = [task for task in self._running if task.done()]
         self.settle()
         self.close(ended_as)
         for update in self._running.values():
@@ -268,15 +270,23 @@ class Handlers:
         self, number: int, message: MessageReceived, registered: _Registered[SignalHandler]
     ) -> None:
         work = self._signal(registered.handler, message)
-        context = registered.context.copy()
-        self._running[self._loop.spawn(work, TaskPath(f"m{number}"), context=context)] = None
+        self._running[self._spawn(work, f"m{number}", registered.context)] = None
 
     def _begin_update(
         self, update: UpdateOperation, registered: _Registered[UpdateHandler]
     ) -> None:
         work = self._update(registered.handler, update.message)
-        context = registered.context.copy()
-        self._running[self._loop.spawn(work, TaskPath(update.operation), context=context)] = update
+        self._running[self._spawn(work, update.operation, registered.context)] = update
+
+    def _spawn(
+        self, work: Coroutine[Any, Any, Any], path: str, context: contextvars.Context
+    ) -> asyncio.Task[Any]:
+        task = self._loop.spawn(work, TaskPath(path), context=context.copy())
+        task.add_done_callback(self._done_with)
+        return task
+
+    def _done_with(self, task: asyncio.Task[Any]) -> None:
+        self._done.append(task)
 
     async def _signal(self, handler: SignalHandler, message: MessageReceived) -> None:
         try:
@@ -310,9 +320,9 @@ class Handlers:
                 hint="a validator is a plain function: it returns, or raises to say no",
             )
 
-    def _answer_of(self, task: WorkflowTask[Any], message: UpdateReceived) -> UpdateAnswered:
+    def _answer_of(self, task: asyncio.Task[Any], message: UpdateReceived) -> UpdateAnswered:
         if task.cancelled():
-            return _failed(message, CancelledError(self._why()), cancelled=self.cancelled)
+            return _failed(message, asyncio.CancelledError(self._why()), cancelled=self.cancelled)
         error = task.exception()
         return task.result() if error is None else _failed(message, error)
 

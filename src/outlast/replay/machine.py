@@ -1,8 +1,8 @@
 """The replay machine: committed entries go in, turn by turn; commands come out. It does no I/O and knows no clock.
 
 Live and in replay it computes the same thing, because it only ever sees what was committed. What the workflow asks for while a
-turn is delivered becomes a pending command; the entry that settles it removes it again. `take_commands` hands out what is
-left, and must not be called before the whole journal was delivered.
+turn is delivered becomes a pending command; the entry that settles it removes it. `take_commands` hands out what is
+left, never before the whole journal was delivered.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Signal(Generic[T]):
 
     Args:
         name: Unique in the run.
-        type: Of the value that it carries.
+        type: Of the value that it carries; None for nothing.
 
     Raises:
         DefinitionError: The name makes ambiguous messages, or the type cannot be stored.
@@ -53,7 +53,11 @@ class Signal(Generic[T]):
         ```
     """
 
-    def __init__(self, name: str, type: type[T]) -> None:  # noqa: A002 - the field's word
+    @overload
+    def __init__(self: Signal[None], name: str, type: None) -> None: ...
+    @overload
+    def __init__(self: Signal[Given], name: str, type: type[Given]) -> None: ...
+    def __init__(self, name: str, type: Any) -> None:  # noqa: A002 - the field's word
         self.name = check_name(name, what="signal")
         self.type: Any = type
         self.codec: TypeCodec[T] = codec_for(type, where=f"signal {self.name!r}")
