@@ -12,7 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import outlast
+from outlast.app import open_store
 from outlast.cli.main import app as command
+from outlast.workflows.registry import Registry
 
 tokens: list[str] = []
 
@@ -42,6 +44,9 @@ async def film_by_hand(how: str) -> str:
         return f"cut: {error}"
 
 
+CODE = [render_by_hand, crawl_slowly, film_by_hand]
+
+
 class Desk:
     """A database on which a worker has left a run that waits for its completion.
 
@@ -60,16 +65,18 @@ class Desk:
         """Let a worker work until the run waits, or has ended."""
 
         async def main() -> Any:
-            idle = timedelta(milliseconds=20)
-            async with outlast.open(
-                self.url, workflows=[film_by_hand], idle=idle, principal="worker"
-            ) as app:
+            app = outlast.open(self.url, idle=timedelta(milliseconds=20), principal="worker")
+            # What other tests of this process have declared is none of its business.
+            await app._start_worker(await open_store(self.url), Registry(CODE))
+            try:
                 handle = await app.start(film_by_hand(how), id="film")
                 if ends:
                     return await handle.result()
                 while (await handle.status()).worker is not None:
                     await asyncio.sleep(0.01)
                 return None
+            finally:
+                await app.__aexit__()
 
         return asyncio.run(main())
 
