@@ -193,9 +193,21 @@ async def named() -> str:
     return f"{grant.by} {done} {outlast.info().run_id}"
 
 
+@outlast.workflow
+async def complains() -> str:
+    """Passes on what an error says, which names the run."""
+    await ship("it")
+    try:
+        await ship("it")
+    except outlast.RepeatedEffectError as error:
+        await pay(str(error), 1)
+    await price("x")
+    return "done"
+
+
 CODE = [
     *(price, describe, pay, mail, ship, refund),
-    *(order, one_of, tries, asks, times, hears, named),
+    *(order, one_of, tries, asks, times, hears, named, complains),
 ]
 
 
@@ -323,6 +335,41 @@ def test_code_is_told_the_name_under_which_it_acted() -> None:
     first, second = Simulation([*CODE, price_only]).run(scenario)
     assert first == "tester shipped o o"
     assert second == "tester shipped o f"
+
+
+def test_a_fork_of_a_fork_is_told_the_names_that_there_were() -> None:
+    """Of the first origin, as long as it replays what that did; then of the fork between; then its own."""
+
+    async def scenario(sim: Simulation) -> list[str]:
+        await sim.start_worker()
+        origin = await sim.client.start(named(), id="o")
+        await decide(sim, "o")
+        await origin.result()
+        first = await origin.fork(4, id="f1", reason="to see")
+        await decide(sim, "f1")
+        before = await first.fork(4, id="f2", reason="before the fork")
+        await decide(sim, "f2")
+        after = await first.fork(id="f3", reason="after it")
+        return [await first.result(), await before.result(), await after.result()]
+
+    assert Simulation(CODE).run(scenario) == [
+        "tester shipped o f1",
+        "tester shipped o f2",
+        "tester shipped o f1",
+    ]
+    assert receiver.total == 2
+
+
+def test_an_error_that_names_the_run_says_what_it_said() -> None:
+    """It may be an argument of what was done."""
+
+    async def scenario(sim: Simulation) -> str:
+        origin = await finished(sim, complains())
+        fork = await origin.fork(6, id="f", reason="to see")
+        return await fork.result()
+
+    assert Simulation(CODE).run(scenario) == "done"
+    assert receiver.total == 2
 
 
 def test_messages_that_came_before_are_kept_and_later_ones_are_not() -> None:

@@ -53,8 +53,10 @@ async def effect(name: str) -> str:
     return receiver.apply_once(outlast.idempotency_key(), work(name))
 
 
-@outlast.effect(start_to_close_timeout=timedelta(seconds=5), not_applied=(OSError,))
+@outlast.effect(start_to_close_timeout=timedelta(seconds=20), not_applied=(OSError,))
 async def once(name: str) -> str:
+    if name == "slow":
+        await asyncio.sleep(8)
     return receiver.apply(outlast.idempotency_key(), work(name))
 
 
@@ -76,6 +78,15 @@ async def group(names: str) -> list[str]:
             for one in names.split()
         ]
     return [one.result() for one in made]
+
+
+@outlast.workflow
+async def both(names: str) -> list[str]:
+    """All at once, and all failures at the end."""
+    found = await asyncio.gather(*(step(one) for one in names.split()), return_exceptions=True)
+    if errors := [one for one in found if isinstance(one, Exception)]:
+        raise ExceptionGroup("several", errors)
+    return [one for one in found if isinstance(one, str)]
 
 
 @outlast.workflow
@@ -127,6 +138,34 @@ async def approved(first: str, second: str, expires: float) -> str:
 
 
 @outlast.workflow
+async def tidies() -> str:
+    """Cleans up after a no."""
+    try:
+        await outlast.approval("it", role="boss", expires_in=timedelta(hours=1))
+    except outlast.ApprovalDeniedError:
+        await step("cleanup")
+        raise
+    return await step("a")
+
+
+@outlast.workflow
+async def overlapping() -> str:
+    """Uses one approval while it asks for another, and fails before it uses that."""
+
+    async def first() -> str:
+        await outlast.approval(1, covers=[once("slow")], role="boss", expires_in=timedelta(hours=1))
+        return await once("slow")
+
+    async def second() -> str:
+        await outlast.sleep(5)
+        await outlast.approval(2, covers=[once("b")], role="boss", expires_in=timedelta(hours=1))
+        await outlast.sleep(5)
+        return f"{await step('a')} {await once('b')}"
+
+    return " ".join(await asyncio.gather(first(), second()))
+
+
+@outlast.workflow
 async def sleeps() -> str:
     await step("a")
     try:
@@ -136,7 +175,21 @@ async def sleeps() -> str:
     return await step("b")
 
 
-CODE = [step, effect, once, line, group, caught, picky, heard, approved, sleeps]
+CODE = [
+    step,
+    effect,
+    once,
+    line,
+    group,
+    both,
+    caught,
+    picky,
+    heard,
+    approved,
+    tidies,
+    overlapping,
+    sleeps,
+]
 
 
 @pytest.fixture(autouse=True)
@@ -237,6 +290,20 @@ def test_all_failures_of_a_group_are_done_again() -> None:
     assert done["!c"] == 1
 
 
+def test_a_run_that_collected_its_failures_is_retried_from_the_first() -> None:
+    """All of them are done again, and what succeeded between too."""
+    broken.update({"b", "d"})
+
+    async def scenario(sim: Simulation) -> list[str]:
+        failed = await ended(sim, both("a b c d"))
+        mend()
+        return await (await failed.retry(reason="mended")).result()
+
+    assert Simulation(CODE).run(scenario) == ["a", "b", "c", "d"]
+    assert done["b"] == done["d"] == 1
+    assert done["a"] == 0
+
+
 def test_the_last_of_equal_failures_counts_and_what_it_was_turned_into() -> None:
     """An equal failure before was caught; the one that ended the run was raised from it, after clean-up."""
     broken.add("a")
@@ -270,6 +337,7 @@ def test_a_message_is_kept_since_nobody_would_send_it_again() -> None:
     async def scenario(sim: Simulation) -> tuple[Status, int]:
         await sim.start_worker()
         failed = await sim.client.start(heard(), id="o")
+        await sim.until("o", lambda head: head.status is Status.WAITING)
         await failed.send(go, 5)
         await sim.closed("o")
         await failed.retry(reason="too early")
@@ -374,6 +442,45 @@ def test_an_approval_that_was_not_given_is_asked_for_again(yes: bool) -> None:
     assert isinstance(written[3], LeftOut)
     assert len([one for one in written if isinstance(one, ApprovalRequested)]) == 1
     assert len([one for one in written if isinstance(one, ApprovalDecided)]) == 1
+
+
+def test_a_no_that_was_cleaned_up_after_is_asked_for_again() -> None:
+    """The failure is the no, whatever was done after it."""
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker()
+        failed = await sim.client.start(tidies(), id="o")
+        await decide(sim, "o", yes=False)
+        await sim.closed("o")
+        mend()
+        again = await failed.retry(reason="the boss has thought it over")
+        await decide(sim, again.id)
+        return await again.result()
+
+    assert Simulation(CODE).run(scenario) == "a"
+    assert done == {"a": 1}
+
+
+def test_an_approval_whose_use_is_not_kept_is_asked_for_again() -> None:
+    """It was used, but after the request for the one that was not: both are asked for, and what was done is known."""
+    broken.add("a")
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker()
+        failed = await sim.client.start(overlapping(), id="o")
+        for _ in range(2):
+            await decide(sim, "o")
+            await asyncio.sleep(1)
+        await sim.closed("o")
+        mend()
+        again = await failed.retry(reason="mended")
+        for _ in range(2):
+            await decide(sim, again.id)
+            await asyncio.sleep(1)
+        return await again.result()
+
+    assert Simulation(CODE).run(scenario) == "slow a b"
+    assert done == {"a": 1, "b": 1}
 
 
 def test_an_approval_that_was_used_is_not_asked_for_again() -> None:
