@@ -434,6 +434,7 @@ class QueryError(RunError):
         build: Of the code that was asked.
 
     Example:
+        ```python
         import asyncio
         import outlast
 
@@ -451,6 +452,7 @@ class QueryError(RunError):
                     assert (error.reason, error.run, error.entries) == ("unknown", "silent-1", 3)
 
         asyncio.run(main())
+        ```
     """
 
     code = "query"

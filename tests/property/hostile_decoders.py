@@ -19,7 +19,7 @@ from outlast.app import sqlite_file
 from outlast.approvals.decision import Decision
 from outlast.approvals.request import still_asks, subject_of
 from outlast.cli.output import plain
-from outlast.cli.run import _json
+from outlast.cli.session import json_of
 from outlast.cli.text import parse_length
 from outlast.client.update import _answer_in
 from outlast.client.view import JournalEntry, status_of, view_of
@@ -439,7 +439,7 @@ DECODERS: dict[str, Decoder] = {
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1))), [b"r:1"], ()),
     "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
     "unfit builds": Decoder(stored(unfit_of), [b'"one"\n"two"'], ("store.sqlite.row:unfit_of",)),
-    "argument of a command": Decoder(of_text(_json), [TREE], ("cli.session:json_of",), (USAGE,)),
+    "argument of a command": Decoder(of_text(json_of), [TREE], ("cli.session:json_of",), (USAGE,)),
     "completion token": Decoder(lambda data: CompletionToken.read(base64.urlsafe_b64encode(data).decode()), [TOKEN], ("workflows.completion:CompletionToken.read",), (DefinitionError,)),
     "text of a completion token": Decoder(of_text(CompletionToken.read), [base64.urlsafe_b64encode(TOKEN)], ("workflows.completion:CompletionToken.read",), (DefinitionError,)),
     "progress": Decoder(lambda data: standings([], [OperationPut("r:1", "step", "plan", progress=data)]), [TREE], ("effects.standing:_readable",), ()),

@@ -37,8 +37,8 @@ PUBLIC = [
     "ForbiddenInWorkflowError",
     "ForkedEffectError",
     "Grant",
-    "InboxFullError",
     "HistoryLimits",
+    "InboxFullError",
     "NoWorkerWarning",
     "NonDeterminismError",
     "NotApplied",
@@ -82,8 +82,8 @@ PUBLIC = [
     "on_signal",
     "on_update",
     "open",
-    "publish",
     "patched",
+    "publish",
     "random",
     "receive",
     "run_child",
@@ -195,7 +195,7 @@ ANSWERS = {
         "Unknown",
         "StampedMessage",
     },
-    "outlast.store.protocol": {"ClaimedRun", "Claim", "RunImage", "LiveWorker"},
+    "outlast.store.protocol": {"ClaimedRun", "Claim", "RunImage", "LiveWorker", "GenerationRow"},
 }
 
 

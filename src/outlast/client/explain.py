@@ -86,6 +86,7 @@ class Explanation(msgspec.Struct, frozen=True):
         purposes: What each command is for.
 
     Example:
+        ```python
         import asyncio
         from datetime import timedelta
         import outlast
@@ -105,6 +106,7 @@ class Explanation(msgspec.Struct, frozen=True):
                 assert "somebody in the role boss" in str(explanation)
 
         asyncio.run(main())
+        ```
     """
 
     run_id: str

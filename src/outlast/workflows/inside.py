@@ -216,6 +216,7 @@ def publish(key: str, value: Any) -> None:
         EncodeError: The value cannot be stored; nothing is published.
 
     Example:
+        ```python
         import asyncio
         import outlast
 
@@ -233,6 +234,7 @@ def publish(key: str, value: Any) -> None:
                 assert await handle.published("counted", int) == 3
 
         asyncio.run(main())
+        ```
     """
     current = context("outlast.publish")
     check_name(key, what="published value")

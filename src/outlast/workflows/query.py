@@ -32,6 +32,7 @@ class Query(Generic[T, R]):
         DefinitionError: The name cannot be stored, or a type cannot.
 
     Example:
+        ```python
         import asyncio
         import outlast
 
@@ -56,6 +57,7 @@ class Query(Generic[T, R]):
                 assert await handle.query(counted) == 3
 
         asyncio.run(main())
+        ```
     """
 
     @overload
@@ -86,6 +88,7 @@ def on_query(query: Query[T, R], handler: Callable[[T], R]) -> None:
         DefinitionError: The query has a handler already, or the handler is a coroutine function.
 
     Example:
+        ```python
         import asyncio
         import outlast
 
@@ -103,6 +106,7 @@ def on_query(query: Query[T, R], handler: Callable[[T], R]) -> None:
                 assert await handle.query(letters, 3) == "dur"
 
         asyncio.run(main())
+        ```
     """
     current = context("outlast.on_query")
     if inspect.iscoroutinefunction(handler):

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from outlast.cli.explain import explain
 
 import outlast
+from outlast.client.explain import explain
 from outlast.journal.entry import MessageReceived
 from outlast.store.change import PutWatch, RunHead, RunKey, Status
 from outlast.testing import Simulation
