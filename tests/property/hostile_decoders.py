@@ -463,6 +463,7 @@ EXCEPTIONS = {
     "workflows.definition:Effect._action_sha256": "what `canonical` wrote a line before",
     "approvals.request:subject_of": "what `canonical` and the codec wrote in the same call",
     "replay.ledger:EffectLedger._nearest": "what `canonical` wrote of this call",
+    "client.explain:_Teller._retry": "a time that `client.view` has checked",
     "client.explain:_Teller._noted_time": "a time that `client.view` has checked",
     "client.explain:_Teller._noted_waits": "a time that `client.view` has checked",
     "cli.show:_due": "a time that `client.view` has checked",

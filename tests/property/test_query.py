@@ -129,7 +129,7 @@ def test_a_kept_replica_answers_as_a_fresh_one(shape: Any, seed: int) -> None:
                 except QueryError as error:
                     return error.reason
 
-            answers[rows[end - 1].row.turn] = await replicas.use(RUN, 1, program, look)
+            answers[rows[end - 1].row.turn] = await replicas.use(RUN, 3, program, look)
         await replicas.close()
 
     piece, replica_module._PIECE = replica_module._PIECE, chance.choice([1, 2, 3, 256])

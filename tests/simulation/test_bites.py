@@ -12,7 +12,7 @@ from mutation import Break, broken
 from outlast.client.client import Client
 from outlast.replay import delivery, ledger, mailbox
 from outlast.replay.handler import Handlers
-from outlast.replay.machine import Machine
+from outlast.replay.operation import EffectOperation
 from outlast.replay.publication import Publications
 from outlast.store import condition, memory
 from outlast.store.memory import MemoryStore
@@ -144,12 +144,12 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
             Break(
                 Pilot,
                 "_intend",
-                "self.post(Proposal(Rank.INTENT",
-                "settle = SettleEffect(command.operation, command.name, leave.intent)\n"
-                "    known = self._deck.registry.effects[command.name]\n"
-                "    run = EffectRun(self, settle, known, fresh=True)\n"
-                "    self._crew.begin(command.operation, run.run())\n"
-                "    self.post(Proposal(Rank.INTENT",
+                "self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend))",
+                "settle = SettleEffect(command.operation, command.name, intent)\n"
+                "            known = self._deck.registry.effects[command.name]\n"
+                "            run = EffectRun(self, settle, known, fresh=True)\n"
+                "            self._crew.begin(command.operation, run.run())\n"
+                "            self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend))",
             ),
         ),
     ),
@@ -184,7 +184,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         (Break(Pilot, "check_lease", "if self._lost or not self._deck.lease.valid:", "if False:"),),
     ),
     "a lease that counts from the sending": (
-        150,
+        600,
         {1, 7},
         (
             Break(
@@ -220,7 +220,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "an effect that no cancel interrupts": (
         60,
         {1, 3, 4},
-        (Break(Machine, "_apply_intent", "future.uncancellable = True", "pass"),),
+        (Break(EffectOperation, "bind", "future.uncancellable = True", "pass"),),
     ),
     "one success of equal calls": (
         300,
