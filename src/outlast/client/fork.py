@@ -283,6 +283,7 @@ def _started(client: Port, origin: Origin, asked: ForkRequest, run: RunKey) -> S
         effects=asked.effects,
         keys=former.keys if inherits else former.namespace,
         known_as=known_as,
+        ends_at=None,
     )
 
 

@@ -28,6 +28,7 @@ from outlast.journal.entry import (
 )
 from outlast.journal.parse import NotJsonError, parse, parse_as
 from outlast.journal.place import origin_of
+from outlast.journal.prefix import began_at
 from outlast.store.change import (
     ApprovalRow,
     RunHead,
@@ -272,8 +273,8 @@ def pause_in(entries: list[Entry]) -> str:
 def deadline_in(entries: list[JournalEntry]) -> datetime | None:
     """Return when the run's time is over, as its start says; None when it may take as long as it likes."""
     match entries[:1]:
-        case [JournalEntry(entry=Started() as started, at=at)]:
-            return started.deadline(at)
+        case [JournalEntry(entry=Started() as started)]:
+            return started.deadline(began_at((one.entry, one.at) for one in entries))
         case _:
             return None
 

@@ -81,10 +81,10 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
         namespace: The `workflow_id` of idempotency keys: run id, tenant and `~n`.
         principal: Who started it; of a child, who started its parent.
         parent: Of a child: the operation of its parent.
-        timeout_seconds: How long the run may take, counted from this entry; None for as long as it likes.
-        ends_at: Of a later generation: when the time is over that the first one was given.
+        timeout_seconds: How long the run may take, counted from this entry, or from `Forked`; None for as long as it likes.
+        ends_at: Of a later generation: when the time is over that the first one was given. A fork has its time anew.
         effects: Of a fork, and of a child of one: what becomes of effects whose outcome it does not know.
-        keys: Of a fork: the namespace of its keys under `same_key`.
+        keys: Of a fork, in its first generation: the namespace of its keys under `same_key`.
         known_as: Of a fork: the name under which its first entries were written; the code that replays them is told it again.
     """
 
@@ -114,7 +114,7 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
         """Return when the run's time is over; None when it may take as long as it likes.
 
         Args:
-            at: When this entry was committed.
+            at: When the run began: when this entry was committed, or the last fork was made.
         """
         if self.ends_at is not None:
             return self.ends_at

@@ -5,7 +5,8 @@ Each kind of entry has a role here. A kind without one cannot stand before a pos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from enum import Enum, auto
 from typing import Any
 
@@ -183,3 +184,13 @@ def _operation(entry: Entry) -> OperationId:
 
 def _kind(kind: type[Any]) -> str:
     return str(kind.__struct_config__.tag)
+
+
+def began_at(entries: Iterable[tuple[Entry, datetime]]) -> datetime:
+    """Return when a run began, by the store's clock: a fork when it was made, whatever the times of what it keeps.
+
+    Args:
+        entries: Its journal, each entry with when it was committed; the first one at least.
+    """
+    (_, began), *others = entries
+    return max((at for entry, at in others if isinstance(entry, Forked)), default=began)

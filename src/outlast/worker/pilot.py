@@ -41,6 +41,7 @@ from outlast.journal.entry import (
     UpdateReceived,
     from_row,
 )
+from outlast.journal.prefix import began_at
 from outlast.replay.command import (
     Abandon,
     AnswerUpdate,
@@ -330,10 +331,11 @@ class Pilot:
                 run=self.run_key.run_id,
                 hint="the store was changed by hand or is damaged",
             )
-        self._began = Began(started, entries[0][1].at, self._head.generation)
+        began = began_at((entry, stamped.at) for entry, stamped in entries)
+        self._began = Began(started, began, self._head.generation)
         self._gate = Gate(started, self.run_key.run_id)
         if not any(isinstance(entry, RunTimedOut) for entry, _ in entries):
-            self._waits.add_deadline(started, entries[0][1].at, self.store_now())
+            self._waits.add_deadline(started, began, self.store_now())
         self._delivery = delivery
         await delivery.deliver(entries)
         for entry, stamped in entries:

@@ -66,7 +66,8 @@ def rolling_over(
 
     Args:
         machine: Whose body has come to this outcome; everything that was committed was delivered to it.
-        began: The present generation. What is not said anew goes on: principal, deadline, and what else a start says.
+        began: The present generation. What is not said anew goes on: principal, deadline, and what else a start says. The keys of a
+            fork's origin do not: two generations that ask for the same would share one key.
         paused: The pause that holds the run.
     """
     started, generation = began.started, began.generation
@@ -78,6 +79,7 @@ def rolling_over(
         namespace=namespace(run.tenant, run.run_id, generation + 1),
         ends_at=started.deadline(began.at),
         known_as=None,
+        keys="",
     )
     entries = [Proposal(Rank.ARRIVAL, entry) for entry in (first, *carried(machine, paused))]
     return Proposal(

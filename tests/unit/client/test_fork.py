@@ -205,9 +205,24 @@ async def complains() -> str:
     return "done"
 
 
+@outlast.workflow(timeout=timedelta(minutes=1))
+async def limited(item: str) -> str:
+    await price(item)
+    return f"{item}: {await outlast.receive(go)}"
+
+
+@outlast.workflow
+async def every_month(month: int) -> str:
+    await price("lamp")
+    await pay("lamp", 4)
+    if month == 2:
+        return "done"
+    return await outlast.continue_as_new(every_month(month + 1))
+
+
 CODE = [
     *(price, describe, pay, mail, ship, refund),
-    *(order, one_of, tries, asks, times, hears, named, complains),
+    *(order, one_of, tries, asks, times, hears, named, complains, limited, every_month),
 ]
 
 
@@ -315,6 +330,37 @@ def test_a_fork_replays_and_its_times_are_kept() -> None:
     assert early == ["early", "True", "1"]
     # Two days have passed since the timer was armed: nobody waits for it again.
     assert steps == {"price": 1, "describe": 2}
+
+
+def test_a_fork_has_its_time_anew() -> None:
+    """What the origin had left is not counted against it; the fork's own time is."""
+
+    async def scenario(sim: Simulation) -> tuple[str, bool, bool]:
+        origin = await finished(sim, limited("lamp"))
+        fork = await origin.fork(2, id="f", reason="nobody answered")
+        detail, now = await fork.detail(), sim.clock.now()
+        await asyncio.sleep(30)
+        await fork.send(go, 5)
+        late = await origin.fork(2, id="late", reason="nobody answered")
+        await sim.closed("late")
+        in_time = detail.deadline is not None and detail.deadline > now + timedelta(seconds=55)
+        return await fork.result(), in_time, (await late.detail()).timed_out_at is not None
+
+    assert Simulation(CODE).run(scenario) == ("lamp: 5", True, True)
+
+
+def test_the_next_generation_of_a_fork_shares_no_key_with_the_first() -> None:
+    """An effect that it asks for is refused under `same_key`: nobody has said which of the origin's keys would be its own."""
+
+    async def scenario(sim: Simulation) -> str:
+        origin = await finished(sim, every_month(1))
+        fork = await origin.fork(2, id="f", reason="to see", effects="same_key", generation=1)
+        with pytest.raises(outlast.WorkflowFailedError) as caught:
+            await fork.result()
+        return str(caught.value.__cause__)
+
+    assert "its effects are refused" in Simulation(CODE).run(scenario)
+    assert receiver.total == 2
 
 
 def test_code_is_told_the_name_under_which_it_acted() -> None:

@@ -30,6 +30,7 @@ from outlast.journal.entry import (
     Taken,
     from_row,
 )
+from outlast.journal.prefix import began_at
 from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine
 from outlast.store.change import RunKey, Status
@@ -305,8 +306,10 @@ class _Audit:
     def _check_timeout(self) -> None:
         """A run's time is over once, not before it is over, and a run without one takes as long as it likes."""
         ends = [at for one, at in self._journal if isinstance(one, RunTimedOut)]
-        started, began = self._journal[0]
-        deadline = started.deadline(began) if isinstance(started, Started) else None
+        started, _ = self._journal[0]
+        deadline = (
+            started.deadline(began_at(self._journal)) if isinstance(started, Started) else None
+        )
         right = not ends or (deadline is not None and (ends[0] >= deadline or self._jumps))
         self._holds(right and len(ends) < 2, 1, f"timed out at {ends}, and has until {deadline}")
 
