@@ -79,7 +79,7 @@ from outlast.store.change import (
 from outlast.store.condition import HISTORY
 from outlast.store.protocol import RunImage
 from outlast.worker.accept import acceptances, after
-from outlast.worker.answer import answering
+from outlast.worker.answer import answering, asked_of_the_origin
 from outlast.worker.bridge import RunLost
 from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deadline import Deadline
@@ -334,6 +334,7 @@ class Pilot:
         began = began_at((entry, stamped.at) for entry, stamped in entries)
         self._began = Began(started, began, self._head.generation)
         self._gate = Gate(started, self.run_key.run_id)
+        self._elsewhere = asked_of_the_origin([entry for entry, _ in entries])
         if not any(isinstance(entry, RunTimedOut) for entry, _ in entries):
             self._waits.add_deadline(started, began, self.store_now())
         self._delivery = delivery
@@ -430,7 +431,11 @@ class Pilot:
         if isinstance(outcome, ContinuedAsNew):
             self._proposals = [one for one in self._proposals if not is_for_the_next(one)]
             paused = self.hold.paused_by
-            self.post(rolling_over(self._machine, outcome, self._began, self.run_key, paused))
+            self.post(
+                rolling_over(
+                    self._machine, outcome, self._began, self.run_key, paused, self._elsewhere
+                )
+            )
         elif any(one.head for one in self._proposals):
             return
         elif self._crowded == _CROWDED:
@@ -486,7 +491,7 @@ class Pilot:
                 case Abandon():
                     self._abandon(command)
                 case AnswerUpdate():
-                    self.post(answering(command))
+                    self.post(answering(command, self._elsewhere))
                 case MarkPatch():
                     marker = Patched(command.name, command.deprecated)
                     self._marks.append(Proposal(Rank.MARK, marker))

@@ -61,6 +61,7 @@ def rolling_over(
     began: Began,
     run: RunKey,
     paused: PauseRequested | None,
+    elsewhere: frozenset[str],
 ) -> Proposal:
     """Return the end of a generation, which is the beginning of the next one.
 
@@ -69,6 +70,7 @@ def rolling_over(
         began: The present generation. What is not said anew goes on: principal, deadline, and what else a start says. The keys of a
             fork's origin do not: two generations that ask for the same would share one key.
         paused: The pause that holds the run.
+        elsewhere: Ids of updates that another run answers.
     """
     started, generation = began.started, began.generation
     first = msgspec.structs.replace(
@@ -81,7 +83,9 @@ def rolling_over(
         known_as=None,
         keys="",
     )
-    entries = [Proposal(Rank.ARRIVAL, entry) for entry in (first, *carried(machine, paused))]
+    entries = [
+        Proposal(Rank.ARRIVAL, entry) for entry in (first, *carried(machine, paused, elsewhere))
+    ]
     return Proposal(
         Rank.END,
         outcome,
@@ -90,10 +94,17 @@ def rolling_over(
     )
 
 
-def carried(machine: Machine, paused: PauseRequested | None) -> list[Entry]:
+def carried(
+    machine: Machine, paused: PauseRequested | None, elsewhere: frozenset[str]
+) -> list[Entry]:
     """Return what the next generation finds in its journal, after how it was started."""
     published = [Published(NO_OPERATION, *pair) for pair in machine.published.items()]
-    return [*published, *machine.unhandled(), *([paused] if paused else [])]
+    unhandled = [
+        one
+        for one in machine.unhandled()
+        if not (isinstance(one, UpdateReceived) and one.message_id in elsewhere)
+    ]
+    return [*published, *unhandled, *([paused] if paused else [])]
 
 
 def is_for_the_next(proposal: Proposal) -> bool:

@@ -32,6 +32,7 @@ from outlast.journal.entry import (
     LeftOut,
     RunName,
     Started,
+    UpdateAnswered,
     from_row,
     to_row,
 )
@@ -52,6 +53,8 @@ declines: list[str] = []
 """What was refused; no third time."""
 
 go = outlast.Signal("go", int)
+over = outlast.Signal("over", int)
+quote = outlast.Update("forked quote", int, int)
 TIMEOUT = timedelta(seconds=20)
 
 
@@ -220,9 +223,19 @@ async def every_month(month: int) -> str:
     return await outlast.continue_as_new(every_month(month + 1))
 
 
+@outlast.workflow
+async def answers() -> str:
+    async def double(n: int) -> int:
+        await outlast.receive(go)
+        return await price("x" * n)
+
+    outlast.on_update(quote, double)
+    return str(await outlast.receive(over))
+
+
 CODE = [
     *(price, describe, pay, mail, ship, refund),
-    *(order, one_of, tries, asks, times, hears, named, complains, limited, every_month),
+    *(order, one_of, tries, asks, times, hears, named, complains, limited, every_month, answers),
 ]
 
 
@@ -361,6 +374,27 @@ def test_the_next_generation_of_a_fork_shares_no_key_with_the_first() -> None:
 
     assert "its effects are refused" in Simulation(CODE).run(scenario)
     assert receiver.total == 2
+
+
+def test_an_update_to_the_origin_is_answered_there_alone() -> None:
+    """What a fork makes of an update that it keeps stands in its own journal; it does not stop it."""
+
+    async def scenario(sim: Simulation) -> tuple[int, str, list[Entry]]:
+        await sim.start_worker()
+        origin = await sim.client.start(answers(), id="o")
+        asked = sim.spawn(origin.update(quote, 4))
+        await sim.until("o", lambda head: head.status is Status.WAITING and head.next_seq > 2)
+        fork = await origin.fork(3, id="f", reason="to see")
+        for run in (fork, origin):
+            await run.send(go, 1)
+            await run.send(over, 2)
+        result = await fork.result()
+        rows = await sim.store.journal(RunKey("default", "f"))
+        return await asked, result, [from_row(one.row) for one in rows]
+
+    answer, result, entries = Simulation(CODE).run(scenario)
+    assert (answer, result) == (4, "2")
+    assert [bytes(one.value) for one in entries if isinstance(one, UpdateAnswered)] == [b"4"]
 
 
 def test_code_is_told_the_name_under_which_it_acted() -> None:

@@ -10,6 +10,8 @@ from outlast.journal.entry import (
     Forked,
     KnownEffect,
     Started,
+    UpdateAnswered,
+    UpdateReceived,
     from_row,
 )
 from outlast.store.change import RunChange, StartRun
@@ -43,11 +45,16 @@ def begin_fork(run: Run, change: StartRun, now: float) -> None:
         since=now,
     )
     for entry in entries:
-        _keep(run, entry)
+        _keep(run, run.forked, entry)
 
 
-def _keep(run: Run, entry: Entry) -> None:
-    if isinstance(entry, EffectIntended):
+def _keep(run: Run, forked: ForkedRun, entry: Entry) -> None:
+    if isinstance(entry, UpdateReceived):
+        run.asked.add(entry.message_id)
+        forked.elsewhere.add(entry.message_id)
+    elif isinstance(entry, UpdateAnswered):
+        run.asked.discard(entry.message_id)
+    elif isinstance(entry, EffectIntended):
         run.intents[entry.operation] = entry
     elif isinstance(entry, _KEPT_OUTCOMES):
         run.outcomes.add(entry.operation)

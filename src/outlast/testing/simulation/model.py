@@ -77,6 +77,7 @@ class ForkedRun:
         known: What its origin settled and it has not used, by call, in order.
         unknown: What its origin intended and left unsettled, by call.
         since: When it was forked: its origin could have begun an attempt until then.
+        elsewhere: Ids of the updates that it kept, which its origin answers.
     """
 
     may_act: bool
@@ -84,6 +85,7 @@ class ForkedRun:
     known: dict[Call, list[KnownEffect]]
     unknown: set[Call]
     since: float
+    elsewhere: set[str] = field(default_factory=set[str])
 
 
 @dataclass(slots=True)

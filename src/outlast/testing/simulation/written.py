@@ -284,7 +284,8 @@ class Written:
         )
 
     def _told(self, run: Run, change: RunChange, entry: UpdateAnswered) -> None:
-        """An update that was taken in has one answer, in the journal and, with it, in its row."""
+        """An update that was taken in has one answer, in the journal and, with it, in its row; a fork has no rows of those it kept."""
+        has_row = run.forked is None or entry.message_id not in run.forked.elsewhere
         self._check(
             entry.message_id in run.asked,
             5,
@@ -293,7 +294,7 @@ class Written:
         )
         run.asked.discard(entry.message_id)
         self._check(
-            [one.message_id for one in change.answers].count(entry.message_id) == 1,
+            [one.message_id for one in change.answers].count(entry.message_id) == has_row,
             5,
             f"the answer to {entry.message_id} is kept from its sender",
             run=change.run,
