@@ -17,6 +17,9 @@ from outlast.testing import always_replay
 from outlast.workflows import registry
 from outlast.workflows.definition import Definition
 
+# The suite is shipped with the library: let pytest explain its assertions as it does those of tests.
+pytest.register_assert_rewrite("outlast.testing.conformance")
+
 settings.register_profile(
     "quick", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -46,7 +46,7 @@ def test_the_program_of_the_page_on_forks_runs(tmp_path: Path) -> None:
     for told in ("the courier does not answer", "ForkedEffectError", "['Dear Ann', 'Hi Ann']"):
         assert f"# {told}" in PAGE
     listed = subprocess.run(
-        ["outlast", "-d", "sqlite:///letters.db", "runs", "show", "letter-1/hi"],
+        [Path(sys.executable).with_name("outlast"), "-d", "sqlite:///letters.db", "runs", "show", "letter-1/hi"],
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     assert "fork       of letter-1/retry-1 with another outcome of r:1 by " in listed.stdout

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -105,7 +107,7 @@ def test_each_of_several_retries_has_its_answer(world: World) -> None:
 def test_help_names_both(world: World) -> None:
     """As all commands on runs."""
     listed = subprocess.run(
-        ["outlast", "runs", "--help"], env=world.environment, capture_output=True, text=True, check=True
+        [Path(sys.executable).with_name("outlast"), "runs", "--help"], env=world.environment, capture_output=True, text=True, check=True
     )  # fmt: skip
     for name in ("fork", "retry"):
         assert f" {name} " in listed.stdout
