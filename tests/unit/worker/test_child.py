@@ -193,7 +193,19 @@ async def late_cancel() -> str:
     return "ended"
 
 
+@outlast.effect(start_to_close_timeout=timedelta(seconds=1))
+async def lose() -> str:
+    raise OSError("the answer was lost")
+
+
+@outlast.workflow
+async def doubts() -> list[str]:
+    """Wait for an effect in doubt and for a child."""
+    return await asyncio.gather(lose(), outlast.run_child(waits("d"), id="d"))
+
+
 CODE = [
+    *(lose, doubts),
     *(note, double, fails, waits, stubborn, awaits, gathers, catches, waits_for_one, gives_up),
     *(overrules, shields, handles, cancels, leaves, family, takes, forgets, late_cancel),
 ]
@@ -500,6 +512,22 @@ def test_a_cancel_of_the_last_moment_is_sent() -> None:
     assert head.status is Status.CANCELLED
     (asked,) = (one for one in entries if isinstance(one, CancelRequested))
     assert (asked.by, asked.reason) == ("run p", "the wait for it was cancelled")
+
+
+def test_a_run_in_doubt_that_waits_for_a_child_is_not_blocked() -> None:
+    """Something can still move: the child. When that has ended, only an operator can."""
+
+    async def scenario(sim: Simulation) -> tuple[Status, Status]:
+        await sim.start_worker()
+        await sim.client.start(doubts(), id="p")
+        first = await sim.until("p", lambda head: head.owner is None and head.version > 2)
+        await sim.client.handle("d").send(go, "now")
+        await sim.closed("d")
+        then = await sim.until("p", lambda head: head.status is Status.BLOCKED)
+        await sim.client.handle("p").terminate("enough")
+        return first.status, then.status
+
+    assert Simulation(CODE, options=FAST).run(scenario) == (Status.WAITING, Status.BLOCKED)
 
 
 def test_wrong_uses_are_refused_where_they_are_made() -> None:
