@@ -38,6 +38,8 @@ ACCEPTED: dict[tuple[str, str], str] = {
         "each parameter is a sentence of the declaration"
     ),
     ("public methods", "store/sqlite/store.py:SQLiteStore"): "the Store protocol names them",
+    ("public methods", "store/memory.py:MemoryStore"): "the Store protocol names them",
+    ("public methods", "testing/fault.py:FaultyStore"): "the Store protocol names them",
     ("public methods", "replay/loop.py:WorkflowLoop"): "asyncio.AbstractEventLoop names them",
 }
 """(measure, place): why it may be past the limit."""

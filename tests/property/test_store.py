@@ -17,6 +17,7 @@ from outlast.store.change import (
     ApprovalExpire,
     ApprovalWithdraw,
     Decide,
+    FinishTask,
     GrantSpend,
     HeadUpdate,
     Message,
@@ -29,6 +30,8 @@ from outlast.store.change import (
     RunKey,
     StartRun,
     Status,
+    TaskDrop,
+    TaskPut,
     Terminate,
     WorkerId,
     WorkerRow,
@@ -36,6 +39,7 @@ from outlast.store.change import (
 )
 from outlast.store.memory import MemoryStore
 from outlast.store.sqlite.store import open_sqlite
+from outlast.store.task import TaskKey
 from outlast.testing.conformance import ManualClock
 from outlast.testing.conformance.bench import asking, letter, row, starting
 
@@ -66,6 +70,26 @@ updates = st.builds(
 )
 
 
+tasks = st.lists(
+    st.builds(
+        lambda number, attempt, queue, due: TaskPut(
+            f"r:{number}", attempt, queue, "render", b"{}", due
+        ),
+        st.integers(1, 2),
+        st.integers(1, 2),
+        st.sampled_from(["gpu", "cpu"]),
+        st.none(),
+    )
+    | st.builds(
+        lambda number, attempt, taken: TaskDrop(f"r:{number}", attempt, taken),
+        st.integers(1, 2),
+        st.none() | st.integers(1, 2),
+        st.none() | st.integers(0, 2),
+    ),
+    max_size=2,
+)
+
+
 class TwoStores(RuleBasedStateMachine):
     """Every verb goes to a memory store and to a SQLite file; a dict counts what was accepted."""
 
@@ -84,6 +108,7 @@ class TwoStores(RuleBasedStateMachine):
         self.epochs = dict.fromkeys(RUNS, 0)
         self.rows = {}
         self.last = None
+        self.working = {worker: set() for worker in WORKERS}
         for number, worker in enumerate(WORKERS, 1):
             self.join(worker, f"b{number}")
 
@@ -113,6 +138,8 @@ class TwoStores(RuleBasedStateMachine):
             case PutMessage() | Decide():
                 generation = 1 if before is None else before.generation
                 self.accepted[change.run, generation].add(change.message.message_id)
+            case FinishTask(message=Message(message_id=message_id)):
+                self.accepted[change.run, before.generation].add(message_id)
 
     def join(self, worker, build):
         """Register a worker with both."""
@@ -142,8 +169,10 @@ class TwoStores(RuleBasedStateMachine):
         consumed=st.lists(messages, max_size=2),
         stale=st.sampled_from([0, 0, 0, 1]),
         extra=st.integers(0, 7),
+        acts=tasks,
+        due=st.none() | st.integers(-3, 9),
     )
-    def advance_run(self, run, entries, update, consumed, stale, extra):
+    def advance_run(self, run, entries, update, consumed, stale, extra, acts, due):
         """Write as the owner, sometimes with something that does not hold."""
         head = self.both(lambda store: store.head(run))
         if head is None:
@@ -175,10 +204,17 @@ class TwoStores(RuleBasedStateMachine):
             version=head.version - stale,
             entries=tuple(row(head.next_seq + place) for place in range(entries)),
             consumed=tuple(consumed),
+            tasks=tuple(self.timed(act, due) for act in acts),
             **fields,
         )
         self.last = replace(change, digest=digest_of(change))
         self.commit(self.last)
+
+    def timed(self, act, due):
+        """Give a task its due time."""
+        if due is None or isinstance(act, TaskDrop):
+            return act
+        return replace(act, due_at=self.clock.now() + timedelta(seconds=due))
 
     @precondition(lambda self: self.last is not None)
     @rule()
@@ -212,6 +248,42 @@ class TwoStores(RuleBasedStateMachine):
         for taken in claim.runs:
             assert taken.head.owner == worker
             assert taken.head.epoch > self.epochs[taken.head.run]
+
+    @rule(worker=workers, limit=st.integers(0, 2), queues=st.sampled_from(["gpu", "gpu cpu"]))
+    def claim_tasks(self, worker, limit, queues):
+        """Take tasks: what a worker works on is what both stores say is its own."""
+        known, served = self.working[worker], frozenset(queues.split())
+        claim = self.both(
+            lambda store: store.claim_tasks(
+                worker, served, frozenset({"render"}), limit=limit, known=frozenset(known)
+            )
+        )
+        known -= set(claim.lost)
+        for task in claim.tasks:
+            assert task.row.worker == worker
+            assert task.row.key not in known
+            known.add(task.row.key)
+
+    @rule(
+        worker=workers,
+        run=runs,
+        number=st.integers(1, 2),
+        attempt=st.integers(1, 2),
+        generation=st.integers(1, 3),
+        gives_back=st.booleans(),
+    )
+    def finish_task(self, worker, run, number, attempt, generation, gives_back):
+        """Finish a task, mostly one that the worker does not have: a message is put for one that is with it, and goes with the task."""
+        key = TaskKey(run, generation, f"r:{number}", attempt)
+        before = {row.key: row.worker for row in self.both(lambda store: store.tasks(run))}
+        message = Message(f"t{number}/{attempt}", MessageKind.OUTCOME, "r:1", worker, b"{}")
+        change = FinishTask(
+            run, generation, key.operation, attempt, worker, None if gives_back else message
+        )
+        known = self.both(lambda store: store.mail(run))
+        verdict = self.commit(change)
+        if isinstance(verdict, Applied) and self.both(lambda store: store.mail(run)) != known:
+            assert before[key] == worker
 
     @rule(worker=workers)
     def renew(self, worker):
@@ -266,6 +338,9 @@ class TwoStores(RuleBasedStateMachine):
                 )
             mail = self.both(lambda store, run=run: store.mail(run))
             assert mail == (() if image is None else image.messages)
+            assert self.both(lambda store, run=run: store.tasks(run)) == (
+                () if image is None else image.tasks
+            )
             if image is None:
                 continue
             assert image.head.epoch >= self.epochs[run]
@@ -292,6 +367,8 @@ class TwoStores(RuleBasedStateMachine):
         assert unread | set(consumed) == self.accepted[run, generation]
         if image.head.status.closed:
             assert (image.head.owner, image.head.wake_at, image.operations) == (None, None, ())
+            assert image.tasks == ()
+        assert all(one.key.generation == generation for one in image.tasks)
 
     def teardown(self):
         """Close both."""

@@ -26,6 +26,7 @@ from outlast.store.change import (
     Conflict,
     Decide,
     Fenced,
+    FinishTask,
     HeadUpdate,
     Message,
     OperationDrop,
@@ -56,8 +57,10 @@ from outlast.store.condition import (
     settle_approvals,
     unfit_after,
 )
+from outlast.store.memory_task import TaskTable
 from outlast.store.moment import EPOCH, Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
 from outlast.store.protocol import SUSPECT_LAPSES, Claim, ClaimedRun, LiveWorker, RunImage
+from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
 _BOOT = "memory"
 
@@ -115,6 +118,7 @@ class MemoryStore:
         self._inboxes: dict[RunKey, dict[tuple[int, str], _Item]] = {}
         self._outbox: dict[tuple[RunKey, int], OutboxItem] = {}
         self._workers: dict[WorkerId, _Worker] = {}
+        self._tasks = TaskTable()
         self._controls: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._subscribers: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         self._timeline = f"memory-{to_micros(clock.now())}"
@@ -166,6 +170,8 @@ class MemoryStore:
                     return Conflict(version=current)
                 self._controls[change.tenant, change.name] = (current + 1, change.body)
                 return Applied(now)
+            case FinishTask():
+                return self._finish_task(change, now)
 
     # owned changes
 
@@ -206,6 +212,9 @@ class MemoryStore:
         for item in change.outbox:
             if (change.run, item.number) in self._outbox:
                 return Refused("outbox", str(item.number))
+        refusal = self._tasks.refusal(change.run, change.tasks)
+        if refusal is not None:
+            return refusal
         if change.head is not None and change.head.status.closed:
             unread = {item.stamped.message.message_id for item in self._unconsumed(run)}
             if not unread <= set(change.consumed):
@@ -226,6 +235,7 @@ class MemoryStore:
                 run.operations[act.operation] = act
         for sent in change.outbox:
             self._outbox[change.run, sent.number] = sent
+        self._tasks.write(change.run, head.generation, change.tasks, now)
         run.head = replace(
             head,
             version=head.version + 1,
@@ -264,6 +274,7 @@ class MemoryStore:
     def _end(self, run: _Run, status: Status) -> None:
         run.give_back(status, None, self._lease.instant(), self._clock.now())
         run.operations.clear()
+        self._tasks.end(run.head.run)
         for approval_id, row in run.approvals.items():
             if row.state == PENDING:
                 run.approvals[approval_id] = replace(row, state=WITHDRAWN)
@@ -360,6 +371,21 @@ class MemoryStore:
         run.head = replace(run.head, reason=change.reason, epoch=run.head.epoch + 1, changed_at=at)
         return Applied(at)
 
+    def _finish_task(self, change: FinishTask, now: datetime) -> Verdict:
+        run = self._runs.get(change.run)
+        if change.message is not None:
+            known = self._known(change.run, run, change.message)
+            if known is not None:
+                return Applied(known.stamped.at)
+        if not self._live(change.worker):
+            return Fenced("the worker's lease has lapsed")
+        why = self._tasks.finish(change, now)
+        if why:
+            return Fenced(why)
+        if change.message is not None:
+            self._deliver(change.run, change.message, now)
+        return Applied(now)
+
     # workers
 
     async def register(self, row: WorkerRow) -> None:
@@ -429,6 +455,35 @@ class MemoryStore:
                 kept.append(key)
         return kept
 
+    async def claim_tasks(
+        self,
+        worker: WorkerId,
+        queues: frozenset[str],
+        steps: frozenset[str],
+        *,
+        limit: int,
+        known: frozenset[TaskKey] = frozenset(),
+    ) -> TaskClaim:
+        """Take tasks that may be taken and are with no living worker; see `Store.claim_tasks`."""
+
+        def wanted(row: TaskRow) -> bool:
+            paused = self._runs[row.key.run].head.status is Status.PAUSED
+            return row.queue in queues and row.name in steps and not paused
+
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            if not self._live(worker):
+                return TaskClaim((), (), None, now)
+            self._bury()
+            return self._tasks.claim(worker, wanted, now, limit=limit, known=known)
+
+    async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
+        """Return the tasks of the run's remote steps, by operation."""
+        with self._lock:
+            self._check_open()
+            return self._tasks.of(run)
+
     async def owned(self, worker: WorkerId) -> list[RunHead]:
         """Return the runs that a worker owns, by run."""
         with self._lock:
@@ -460,6 +515,7 @@ class MemoryStore:
             self._give_back(worker, now - elapsed(end, instant), end, lapses=1)
 
     def _give_back(self, worker: WorkerId, due: datetime, stopped: Instant, *, lapses: int) -> None:
+        self._tasks.give_back(worker, self._clock.now(), lapses=lapses)
         for run in self._runs.values():
             if run.head.owner == worker:
                 paused = run.head.status is Status.PAUSED
@@ -558,6 +614,7 @@ class MemoryStore:
                 tuple(found.operations[operation] for operation in sorted(found.operations)),
                 tuple(item.stamped for item in self._unconsumed(found)),
                 tuple(found.approvals[approval] for approval in sorted(found.approvals)),
+                self._tasks.of(run),
             )
 
     async def mail(self, run: RunKey) -> tuple[StampedMessage, ...]:

@@ -25,6 +25,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
 SUSPECT_LAPSES = 3
 """Owners that died in a row without any new entry, after which a run is taken up alone: it may be what kills them, or it may
@@ -65,6 +66,7 @@ class RunImage(Struct, frozen=True):
     Args:
         rows: The journal, by `seq`, without gaps.
         messages: Not yet consumed, in order of arrival.
+        tasks: Of its remote steps, by operation.
     """
 
     head: RunHead
@@ -72,6 +74,7 @@ class RunImage(Struct, frozen=True):
     operations: tuple[OperationPut, ...]
     messages: tuple[StampedMessage, ...]
     approvals: tuple[ApprovalRow, ...]
+    tasks: tuple[TaskRow, ...] = ()
 
 
 class LiveWorker(Struct, frozen=True):
@@ -118,6 +121,10 @@ class StoreReader(Protocol):
         """Return approvals, oldest first; a pending one past its time is listed as `expired`."""
         ...
 
+    async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
+        """Return the tasks of the run's remote steps, by operation."""
+        ...
+
     async def workers(self) -> list[LiveWorker]:
         """Return the registered workers."""
         ...
@@ -157,7 +164,7 @@ class Store(StoreReader, Protocol):
         ...
 
     async def retire(self, worker: WorkerId) -> None:
-        """Forget a worker that ends; runs that it still owns become `ready`, as given back now."""
+        """Forget a worker that ends; runs that it still owns become `ready`, as given back now, and its tasks are offered again."""
         ...
 
     async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
@@ -171,6 +178,26 @@ class Store(StoreReader, Protocol):
 
         A worker owns one suspect at a time: of runs with `lapses` of `SUSPECT_LAPSES` or more at most one is taken, and none
         while the worker owns one. So the deaths that a run causes are no longer counted against its neighbours.
+        """
+        ...
+
+    async def claim_tasks(
+        self,
+        worker: WorkerId,
+        queues: frozenset[str],
+        steps: frozenset[str],
+        *,
+        limit: int,
+        known: frozenset[TaskKey] = frozenset(),
+    ) -> TaskClaim:
+        """Take up to `limit` tasks of these queues and steps that may be taken and are with no living worker.
+
+        Oldest first by the time since which it could have been taken first; a task whose worker lapsed or is proved dead keeps its
+        place. A due time that was set by a wall clock which was ahead means nothing. Nothing of a paused run is taken, nothing
+        by a worker whose lease has lapsed, and of tasks with `lapses` of `SUSPECT_LAPSES` or more a worker has one at a time.
+
+        Args:
+            known: What the worker works on: what is its own beside these is told again, and what of these is not is `lost`.
         """
         ...
 

@@ -13,6 +13,7 @@ from outlast.store.change import (
     ClearOutbox,
     CoverRow,
     Decide,
+    FinishTask,
     GrantSpend,
     HeadUpdate,
     OperationDrop,
@@ -22,6 +23,8 @@ from outlast.store.change import (
     RunChange,
     RunKey,
     Status,
+    TaskDrop,
+    TaskPut,
     Terminate,
     WorkerId,
 )
@@ -92,6 +95,13 @@ class Length:
             "approvals[0].covers[1].effect",
         ),
         (owned(spends=(GrantSpend(BAD, 0, "r:1", "h"),)), "spends[0].approval_id"),
+        (owned(tasks=(TaskDrop("r:1"), TaskDrop(BAD))), "tasks[1].operation"),
+        (owned(tasks=(TaskPut("r:1", 1, BAD, "n", b""),)), "tasks[0].queue"),
+        (owned(tasks=(TaskPut("r:1", 1, "q", "n", Length()),)), "tasks[0].arguments"),
+        (owned(tasks=(TaskPut("r:1", 1, "q", "n", b"", NAIVE),)), "tasks[0].due_at"),
+        (FinishTask(RUN, 1, BAD, 1, WorkerId("w")), "operation"),
+        (FinishTask(RUN, 1, "r:1", 1, WorkerId("w"), letter(BAD)), "message.message_id"),
+        (FinishTask(RUN, 1, "r:1", 1, WorkerId("w"), letter(body=Length())), "message.body"),
     ],
 )
 def test_part_is_named(change, part):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from outlast.errors import OutlastError
-from outlast.store.change import Change, RunChange, StartRun, Verdict
+from outlast.store.change import Change, RunChange, StartRun, TaskPut, Verdict
 
 MAX_CHANGES = 2048
 MAX_BYTES = 16 * 1024 * 1024
@@ -27,6 +27,12 @@ class _Part:
             for change in changes
             if isinstance(change, RunChange | StartRun)
             for row in change.entries
+        ) + sum(
+            len(act.arguments)
+            for change in changes
+            if isinstance(change, RunChange)
+            for act in change.tasks
+            if isinstance(act, TaskPut)
         )
         self.verdicts: Future[list[Verdict]] = Future()
 

@@ -16,6 +16,7 @@ from outlast.store.change import (
 )
 from outlast.store.condition import due_from, settle_approvals, unfit_after
 from outlast.store.moment import from_micros, micros_or_none
+from outlast.store.sqlite import task
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.row import (
     APPROVAL,
@@ -111,9 +112,10 @@ def write(writing: Writing, change: RunChange) -> Verdict:
 
 
 def end_run(writing: Writing, key: tuple[str, str], generation: int) -> None:
-    """Drop what only an open run has: its open operations, its pending approvals, its owner and its alarm."""
+    """Drop what only an open run has: its open operations and tasks, its pending approvals, its owner and its alarm."""
     run = writing.database.run
     run("DELETE FROM operation WHERE tenant = ? AND run_id = ?", key)
+    task.end(writing, key)
     run(
         "UPDATE approval SET state = 'withdrawn' WHERE tenant = ? AND run_id = ? AND generation = ? AND state = 'pending'",
         (*key, generation),
@@ -180,7 +182,7 @@ def _write_parts(writing: Writing, change: RunChange, generation: int) -> Refuse
         row = (*key, item.number, target.tenant, target.run_id, *values)
         if database.changed(_ADD_OUTBOX, row) != 1:
             return Refused("outbox", str(item.number))
-    return None
+    return task.write(writing, change, generation)
 
 
 def _write_approvals(

@@ -11,6 +11,7 @@ from outlast.store.change import (
     Conflict,
     Decide,
     Fenced,
+    FinishTask,
     Message,
     PutControl,
     PutMessage,
@@ -23,6 +24,7 @@ from outlast.store.change import (
 )
 from outlast.store.condition import APPROVED, DENIED, decision_refusal
 from outlast.store.moment import from_micros
+from outlast.store.sqlite import task
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.owned import end_run, find_approval, put_approval
 from outlast.store.sqlite.row import HEAD, head_of
@@ -62,7 +64,8 @@ WHERE tenant = ? AND run_id = ?
 
 
 def write(
-    writing: Writing, change: PutMessage | Decide | Terminate | ClearOutbox | PutControl
+    writing: Writing,
+    change: PutMessage | Decide | Terminate | ClearOutbox | PutControl | FinishTask,
 ) -> Verdict:
     """Write an unowned change; on any verdict but `Applied` the caller undoes what was written."""
     match change:
@@ -80,6 +83,8 @@ def write(
             return Applied(writing.now)
         case PutControl():
             return _put_control(writing, change)
+        case FinishTask():
+            return _finish_task(writing, change)
 
 
 def start(writing: Writing, change: StartRun) -> Verdict:
@@ -184,6 +189,23 @@ def _put_control(writing: Writing, change: PutControl) -> Verdict:
     writing.database.run(
         "REPLACE INTO control VALUES (?, ?, ?, ?)", (*key, current + 1, change.body)
     )
+    return Applied(writing.now)
+
+
+def _finish_task(writing: Writing, change: FinishTask) -> Verdict:
+    row = _standing(writing, change.run)
+    generation = change.generation if row is None else row[0]
+    if change.message is not None:
+        known = _known_at(writing, change.run, generation, change.message)
+        if known is not None:
+            return known
+    if not writing.live(change.worker):
+        return Fenced("the worker's lease has lapsed")
+    why = task.finish(writing, change)
+    if why:
+        return Fenced(why)
+    if change.message is not None:
+        _deliver(writing, change.run, change.message, generation)
     return Applied(writing.now)
 
 

@@ -28,11 +28,17 @@ from outlast.testing.conformance.change import ChangeConformance
 from outlast.testing.conformance.claim import ClaimConformance
 from outlast.testing.conformance.message import MessageConformance
 from outlast.testing.conformance.reader import ReaderConformance
+from outlast.testing.conformance.task import TaskConformance
 
 __all__ = ["Bench", "ManualClock", "SteerableClock", "StoreConformance"]
 
 
 class StoreConformance(
-    ChangeConformance, ClaimConformance, MessageConformance, ApprovalConformance, ReaderConformance
+    ChangeConformance,
+    ClaimConformance,
+    MessageConformance,
+    ApprovalConformance,
+    ReaderConformance,
+    TaskConformance,
 ):
     """Everything that a store promises."""
