@@ -23,6 +23,7 @@ from outlast.cli.output import complain, note, note_lines, say
 from outlast.cli.session import Session, run, stored
 from outlast.cli.text import parse_length, safe
 from outlast.errors import DefinitionError, OutlastError
+from outlast.worker.worker import TASKS
 from outlast.workflows.registry import Registry
 
 _PACKAGE = Path(__file__).parents[1]
@@ -38,7 +39,7 @@ def _length(text: str) -> timedelta:
 
 
 @stored
-def worker(
+def worker(  # noqa: PLR0913 - what can be typed
     session: Session,
     modules: Annotated[
         list[str],
@@ -58,21 +59,42 @@ def worker(
             parser=_length, metavar="TIME", help="How long a run that only waits stays in memory."
         ),
     ] = "1s",  # pyright: ignore[reportArgumentType]
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Run the steps that are declared with this queue, of any run; may be given again.",
+        ),
+    ] = None,
+    tasks: Annotated[
+        int, typer.Option(min=1, help="How many steps of its queues it runs at once.")
+    ] = TASKS,
+    no_workflows: Annotated[
+        bool,
+        typer.Option("--no-workflows", help="Run the steps of its queues only, and no workflow."),
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log what each run does.")
     ] = False,
 ) -> None:
-    """Run the workflows that MODULE... declare, until SIGINT or SIGTERM; a second signal stops at once."""
+    """Run the workflows that MODULE... declare, and the steps of its queues, until SIGINT or SIGTERM; a second signal stops at once."""
     start = _log_to_stderr(logging.DEBUG if verbose else logging.INFO)
+    queues = queue or []
     try:
         for module in modules:
             load(module)
-        workflows = sorted(Registry.of_everything().workflows)
-        if not workflows:
-            raise DefinitionError(
-                "the modules declare no workflow",
-                hint="name the module that holds what @outlast.workflow decorates",
-            )
+        found = Registry.of_everything()
+        workflows = [] if no_workflows else sorted(found.workflows)
+        _require_work(found, workflows, queues)
+        app = open_app(
+            session.database,
+            workflows=[found.workflows[name] for name in workflows],
+            tenant=session.tenant,
+            lease=lease,
+            idle=idle,
+            queues=queues,
+            tasks=tasks,
+        )
     except OutlastError as error:
         complain(error)
         raise typer.Exit(1) from None
@@ -80,8 +102,21 @@ def worker(
         for line in _author_lines(error):
             note_lines(line)
         raise typer.Exit(1) from None
-    app = open_app(session.database, tenant=session.tenant, lease=lease, idle=idle)
-    run(_serve(app, workflows, start))
+    run(_serve(app, workflows, queues, start))
+
+
+def _require_work(found: Registry, workflows: list[str], queues: list[str]) -> None:
+    """Refuse modules that give this worker nothing to do."""
+    if queues and not found.queues():
+        raise DefinitionError(
+            "the modules declare no step with a queue",
+            hint=f"name the module that holds what @outlast.step(queue={queues[0]!r}) decorates",
+        )
+    if not (workflows or queues):
+        raise DefinitionError(
+            "the modules declare no workflow" if not found.workflows else "there is nothing to run",
+            hint="name the module that holds what @outlast.workflow decorates; or a queue: --queue NAME",
+        )
 
 
 def _author_lines(error: Exception) -> list[str]:
@@ -179,12 +214,15 @@ def _load_file(place: Path) -> None:
         raise
 
 
-async def _serve(app: App, workflows: list[str], start: _Start) -> None:
+async def _serve(app: App, workflows: list[str], queues: list[str], start: _Start) -> None:
     stop = _stop_on_signals()
     async with app:
         say(f"outlast    {library_version()}")
         say(f"database   {app.store.describe()}")
-        say(f"workflows  {', '.join(workflows)}")
+        if workflows:
+            say(f"workflows  {', '.join(workflows)}")
+        if queues:
+            say(f"queues     {', '.join(queues)}")
         say(f"worker     {app.worker.id}")
         start.is_over = True
         await stop.wait()

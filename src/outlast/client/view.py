@@ -41,6 +41,7 @@ class _Note(msgspec.Struct):
     timers: dict[str, Moment] = {}
     approvals: dict[str, Moment] = {}
     retries: dict[str, Moment] = {}
+    tasks: dict[str, str] = {}
     signals: list[str] = []
     in_doubt: dict[str, str] = {}
     alarms: list[str] = []
@@ -70,7 +71,7 @@ class RunStatus(msgspec.Struct, frozen=True):
 
     Args:
         reason: Why it is blocked, or how it ended.
-        waits: What it waits for: timers, approvals, retries, signals, effects in doubt.
+        waits: What it waits for: timers, approvals, retries, steps in queues, signals, effects in doubt.
         worker: Who has it in memory.
     """
 

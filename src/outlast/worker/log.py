@@ -25,6 +25,7 @@ def log_parked(run: RunKey, status: Status, note: Mapping[str, Any]) -> None:
         for key, word in kinds
         for one, due in note[key].items()
     ]
+    parts += [f"step {one} in queue {queue!r}" for one, queue in note["tasks"].items()]
     parts += [f"message {name!r}" for name in note["signals"]]
     parts += [f"{one} in doubt" for one in note["in_doubt"]]
     if status is Status.READY:

@@ -71,11 +71,13 @@ from outlast.worker.gate import Gate
 from outlast.worker.inbox import alarm, proposal_of
 from outlast.worker.log import log_alarm, log_end, log_parked
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
+from outlast.worker.remote import PoisonedTaskError, RemoteSteps
 from outlast.worker.request import asking, ending
 from outlast.worker.step import run_step
 from outlast.worker.text import plain
 from outlast.worker.wait import Rest, Waits
 from outlast.workflows.attempt import Attempt
+from outlast.workflows.definition import Step
 
 T = TypeVar("T")
 
@@ -137,6 +139,7 @@ class Pilot:
         self._machine: Machine
         self._delivery: Delivery | None = None
         self._gate: Gate
+        self._remote: RemoteSteps
         self._rows: dict[str, OperationPut] = {}
         self._pending_approvals: set[str] = set()
         self._proposals: list[Proposal] = []
@@ -180,6 +183,8 @@ class Pilot:
             await self._block("undecodable", error, unfit_build=self._deck.build)
         except _RefusedByStoreError as error:
             await self._block("refused by the store", error)
+        except PoisonedTaskError as error:
+            await self._block("poison", error)
         except Exception as error:
             # A bug of ours must not keep the run hidden in a worker that does not move it.
             logger.exception("run %s: moving it broke inside Outlast", self.run_key)
@@ -297,6 +302,8 @@ class Pilot:
         self._gate = Gate(started.namespace)
         self._machine, self._delivery = self._new_machine()
         await self._delivery.deliver(entries)
+        self._remote = RemoteSteps(self, self._step, self._machine, self._waits, image.tasks)
+        self._remote.drop_orphans()
         for entry, stamped in entries:
             self._alarms.add(entry, stamped.at)
         logger.info(
@@ -343,6 +350,8 @@ class Pilot:
                 raise RunLost
             if self._crew.broken is not None:
                 raise self._crew.broken
+            if self._remote.poisoned is not None and not self._proposals:
+                raise self._remote.poisoned
             self._wake.clear()
             self._sort_commands()
             await self._gather()
@@ -401,6 +410,7 @@ class Pilot:
         operation = command.operation
         self._waits.forget(operation)
         self._crew.abandon(operation)
+        self._remote.abandon(operation)
         if operation in self._rows:
             self.post(Proposal(Rank.ROW, row=OperationDrop(operation)))
         if command.approval_id in self._pending_approvals:
@@ -418,11 +428,17 @@ class Pilot:
                 self._mail_seen = max(self._mail_seen or 0, stamped.number)
                 if stamped.message.message_id in known:
                     continue
-                proposal = proposal_of(stamped, self._machine, self._head.generation)
+                generation = self._head.generation
+                proposal = self._remote.proposal_of(stamped, generation) or proposal_of(
+                    stamped, self._machine, generation
+                )
+                self._remote.settle(proposal)
                 if proposal.at is not None:
                     # Messages keep their order of arrival, whatever the wall clock did meanwhile.
                     latest = proposal.at = max(proposal.at, latest or proposal.at)
                 self.post(proposal)
+        if self._remote.doubtful:
+            self._remote.look_again(await self._read(lambda: self._deck.store.tasks(self.run_key)))
         for proposal in self._waits.take_due(self.store_now()):
             self.post(proposal)
 
@@ -434,10 +450,9 @@ class Pilot:
                 continue
             match command:
                 case RunStep():
-                    step = self._deck.registry.steps.get(command.name)
-                    self._crew.begin(
-                        operation, run_step(self, command, self._known(step, command.name))
-                    )
+                    step = self._step(command.name)
+                    if not self._remote.begin(command, step):
+                        self._crew.begin(operation, run_step(self, command, step))
                 case IntendEffect():
                     self._intend(command)
                 case SettleEffect():
@@ -448,6 +463,9 @@ class Pilot:
                     self._crew.begin(operation, EffectRun(self, command, known, fresh=fresh).run())
                 case RequestApproval():
                     self.post(asking(command, self.store_now()))
+
+    def _step(self, name: str) -> Step[..., Any]:
+        return self._known(self._deck.registry.steps.get(name), name)
 
     def _known(self, definition: Any, name: str) -> Any:
         if definition is None:
@@ -512,6 +530,7 @@ class Pilot:
                 self._rows[row.operation] = row
             else:
                 self._rows.pop(row.operation, None)
+        self._remote.written(change.tasks, self._head.generation, verdict.at)
         written = [one.entry for one in proposals if one.entry is not None]
         entries = [
             (entry, StampedRow(row, verdict.at))
@@ -565,6 +584,7 @@ class Pilot:
         if isinstance(entry, ApprovalExpired) and refused.reason == "not_due":
             # The clock was set back in between.
             self._waits.add_request(entry.operation, self._expiry(entry), entry.approval_id)
+        self._remote.refused(proposal)
         self._mail = True
 
     def _expiry(self, entry: ApprovalExpired) -> datetime:

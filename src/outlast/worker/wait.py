@@ -62,6 +62,20 @@ class Rest:
         return (self.due - now).total_seconds()
 
 
+@dataclass(slots=True)
+class _Task:
+    """The task of a remote step.
+
+    Args:
+        deadline: Until when it may wait for a worker; none when nothing is to be done then.
+        late: What is written about one that has waited too long.
+    """
+
+    queue: str
+    deadline: Rest | None = None
+    late: Proposal | None = None
+
+
 class Waits:
     """The due times of one run."""
 
@@ -69,12 +83,13 @@ class Waits:
         self._noted = _Note()
         self._timers: dict[OperationId, _Timer] = {}
         self._requests: dict[OperationId, tuple[datetime, str]] = {}
+        self._tasks: dict[OperationId, _Task] = {}
         self.retries: dict[OperationId, Rest] = {}
         """The rest of each operation that waits for its next attempt after a failure."""
 
     def __bool__(self) -> bool:
-        """Whether anything will come due."""
-        return bool(self._timers or self._requests or self.retries)
+        """Whether anything will come due, or is with another worker."""
+        return bool(self._timers or self._requests or self.retries or self._tasks)
 
     def recall(self, note: bytes) -> None:
         """Take over what was noted when the run was parked, so that a wait does not begin anew."""
@@ -103,10 +118,21 @@ class Waits:
         """Wait for a request to be decided, or to expire."""
         self._requests[operation] = (expires_at, approval_id)
 
+    def add_task(
+        self,
+        operation: OperationId,
+        queue: str,
+        deadline: Rest | None = None,
+        late: Proposal | None = None,
+    ) -> None:
+        """Wait for the outcome of a task; `late` is to be written when the deadline comes first."""
+        self._tasks[operation] = _Task(queue, deadline, late)
+
     def forget(self, operation: OperationId) -> None:
-        """Wait no longer for a timer or a request."""
+        """Wait no longer for a timer, a request or a task."""
         self._timers.pop(operation, None)
         self._requests.pop(operation, None)
+        self._tasks.pop(operation, None)
 
     def take_due(self, now: datetime) -> list[Proposal]:
         """Return what is to be written about everything that is due, and wait for it no longer."""
@@ -124,12 +150,22 @@ class Waits:
                 expired = ApprovalExpired(operation, approval_id)
                 expire = ApprovalExpire(approval_id)
                 due.append(Proposal(Rank.REQUEST, expired, guard=operation, approval=expire))
+        due += self._take_late_tasks(now)
         return due
 
+    def _take_late_tasks(self, now: datetime) -> list[Proposal]:
+        late: list[Proposal] = []
+        for task in self._tasks.values():
+            if task.deadline is not None and task.late is not None and task.deadline.left(now) <= 0:
+                late.append(task.late)
+                task.deadline = task.late = None
+        return late
+
     def next_due(self) -> datetime | None:
-        """Return when the next timer or request comes due; retries look after themselves."""
+        """Return when the next timer, request or deadline of a task comes due; retries look after themselves."""
         times = [timer.due for timer in self._timers.values()]
         times.extend(due for due, _ in self._requests.values())
+        times.extend(task.deadline.due for task in self._tasks.values() if task.deadline)
         return min(times, default=None)
 
     def wake_at(self) -> datetime | None:
@@ -143,4 +179,5 @@ class Waits:
             "timers": {operation: timer.due for operation, timer in self._timers.items()},
             "approvals": {approval: due for due, approval in self._requests.values()},
             "retries": {operation: rest.due for operation, rest in self.retries.items()},
+            "tasks": {operation: task.queue for operation, task in self._tasks.items()},
         }

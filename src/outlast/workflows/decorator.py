@@ -16,6 +16,7 @@ from outlast.workflows.definition import (
     Workflow,
     once_unless,
 )
+from outlast.workflows.placement import Placement
 from outlast.workflows.registry import declare
 
 P = ParamSpec("P")
@@ -54,8 +55,10 @@ def step(
     retry: RetryPolicy | None = ...,
     start_to_close_timeout: timedelta | None = ...,
     raises: tuple[type[BaseException], ...] = ...,
+    queue: str = ...,
+    schedule_to_start_timeout: timedelta | None = ...,
 ) -> _StepDecorator: ...
-def step(
+def step(  # noqa: PLR0913 - each one is a sentence of the declaration
     function: Callable[..., Any] | None = None,
     /,
     *,
@@ -63,6 +66,8 @@ def step(
     retry: RetryPolicy | None = None,
     start_to_close_timeout: timedelta | None = None,
     raises: tuple[type[BaseException], ...] = (),
+    queue: str = "",
+    schedule_to_start_timeout: timedelta | None = None,
 ) -> Any:
     """Make a function a step: its outcome is journaled, and it may run again if it was not.
 
@@ -71,15 +76,42 @@ def step(
         retry: Retries without end by default, with growing waits up to 100 s; programming errors are never retried.
         start_to_close_timeout: How long one attempt may take; no limit by default.
         raises: Exception types that reach the workflow as themselves; others arrive as `StepFailedError`.
+        queue: Run it in any worker that serves this queue (`outlast worker MODULE --queue gpu`, `outlast.open(queues=["gpu"])`); by
+            default in the worker that has the run. That worker needs the step registered, and not the workflow.
+        schedule_to_start_timeout: How long an attempt may wait for a worker of the queue; then the step fails with `TimeoutError`, and
+            is not tried again. No limit by default.
 
     Raises:
         DefinitionError: It is a generator, or lacks an annotation.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+
+        import outlast
+
+        @outlast.step(queue="gpu", schedule_to_start_timeout=timedelta(minutes=5))
+        def render(scene: str) -> str:
+            return f"picture of {scene}"
+
+        @outlast.workflow
+        async def illustrate(scene: str) -> str:
+            return await render(scene)
+
+        async def main() -> None:
+            async with outlast.open("memory://", queues=["gpu"]) as app:
+                assert await app.run(illustrate("a harbour"), id="scene-1") == "picture of a harbour"
+
+        asyncio.run(main())
+        ```
     """
 
     def decorate(function: Callable[..., Any]) -> Step[..., Any]:
         policy = RetryPolicy() if retry is None else retry
         options = AttemptOptions(policy, start_to_close_timeout, raises)
-        return declare(Step(function, name, options))
+        placement = Placement(queue, schedule_to_start_timeout)
+        return declare(Step(function, name, options, placement))
 
     return decorate if function is None else decorate(function)
 

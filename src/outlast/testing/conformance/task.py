@@ -119,15 +119,15 @@ class TaskConformance:
         """A task of another queue, or of a step that the worker does not have, is left alone."""
         await offered(bench)
         second = await bench.worker("w2")
-        for queues, steps in (
-            ({"cpu"}, STEPS),
-            (QUEUES, {"crop"}),
-            (set(), STEPS),
-            (QUEUES, set()),
-        ):
-            claim = await bench.store.claim_tasks(
-                second, frozenset(queues), frozenset(steps), limit=9
-            )
+        none: frozenset[str] = frozenset()
+        others = (
+            (frozenset({"cpu"}), STEPS),
+            (QUEUES, frozenset({"crop"})),
+            (none, STEPS),
+            (QUEUES, none),
+        )
+        for queues, steps in others:
+            claim = await bench.store.claim_tasks(second, queues, steps, limit=9)
             assert claim.tasks == ()
         wide = await bench.store.claim_tasks(second, QUEUES | {"a"}, STEPS | {"b"}, limit=9)
         assert len(wide.tasks) == 1
