@@ -64,10 +64,14 @@ def outcome_of(
     )
 
 
-def message_of(outcome: TaskOutcome, worker: WorkerId) -> Message:
-    """Return the message that ends a task; the same for each sending, another one for each worker that had it."""
+def message_of(outcome: TaskOutcome, worker: WorkerId, number: int) -> Message:
+    """Return the message that ends a task; the same for each sending, another one for each time that a worker had it.
+
+    Args:
+        number: Which of the tasks of its life this is to the worker.
+    """
     return Message(
-        message_id=f"{_PREFIX}{outcome.operation}/{outcome.attempt}/{worker}",
+        message_id=f"{_PREFIX}{outcome.operation}/{outcome.attempt}/{worker}/{number}",
         kind=MessageKind.OUTCOME,
         name=outcome.operation,
         sender=worker,

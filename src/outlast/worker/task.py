@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from outlast.errors import DecodeError, StoreUnavailableError
 from outlast.journal.failure import Failure, capture
 from outlast.store.change import Applied, FinishTask, Refused
-from outlast.store.task import ClaimedTask, TaskClaim, TaskKey
+from outlast.store.task import ClaimedTask, TaskClaim, TaskKey, TaskRow
 from outlast.worker.bridge import RunLost
 from outlast.worker.deck import Deck
 from outlast.worker.executor import Ending, Raised, Returned, TimedOut
@@ -30,6 +31,23 @@ from outlast.workflows.attempt import Attempt
 from outlast.workflows.definition import Step
 
 logger = logging.getLogger("outlast.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ours:
+    """A task that this worker has.
+
+    Args:
+        number: Which of those of its life.
+    """
+
+    claimed: ClaimedTask
+    number: int
+
+    @property
+    def row(self) -> TaskRow:
+        """The task as it was taken."""
+        return self.claimed.row
 
 
 class TaskRunner:
@@ -54,6 +72,7 @@ class TaskRunner:
         self._stuck: set[TaskKey] = set()
         """Tasks whose end the store will never take: nothing more is done about them in this life."""
         self._stopping = False
+        self._count = 0
         self._changed = changed
 
     @property
@@ -120,12 +139,14 @@ class TaskRunner:
     def _launch(self, claimed: ClaimedTask) -> None:
         key = claimed.row.key
         former = self._tasks.get(key)
+        self._count += 1
+        ours = _Ours(claimed, self._count)
 
         async def work() -> None:
             if former is not None:
                 # It came back before the attempt that was cancelled had let go of everything.
                 await asyncio.wait([former])
-            await self._work(claimed)
+            await self._work(ours)
 
         task = asyncio.get_running_loop().create_task(
             work(), name=f"{key.run} {key.operation} task {key.attempt}"
@@ -146,8 +167,8 @@ class TaskRunner:
             )
         self._changed()
 
-    async def _work(self, claimed: ClaimedTask) -> None:
-        row = claimed.row
+    async def _work(self, ours: _Ours) -> None:
+        row = ours.row
         if row.lapses >= POISON_LAPSES:
             logger.error(
                 "run %s: %d workers in a row died while they had %s (%s); nobody makes another attempt until somebody says so",
@@ -156,22 +177,22 @@ class TaskRunner:
                 row.name,
                 row.key.operation,
             )
-            await self._finish(claimed, outcome_of(row, "lost"))
+            await self._finish(ours, outcome_of(row, "lost"))
             return
         step = self._deck.registry.steps[row.name]
         try:
-            ending = await self._attempt(claimed, step)
+            ending = await self._attempt(ours.claimed, step)
         except RunLost:
             return
         except asyncio.CancelledError:
             if self._stopping:
-                await self._finish(claimed, None)
+                await self._finish(ours, None)
             raise
         except Exception as error:
             # A bug of ours must not keep the task hidden in a worker that does not work on it.
             logger.exception("run %s: %s broke inside Outlast", row.key.run, row.name)
             ending = Raised(capture(error))
-        await self._finish(claimed, _told(claimed, step, ending))
+        await self._finish(ours, _told(ours.claimed, step, ending))
 
     async def _attempt(self, claimed: ClaimedTask, step: Step[..., object]) -> Ending:
         key = claimed.row.key
@@ -191,10 +212,10 @@ class TaskRunner:
         if not self._deck.lease.valid:
             raise RunLost
 
-    async def _finish(self, claimed: ClaimedTask, outcome: TaskOutcome | None) -> None:
+    async def _finish(self, ours: _Ours, outcome: TaskOutcome | None) -> None:
         """Write how the attempt ended, or give the task back."""
-        key, worker = claimed.row.key, self._deck.worker
-        message = None if outcome is None else message_of(outcome, worker)
+        key, worker = ours.row.key, self._deck.worker
+        message = None if outcome is None else message_of(outcome, worker, ours.number)
         change = FinishTask(key.run, key.generation, key.operation, key.attempt, worker, message)
         try:
             verdict = await self._deck.writer.submit(change)
@@ -203,33 +224,29 @@ class TaskRunner:
             logger.warning("run %s: the end of a task could not be written: %s", key.run, error)
             return
         if isinstance(verdict, Refused):
-            await self._refused(claimed, outcome, verdict)
+            await self._refused(ours, outcome, verdict)
         elif not isinstance(verdict, Applied):
             logger.warning(
                 "run %s: attempt %d of %s (%s) ended after its task was taken away (%s); what it came to is dropped",
                 key.run,
                 key.attempt,
-                claimed.row.name,
+                ours.row.name,
                 key.operation,
                 getattr(verdict, "why", verdict),
             )
 
-    async def _refused(
-        self, claimed: ClaimedTask, outcome: TaskOutcome | None, refused: Refused
-    ) -> None:
+    async def _refused(self, ours: _Ours, outcome: TaskOutcome | None, refused: Refused) -> None:
         """Say instead that the store will not have what was said."""
-        key = claimed.row.key
+        key = ours.row.key
         why = (
             f"the store refuses what the attempt came to: {refused.reason} {refused.part}".rstrip()
         )
-        logger.error("run %s: %s (%s): %s", key.run, claimed.row.name, key.operation, why)
+        logger.error("run %s: %s (%s): %s", key.run, ours.row.name, key.operation, why)
         if outcome is None or outcome.outcome == "failed":
             self._stuck.add(key)
             return
         failure = Failure(type="RuntimeError", message=why)
-        await self._finish(
-            claimed, outcome_of(claimed.row, "failed", failure=failure, hopeless=True)
-        )
+        await self._finish(ours, outcome_of(ours.row, "failed", failure=failure, hopeless=True))
 
 
 def _told(claimed: ClaimedTask, step: Step[..., object], ending: Ending) -> TaskOutcome:

@@ -26,6 +26,7 @@ from outlast.store.change import (
     Applied,
     Change,
     Decide,
+    FinishTask,
     Message,
     PutMessage,
     RunChange,
@@ -40,6 +41,7 @@ from outlast.store.protocol import Claim
 from outlast.testing.clock import SimulatedClock
 from outlast.testing.simulation.bodies import Bodies
 from outlast.testing.simulation.model import Item, Life, Run
+from outlast.testing.simulation.task import Tasks
 from outlast.testing.simulation.written import Written
 
 logger = logging.getLogger("outlast.testing")
@@ -90,6 +92,8 @@ class Invariants:
             lambda process: self.happened(process, "attempt"),
         )
         self.written = Written(self.check, self.bodies)
+        self.tasks = Tasks(clock, self.check, self.runs, self.lives)
+        self.bodies.tasks = self.tasks
 
     def check(
         self, holds: object, invariant: int, what: str, *, run: RunKey | None = None, at: str = ""
@@ -129,6 +133,7 @@ class Invariants:
         self._let_go(worker, now if life is None else min(now, life.end))
 
     def _let_go(self, worker: WorkerId, stopped: float) -> None:
+        self.tasks.let_go(worker)
         for run in self.runs.values():
             if run.owner == worker:
                 run.let_go(stopped)
@@ -196,6 +201,10 @@ class Invariants:
                 self._decided(change, now)
             case Terminate():
                 self._terminated(change.run)
+                self.tasks.ended(change.run)
+            case FinishTask():
+                if change.message is None or self._accepted(change.run, change.message):
+                    self.tasks.finished(change)
             case _:
                 pass
 
@@ -282,6 +291,7 @@ class Invariants:
         if change.entries:
             run.lapses = 0
         self._head(run, change)
+        self.tasks.written(run, change)
         self._tell(change)
 
     def _sent_again(self, run: Run, change: RunChange, verdict: Verdict) -> None:
