@@ -398,6 +398,7 @@ EXCEPTIONS = {
     "approvals.request:subject_of": "what `canonical` and the codec wrote in the same call",
     "replay.ledger:EffectLedger._nearest": "what `canonical` wrote of this call",
     "cli.explain:_Teller.waits": "a time that `client.view` has checked",
+    "cli.explain:_Teller._task": "a time that `client.view` has checked",
     "cli.show:_due": "a time that `client.view` has checked",
     "demo.forge_state:RequestLog.records": "the double's own file, which it wrote in this demo",
     "demo.forge_state:PullStore.__init__": "the double's own file, which it wrote in this demo",

@@ -3,6 +3,7 @@
 from outlast.client.approval import Approvals
 from outlast.client.client import Birth, Client, IfClosed, Runs
 from outlast.client.handle import RunHandle
+from outlast.client.task import TaskView
 from outlast.client.view import ApprovalView, JournalEntry, RunDetail, RunStatus
 from outlast.effects.standing import Alarm, Standing
 from outlast.store.change import Status
@@ -21,4 +22,5 @@ __all__ = [
     "Runs",
     "Standing",
     "Status",
+    "TaskView",
 ]

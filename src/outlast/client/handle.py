@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from outlast.client.port import Port
+from outlast.client.task import task_views
 from outlast.client.view import (
     JournalEntry,
     RunDetail,
@@ -217,7 +218,8 @@ class RunHandle(Generic[R]):
             with contextlib.suppress(DecodeError):
                 entries.append(JournalEntry(one.row.seq, one.row.turn, one.at, from_row(one.row)))
         written = [one.entry for one in entries]
-        live = [one.row for one in await store.workers() if one.live]
+        workers = await store.workers()
+        live = [one.row for one in workers if one.live]
         return RunDetail(
             status=status_of(image.head),
             entries=entries,
@@ -231,6 +233,7 @@ class RunHandle(Generic[R]):
             alarms=alarms((one.entry, one.at) for one in entries),
             place=place_in(written),
             cancelled_by=cancel_in(written),
+            tasks=task_views(image.tasks, workers),
         )
 
     async def _put(self, message_id: str, kind: MessageKind, name: str, body: bytes) -> None:

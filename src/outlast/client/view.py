@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from outlast.client.task import TaskView
 from outlast.effects.standing import Alarm, Standing
 from outlast.errors import (
     RunNotFoundError,
@@ -42,6 +43,7 @@ class _Note(msgspec.Struct):
     approvals: dict[str, Moment] = {}
     retries: dict[str, Moment] = {}
     tasks: dict[str, str] = {}
+    start_by: dict[str, Moment] = {}
     signals: list[str] = []
     in_doubt: dict[str, str] = {}
     alarms: list[str] = []
@@ -124,6 +126,7 @@ class RunDetail(msgspec.Struct, frozen=True):
         alarms: What came for the run and was put aside, since it last made progress there.
         place: Where in the author's code the failure was raised that ended the run.
         cancelled_by: Who asked it to stop, and why.
+        tasks: Attempts of its remote steps.
     """
 
     status: RunStatus
@@ -138,6 +141,7 @@ class RunDetail(msgspec.Struct, frozen=True):
     alarms: list[Alarm] = []
     place: str = ""
     cancelled_by: str = ""
+    tasks: list[TaskView] = []
 
 
 class ApprovalView(msgspec.Struct, frozen=True):

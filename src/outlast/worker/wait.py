@@ -180,4 +180,9 @@ class Waits:
             "approvals": {approval: due for due, approval in self._requests.values()},
             "retries": {operation: rest.due for operation, rest in self.retries.items()},
             "tasks": {operation: task.queue for operation, task in self._tasks.items()},
+            "start_by": {
+                operation: task.deadline.due
+                for operation, task in self._tasks.items()
+                if task.deadline
+            },
         }
