@@ -148,7 +148,7 @@ class System:
         self.options = WorkerOptions(
             library="simulated",
             lease=timedelta(seconds=chance.choice((3, 15))),
-            idle=timedelta(seconds=chance.choice((0.2, 5))),
+            idle=timedelta(seconds=chance.choice((0.2, 5, 600))),
             poll=timedelta(seconds=1),
             tasks=chance.choice((1, 3)),
         )

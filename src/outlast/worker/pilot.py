@@ -437,10 +437,10 @@ class Pilot:
                     # Messages keep their order of arrival, whatever the wall clock did meanwhile.
                     latest = proposal.at = max(proposal.at, latest or proposal.at)
                 self.post(proposal)
-        if self._remote.doubtful:
-            self._remote.look_again(await self._read(lambda: self._deck.store.tasks(self.run_key)))
         for proposal in self._waits.take_due(self.store_now()):
             self.post(proposal)
+        if self._remote.doubtful:
+            self._remote.look_again(await self._read(lambda: self._deck.store.tasks(self.run_key)))
 
     def _carry_out(self) -> None:
         held, self._held = self._held, []

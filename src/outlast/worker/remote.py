@@ -246,19 +246,33 @@ class RemoteSteps:
         now = self._bridge.store_now()
         rest = step.options.retry.gap(row.key.attempt - 1) if row.key.attempt > 1 else timedelta(0)
         since = min(row.since, now + rest) if row.worker is None else now
+        deadline = Rest(since + within, rest + within)
+        self._waits.add_task(
+            operation,
+            row.queue,
+            deadline,
+            lambda: self._late(row, within),
+            is_taken=row.worker is not None,
+        )
+
+    def _late(self, row: TaskRow, within: timedelta) -> Proposal | None:
+        """Return what is written about a task that nobody took in time; look again at one that somebody had then."""
+        operation = OperationId(row.key.operation)
+        if row.worker is not None:
+            self._doubtful.add(operation)
+            return None
         failure = capture(
             TimeoutError(
                 f"{row.name} was not started within {within}: no worker of queue {row.queue!r} took it"
             )
         )
-        late = Proposal(
+        return Proposal(
             Rank.OUTCOME,
             StepFailed(operation, row.name, failure),
             guard=operation,
             row=OperationDrop(operation) if self._bridge.row(operation) else None,
             task=TaskDrop(operation, row.key.attempt, row.taken),
         )
-        self._waits.add_task(operation, row.queue, Rest(since + within, rest + within), late)
 
     def _attempt_of(self, step: StepOperation) -> int:
         """Return the number of the attempt that is to be made, or is under way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -67,13 +68,14 @@ class _Task:
     """The task of a remote step.
 
     Args:
-        deadline: Until when it may wait for a worker; none when nothing is to be done then.
-        late: What is written about one that has waited too long.
+        deadline: When it is to be judged whether it has waited too long for a worker; none when it may wait for ever.
+        late: Judges, and returns what is written about one that has.
     """
 
     queue: str
     deadline: Rest | None = None
-    late: Proposal | None = None
+    late: Callable[[], Proposal | None] = lambda: None
+    is_taken: bool = False
 
 
 class Waits:
@@ -123,10 +125,12 @@ class Waits:
         operation: OperationId,
         queue: str,
         deadline: Rest | None = None,
-        late: Proposal | None = None,
+        late: Callable[[], Proposal | None] = lambda: None,
+        *,
+        is_taken: bool = False,
     ) -> None:
-        """Wait for the outcome of a task; `late` is to be written when the deadline comes first."""
-        self._tasks[operation] = _Task(queue, deadline, late)
+        """Wait for the outcome of a task; `late` is asked what is to be written when the deadline comes first."""
+        self._tasks[operation] = _Task(queue, deadline, late, is_taken)
 
     def forget(self, operation: OperationId) -> None:
         """Wait no longer for a timer, a request or a task."""
@@ -156,9 +160,9 @@ class Waits:
     def _take_late_tasks(self, now: datetime) -> list[Proposal]:
         late: list[Proposal] = []
         for task in self._tasks.values():
-            if task.deadline is not None and task.late is not None and task.deadline.left(now) <= 0:
-                late.append(task.late)
-                task.deadline = task.late = None
+            if task.deadline is not None and task.deadline.left(now) <= 0:
+                task.deadline = None
+                late += filter(None, [task.late()])
         return late
 
     def next_due(self) -> datetime | None:
@@ -183,6 +187,6 @@ class Waits:
             "start_by": {
                 operation: task.deadline.due
                 for operation, task in self._tasks.items()
-                if task.deadline
+                if task.deadline and not task.is_taken
             },
         }

@@ -11,13 +11,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import outlast
 from outlast.client import RunHandle
 from outlast.journal.entry import from_row
-from outlast.store.change import FinishTask, Refused, RunKey, Status
+from outlast.journal.failure import Failure
+from outlast.store.change import FinishTask, PutMessage, Refused, RunKey, Status
+from outlast.store.task import TaskRow
 from outlast.testing import Faults, SimulatedThreads, SimulatedWorker, Simulation, WorkerOptions
 from outlast.testing.loop import current_process
+from outlast.worker.outcome import message_of, outcome_of
 from outlast.worker.pilot import POISON_LAPSES
 from outlast.workflows.definition import Definition, Step
 from outlast.workflows.placement import HERE, Placement
@@ -173,13 +177,24 @@ async def impatient(seconds: float) -> str:
         return "gave up"
 
 
+@outlast.effect(start_to_close_timeout=timedelta(seconds=1))
+async def unknown() -> None:
+    raise ConnectionError("cut off")
+
+
+@outlast.workflow
+async def doubtful(seconds: float) -> list[Any]:
+    return list(await asyncio.gather(unknown(), render_long(seconds)))
+
+
 @outlast.workflow
 async def both() -> list[Any]:
     return list(await asyncio.gather(render(1), other_queue(), local(3)))
 
 
 FLOWS: list[Definition[..., Any]] = [
-    *(around, long, in_thread, soon, retried, fails, mistaken, timed, impatient, both)
+    *(around, long, in_thread, soon, retried, fails, mistaken, timed, impatient, both),
+    *(doubtful, unknown),
 ]
 STEPS: list[Definition[..., Any]] = [
     *(local, render, render_long, render_in_thread, render_soon, third_time, never, wrong, slow),
@@ -471,9 +486,46 @@ def test_a_value_that_does_not_fit_is_tried_again() -> None:
     assert failure.startswith("outlast.errors.DecodeError")
 
 
+def test_a_run_with_an_effect_in_doubt_and_a_step_elsewhere_waits() -> None:
+    """It is not blocked as long as something can move: the step's outcome will."""
+
+    async def scenario(sim: Simulation) -> tuple[Status, Status]:
+        owner, _ = await two(sim)
+        handle = await owner.client.start(doubtful(600.0), id="r")
+        await begun()
+        await asyncio.sleep(60)
+        before = (await handle.status()).status
+        await asyncio.sleep(1000)
+        return before, (await handle.status()).status
+
+    assert simulated(scenario) == (Status.WAITING, Status.BLOCKED)
+
+
+def test_a_failure_beside_an_operators_word_is_read_and_says_nothing() -> None:
+    """Both came while nobody had the run: the operator's outcome stands, no attempt follows, no row or task is left."""
+
+    async def scenario(sim: Simulation) -> tuple[int, list[str]]:
+        owner, taker = await two(sim)
+        handle = await sim.client.start(retried(), id="r")
+        await begun()
+        owner.kill()
+        while not await sim.store.mail(RUN):
+            await asyncio.sleep(0.1)
+        await handle.resolve("r:1", applied=7)
+        await sim.start_worker("next")
+        result = await handle.result()
+        await asyncio.sleep(10)
+        return result, await kinds(sim)
+
+    result, entries = simulated(scenario)
+    assert (result, attempts()) == (7, [1, 2])
+    assert entries == ["Started", "Taken", "StepCompleted", "Completed"]
+
+
 # schedule_to_start
 
 
+@pytest.mark.filterwarnings("ignore::outlast.NoWorkerWarning")
 def test_nobody_serves_the_queue() -> None:
     """The step fails when its time to be started is over, and is not tried again; the workflow gets a TimeoutError."""
 
@@ -519,11 +571,14 @@ def test_what_was_taken_in_time_may_last() -> None:
     assert len(began) == 1
 
 
-def test_a_task_that_comes_back_must_be_started_again_in_time() -> None:
+@pytest.mark.parametrize("idle", [0.2, 36000.0], ids=["parked", "in memory"])
+def test_a_task_that_comes_back_must_be_started_again_in_time(idle: float) -> None:
     """Its worker dies and no other one comes: the step fails, within twice the time."""
 
     async def scenario(sim: Simulation) -> tuple[str, float]:
-        owner, taker = await two(sim)
+        options = replace(QUIET, idle=timedelta(seconds=idle))
+        owner = await sim.start_worker("owner", options=options)
+        taker = await sim.start_worker("taker", definitions=STEPS, options=GPU)
         handle = await owner.client.start(soon(3000.0), id="r")
         await begun()
         await asyncio.sleep(400)
@@ -609,6 +664,31 @@ def test_a_taker_that_was_frozen_is_fenced() -> None:
 
     assert simulated(scenario) == ("done", ["Started", "Taken", "StepCompleted", "Completed"])
     assert [process for _, process, *_ in began] == ["taker", "second"]
+
+
+def test_a_taker_that_freezes_before_it_begins_does_not_begin() -> None:
+    """What it took comes to it when its lease is over: another one has the task, and it looks before it begins."""
+
+    async def scenario(sim: Simulation) -> str:
+        owner, taker = await two(sim)
+
+        def freeze(moment: str, verb: str) -> None:
+            if (moment, verb) == ("after", "claim_tasks") and not waiting(sim) and taken(sim):
+                taker.freeze()
+
+        taker.store.at_verb = freeze
+        handle = await owner.client.start(long(100.0), id="r")
+        while not taker.process.stopped:
+            await asyncio.sleep(0.1)
+        await sim.start_worker("second", definitions=STEPS, options=GPU)
+        await begun()
+        await asyncio.sleep(1)
+        taker.store.at_verb = lambda _moment, _verb: None
+        taker.thaw()
+        return await handle.result()
+
+    assert simulated(scenario) == "done"
+    assert [process for _, process, *_ in began] == ["second"]
 
 
 def test_a_stop_lets_tasks_end() -> None:
@@ -853,6 +933,11 @@ def waiting(sim: Simulation) -> bool:
     return any(task.row.worker is None for task in sim.store._tasks._tasks.values())
 
 
+def taken(sim: Simulation) -> bool:
+    """Whether somebody has a task."""
+    return any(task.row.worker for task in sim.store._tasks._tasks.values())
+
+
 def last_kinds(sim: Simulation) -> list[str]:
     """Return the kinds of the newest entries of the run."""
     rows = sim.invariants.runs[RUN].rows[-2:]
@@ -907,7 +992,56 @@ def test_a_task_that_somebody_has_stays_there() -> None:
     assert [process for _, process, *_ in began] == ["taker"]
 
 
+def test_a_step_that_has_failed_goes_on_in_its_new_queue() -> None:
+    """It was inline, and failed; now it has a queue: the next attempt is made there, with its number and at its time."""
+
+    async def scenario(sim: Simulation) -> int:
+        owner = await sim.start_worker("owner", definitions=[inline(one) for one in CODE])
+        handle = await sim.client.start(retried(), id="r")
+        await begun(2)
+        await asyncio.sleep(0.5)
+        await owner.stop()
+        await two_more(sim)
+        return await handle.result()
+
+    async def two_more(sim: Simulation) -> None:
+        await sim.start_worker("new")
+        await sim.start_worker("taker", definitions=STEPS, options=GPU)
+
+    assert simulated(scenario) == 3
+    assert [process for _, process, *_ in began] == ["owner", "owner", "taker"]
+    assert (attempts(), seconds_between()) == ([1, 2, 3], [1, 2])
+
+
 # Our own faults
+
+
+def test_the_end_of_another_attempt_says_nothing() -> None:
+    """A message of an attempt that is not the present one is read, and neither counted nor put on record."""
+
+    async def scenario(sim: Simulation) -> tuple[str, list[str]]:
+        owner, taker = await two(sim)
+        handle = await owner.client.start(long(30.0), id="r")
+        await begun()
+        (row,) = await sim.store.tasks(RUN)
+        failure = Failure(type="OSError", message="stale")
+        for attempt in (2, 9):
+            stale = replace_row(row, attempt)
+            message = message_of(
+                outcome_of(stale, "failed", failure=failure), taker.worker.id, attempt
+            )
+            await sim.store.commit([PutMessage(RUN, message)])
+        result = await handle.result()
+        assert await sim.store.mail(RUN) == ()
+        return result, await kinds(sim)
+
+    assert simulated(scenario) == ("done", ["Started", "Taken", "StepCompleted", "Completed"])
+    assert attempts() == [1]
+
+
+def replace_row(row: TaskRow, attempt: int) -> TaskRow:
+    """Return the task as one of another attempt."""
+    return structs.replace(row, key=structs.replace(row.key, attempt=attempt))
 
 
 def test_an_outcome_that_the_store_refuses_is_said_otherwise(

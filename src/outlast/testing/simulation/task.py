@@ -11,12 +11,16 @@ from outlast.testing.clock import SimulatedClock
 from outlast.testing.simulation.model import Check, Life, Run
 from outlast.workflows.attempt import Attempt
 
+_CLOSE_SECONDS = 1e-3
+
 
 @dataclass(slots=True)
 class _Task:
     generation: int
     attempt: int
-    queue: str
+    name: str
+    since: float
+    """Since when it waits, by the monotonic clock, if nobody holds it."""
     holder: WorkerId | None = None
 
 
@@ -41,8 +45,8 @@ class Tasks:
         self._runs = runs
         self._lives = lives
         self._tasks: dict[tuple[RunKey, str], _Task] = {}
-        self.remote: set[str] = set()
-        """Names of the steps that run in queues."""
+        self.remote: dict[str, float] = {}
+        """Of each step that runs in a queue: for how many seconds it may wait for a worker."""
 
     def written(self, run: Run, change: RunChange) -> None:
         """A run's owner has written a change, which is noted in `run` already."""
@@ -68,7 +72,9 @@ class Tasks:
         """A worker's life is over, or it has retired."""
         for task in self._tasks.values():
             if task.holder == worker:
-                task.holder = None
+                life = self._lives.get(worker)
+                now = self._clock.monotonic()
+                task.holder, task.since = None, min(now, life.end) if life else now
 
     def claimed(self, worker: WorkerId, claim: TaskClaim) -> None:
         """Tasks were given to a worker."""
@@ -112,7 +118,7 @@ class Tasks:
         if change.message is not None:
             self._tasks.pop(place, None)
         elif task is not None:
-            task.holder = None
+            task.holder, task.since = None, self._clock.monotonic()
 
     def begins(self, attempt: Attempt, process: str) -> None:
         """The body of a remote step begins: nobody else who lives has the task."""
@@ -149,7 +155,10 @@ class Tasks:
             run=key,
             at=put.operation,
         )
-        self._tasks[key, put.operation] = _Task(run.generation, put.attempt, put.queue)
+        now = self._clock.monotonic()
+        wait = (put.due_at - self._clock.now()).total_seconds() if put.due_at else 0.0
+        since = now + max(0.0, wait)
+        self._tasks[key, put.operation] = _Task(run.generation, put.attempt, put.name, since)
 
     def _drop(self, key: RunKey, drop: TaskDrop) -> None:
         if drop.taken is None:
@@ -159,6 +168,17 @@ class Tasks:
             task is not None and (task.holder is None or self._is_over(task.holder)),
             7,
             "a task was said to have waited for too long, and somebody has it",
+            run=key,
+            at=drop.operation,
+        )
+        if task is None or self._clock.was_set:
+            return
+        life = None if task.holder is None else self._lives.get(task.holder)
+        since = life.end if life else task.since
+        self._check(
+            self._clock.monotonic() >= since + self.remote[task.name] - _CLOSE_SECONDS,
+            0,
+            "a task was said to have waited for too long, and has not",
             run=key,
             at=drop.operation,
         )

@@ -101,7 +101,9 @@ def watched(definition: D, invariants: Invariants) -> D:
             invariants.bodies.quiet[definition.name] = limit.total_seconds()
         invariants.bodies.proofs[definition.name] = definition.rules.not_applied
     if isinstance(definition, Step) and definition.placement.queue:
-        invariants.tasks.remote.add(definition.name)
+        within = definition.placement.schedule_to_start_timeout
+        seconds = float("inf") if within is None else within.total_seconds()
+        invariants.tasks.remote[definition.name] = seconds
     seen = copy.copy(definition)
     seen.function = _telling(definition.function, definition.kind, invariants)
     return seen
