@@ -253,6 +253,7 @@ class RemoteSteps:
             deadline,
             lambda: self._late(row, within),
             is_taken=row.worker is not None,
+            as_noted=row.worker is None and row.since > since,
         )
 
     def _late(self, row: TaskRow, within: timedelta) -> Proposal | None:

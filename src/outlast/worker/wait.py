@@ -19,6 +19,7 @@ from outlast.worker.proposal import Proposal, Rank
 class _Note(msgspec.Struct):
     timers: dict[str, Moment] = {}
     retries: dict[str, Moment] = {}
+    start_by: dict[str, Moment] = {}
 
 
 _notes = msgspec.json.Decoder(_Note)
@@ -128,8 +129,16 @@ class Waits:
         late: Callable[[], Proposal | None] = lambda: None,
         *,
         is_taken: bool = False,
+        as_noted: bool = False,
     ) -> None:
-        """Wait for the outcome of a task; `late` is asked what is to be written when the deadline comes first."""
+        """Wait for the outcome of a task; `late` is asked what is to be written when the deadline comes first.
+
+        Args:
+            as_noted: The deadline follows from a time that has not come yet: what was noted when the run was parked counts.
+        """
+        noted = self._noted.start_by.pop(operation, None)
+        if as_noted and noted is not None and deadline is not None:
+            deadline.due = min(deadline.due, noted)
         self._tasks[operation] = _Task(queue, deadline, late, is_taken)
 
     def forget(self, operation: OperationId) -> None:

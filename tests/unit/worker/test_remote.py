@@ -572,6 +572,42 @@ def test_the_time_to_be_started_runs_through_an_outage() -> None:
     assert seconds < 5
 
 
+@pytest.mark.filterwarnings("ignore::outlast.NoWorkerWarning")
+@pytest.mark.parametrize("idle", [0.2, 36000.0], ids=["parked", "in memory"])
+def test_a_clock_that_was_ahead_does_not_move_the_deadline(idle: float) -> None:
+    """The task was put while the wall clock was a day ahead; when it is right again, the time to be started is as long as declared."""
+
+    async def scenario(sim: Simulation) -> float:
+        sim.clock.jump(timedelta(days=1))
+        options = replace(QUIET, idle=timedelta(seconds=idle))
+        owner = await sim.start_worker("owner", options=options)
+        handle = await owner.client.start(soon(1.0), id="r")
+        await asyncio.sleep(5)
+        sim.clock.jump(-timedelta(days=1))
+        since = sim.clock.monotonic()
+        await handle.result()
+        return sim.clock.monotonic() - since
+
+    assert 290 <= simulated(scenario) <= 330
+
+
+def test_a_clock_that_was_ahead_does_not_hold_a_retry_up() -> None:
+    """Its due time was set by that clock, and means nothing when it is right again."""
+
+    async def scenario(sim: Simulation) -> tuple[int, float]:
+        sim.clock.jump(timedelta(days=1))
+        owner, _ = await two(sim)
+        handle = await owner.client.start(retried(), id="r")
+        await begun()
+        await asyncio.sleep(0.5)
+        sim.clock.jump(-timedelta(days=1))
+        since = sim.clock.monotonic()
+        return await handle.result(), sim.clock.monotonic() - since
+
+    result, seconds = simulated(scenario)
+    assert (result, seconds < 30) == (3, True)
+
+
 def test_what_was_taken_in_time_may_last() -> None:
     """The time to be started says nothing of a step that somebody works on."""
 
