@@ -144,7 +144,8 @@ class TaskRunner:
 
         async def work() -> None:
             if former is not None:
-                # It came back before the attempt that was cancelled had let go of everything.
+                # It was replaced and taken again before the attempt that was under way had let go of everything.
+                former.cancel()
                 await asyncio.wait([former])
             await self._work(ours)
 

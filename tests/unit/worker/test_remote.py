@@ -182,6 +182,18 @@ async def unknown() -> None:
     raise ConnectionError("cut off")
 
 
+@outlast.effect(start_to_close_timeout=timedelta(seconds=5))
+def hang(seconds: float) -> str:
+    _note()
+    threads[-1].busy(seconds)
+    return "done"
+
+
+@outlast.workflow
+async def hanging(seconds: float) -> str:
+    return await hang(seconds)
+
+
 @outlast.workflow
 async def doubtful(seconds: float) -> list[Any]:
     return list(await asyncio.gather(unknown(), render_long(seconds)))
@@ -194,7 +206,7 @@ async def both() -> list[Any]:
 
 FLOWS: list[Definition[..., Any]] = [
     *(around, long, in_thread, soon, retried, fails, mistaken, timed, impatient, both),
-    *(doubtful, unknown),
+    *(doubtful, unknown, hanging, hang),
 ]
 STEPS: list[Definition[..., Any]] = [
     *(local, render, render_long, render_in_thread, render_soon, third_time, never, wrong, slow),
@@ -672,8 +684,13 @@ def test_a_taker_that_freezes_before_it_begins_does_not_begin() -> None:
     async def scenario(sim: Simulation) -> str:
         owner, taker = await two(sim)
 
+        def unreachable(worker: object) -> bool:
+            raise outlast.StoreUnavailableError("no answer", hint="this is a test")
+
         def freeze(moment: str, verb: str) -> None:
             if (moment, verb) == ("after", "claim_tasks") and not waiting(sim) and taken(sim):
+                # Only its own clock can tell it, when it goes on, that its lease is over.
+                taker.store.renew = unreachable  # type: ignore[method-assign]
                 taker.freeze()
 
         taker.store.at_verb = freeze
@@ -723,6 +740,26 @@ def test_a_stop_gives_back_what_takes_too_long() -> None:
     result, row = simulated(scenario)
     assert (result, ended, attempts()) == ("done", ["cancelled", "done"], [1, 1])
     assert (row.worker, row.lapses) == (None, 0)
+
+
+def test_a_stop_that_cannot_end_gives_its_tasks_back() -> None:
+    """An effect in a thread keeps the worker's lease alive; its tasks do not wait for that."""
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker("both", options=GPU)
+        threads.append(worker.threads)
+        await worker.client.start(hanging(300.0), id="hangs")
+        handle = await worker.client.start(long(500.0), id="r")
+        await begun(2)
+        await worker.stop(timedelta(seconds=1))
+        assert sim.store.renew(worker.worker.id)
+        (row,) = await sim.store.tasks(RUN)
+        assert (row.worker, row.lapses) == (None, 0)
+        await sim.start_worker("owner")
+        await sim.start_worker("taker", definitions=STEPS, options=GPU)
+        return await handle.result()
+
+    assert simulated(scenario) == "done"
 
 
 def test_a_task_that_kills_its_workers_blocks_its_run() -> None:
