@@ -19,7 +19,7 @@ from outlast.app import sqlite_file
 from outlast.approvals.decision import Decision
 from outlast.approvals.request import still_asks, subject_of
 from outlast.cli.output import plain
-from outlast.cli.run import _json
+from outlast.cli.session import json_of as _json
 from outlast.cli.text import parse_length
 from outlast.client.update import _answer_in
 from outlast.client.view import JournalEntry, status_of, view_of
