@@ -67,6 +67,7 @@ class Resolution(msgspec.Struct, frozen=True, omit_defaults=True):
         generation: Of the run that was looked at; another one's operation is not meant.
         outcome: `applied` (with `value`), `not_applied`, or `failed` (with `failure`).
         value: JSON of the result.
+        name: Of the step that is meant, where the speaker knows it: changed code may have another one at its operation.
     """
 
     operation: str
@@ -76,3 +77,4 @@ class Resolution(msgspec.Struct, frozen=True, omit_defaults=True):
     failure: Failure | None = None
     by: str = ""
     reason: str = ""
+    name: str = ""

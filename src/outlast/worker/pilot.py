@@ -249,6 +249,8 @@ class Pilot:
     def post(self, proposal: Proposal) -> None:
         """Have it written; nobody waits."""
         self._proposals.append(proposal)
+        # An answer that came before this is written comes first.
+        self._mail = self._mail or proposal.yields
         self._wake.set()
 
     async def propose(self, proposal: Proposal) -> Applied | Refused:
@@ -360,6 +362,8 @@ class Pilot:
             self._wake.clear()
             self._sort_commands()
             await self._gather()
+            if self._mail and any(one.yields for one in self._proposals):
+                continue
             if self._outcome is not None and not any(one.head for one in self._proposals):
                 self.post(ending(self._outcome))
             if self._proposals:

@@ -64,6 +64,7 @@ class Proposal:
         entry: What is appended; none for a mere row.
         guard: An operation that must still be open when the change is made; otherwise the proposal is dropped.
         at: For arrivals: when it came, or came due.
+        yields: Gives way to an outcome from outside that came by the time it is written.
         done: Resolved with the verdict once the change is applied and delivered, or this part is refused; cancelled when dropped.
     """
 
@@ -76,6 +77,7 @@ class Proposal:
     consumed: str = ""
     head: HeadUpdate | None = None
     at: datetime | None = None
+    yields: bool = False
     done: asyncio.Future[Applied | Refused] | None = None
 
     def settle(self, verdict: Applied | Refused) -> None:
@@ -110,13 +112,19 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
 
     A change spends one cover of an approval at most, so that a refusal of the store names one effect.
     """
+    answered = {
+        one.entry.operation
+        for one in proposals
+        if one.consumed and isinstance(one.entry, _OUTCOMES)
+    }
     now: list[Proposal] = []
     later: list[Proposal] = []
     extra: list[Proposal] = []
     settled: set[OperationId] = set()
     spent: set[str] = set()
     for proposal in proposals:
-        if proposal.guard and not is_open(proposal.guard):
+        given_up = proposal.guard and not is_open(proposal.guard)
+        if given_up or (proposal.yields and proposal.guard in answered):
             proposal.drop()
             continue
         if proposal.spend is not None:

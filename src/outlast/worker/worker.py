@@ -161,6 +161,7 @@ class Worker:
         # When not even the pilots could write there is nothing to wait for.
         await self._writer.close(_LAST_SECONDS if have_landed else 0)
         await _cancelled(self._turning)
+        await self._executor.end()
         if self._watch is not None:
             self._watch.end()
         if self._executor.acting():
