@@ -14,7 +14,7 @@ MENDED: dict[str, tuple[int, Break]] = {
         Break(
             People,
             "_start",
-            "if not again or self._sim.invariants.runs[run].generation == before:",
+            "if not again or self._sim.invariants.runs[run].incarnation == before:",
             "if True:",
         ),
     ),

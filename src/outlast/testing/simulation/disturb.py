@@ -90,8 +90,7 @@ class Disturber:
                 for worker in self._sim.workers:
                     self._cut(worker, one.seconds)
             case "stop":
-                if not victim.process.stopped:
-                    self._spawn(victim.stop(timedelta(seconds=one.seconds)))
+                self._spawn(_stop(victim, timedelta(seconds=one.seconds)))
                 self._spawn(self.replace())
             case "forth" | "back":
                 sign = 1 if one.harm == "forth" else -1
@@ -119,3 +118,9 @@ class Disturber:
         loop = asyncio.get_running_loop()
         self._until = max(self._until, loop.time() + seconds)
         loop.call_later(seconds, act, context=contextvars.Context())
+
+
+async def _stop(victim: SimulatedWorker, grace: timedelta) -> None:
+    """Stop a worker gracefully, unless something has come before that."""
+    if not victim.process.stopped:
+        await victim.stop(grace)

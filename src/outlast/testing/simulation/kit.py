@@ -62,9 +62,22 @@ class Stage:
 stage = Stage()
 
 
-async def shaped(shape: str, purpose: str) -> str:
-    """Carry out a shape; `purpose` names what its effects are for, anew for each start."""
-    return msgspec.json.encode(await carry_out(_decoder.decode(shape), f"{purpose}/0")).decode()
+async def shaped(shape: str, purpose: str, done: str = "[]") -> str:
+    """Carry out a shape; `purpose` names what its effects are for, anew for each start.
+
+    Args:
+        done: What the parts before gave, where each has a generation of its own.
+    """
+    whole = _decoder.decode(shape)
+    if not (isinstance(whole, Several) and whole.how == "rolls"):
+        return msgspec.json.encode(await carry_out(whole, f"{purpose}/0")).decode()
+    values: list[Any] = msgspec.json.decode(done)
+    number = len(values)
+    values.append(await carry_out(whole.parts[number], f"{purpose}/0.{number}"))
+    text = msgspec.json.encode(values).decode()
+    if len(values) < len(whole.parts):
+        outlast.continue_as_new(SHAPED(shape, purpose, text))
+    return text
 
 
 async def carry_out(shape: Shape, path: str) -> Any:
@@ -298,7 +311,7 @@ REPEATING = _effects("repeating")
 WORK = _step(work, QUICK)
 WORK_IN_THREAD = _step(work_in_thread, QUICK)
 BROKEN = _step(broken, TWICE, ValueError)
-SHAPED: Workflow[[str, str], str] = Workflow(shaped, "simulated_shape")
+SHAPED: Workflow[..., str] = Workflow(shaped, "simulated_shape")
 KIT: tuple[Definition[..., Any], ...] = (
     *(SHAPED, WORK, WORK_IN_THREAD, BROKEN),
     *EFFECTS.values(),

@@ -18,6 +18,7 @@ from outlast.journal.entry import (
     ApprovalRequested,
     CancelRequested,
     Completed,
+    ContinuedAsNew,
     EffectCompleted,
     EffectFailed,
     EffectIntended,
@@ -145,12 +146,13 @@ class _Audit:
     async def check(self) -> None:
         head = await self._sim.store.head(self._run)
         assert head is not None
-        rows = await self._sim.store.journal(self._run)
-        self._journal = [(from_row(one.row), one.at) for one in rows]
-        self._entries = [entry for entry, _ in self._journal]
-        await self._check_replay()
-        self._check_effects()
-        self._check_grants()
+        for generation in range(head.incarnation, head.generation + 1):
+            rows = await self._sim.store.journal(self._run, generation=generation)
+            self._journal = [(from_row(one.row), one.at) for one in rows]
+            self._entries = [entry for entry, _ in self._journal]
+            await self._check_replay(generation)
+            self._check_effects()
+            self._check_grants()
         await self._check_approvals()
         self._check_cancel()
         allowed = {Status.COMPLETED}
@@ -166,16 +168,16 @@ class _Audit:
     def _holds(self, holds: object, invariant: int, what: str) -> None:
         self._sim.invariants.check(holds, invariant, what, run=self._run)
 
-    async def _check_replay(self) -> None:
+    async def _check_replay(self, generation: int) -> None:
         """The code, given the journal alone, comes to what is recorded: also to the same value."""
         machine = Machine(
             SHAPED,
             tenant=self._run.tenant,
             run_id=self._run.run_id,
-            generation=self._sim.invariants.runs[self._run].generation,
+            generation=generation,
         )
         delivery = Delivery(machine, self._sim.clock)
-        rows = await self._sim.store.journal(self._run)
+        rows = await self._sim.store.journal(self._run, generation=generation)
         try:
             await delivery.deliver([(from_row(one.row), one) for one in rows])
         except OutlastError as error:
@@ -188,6 +190,8 @@ class _Audit:
             value = bytes(outcome.value) if isinstance(outcome, Completed) else outcome
             right = bytes(last.value)
             self._holds(value == right, 2, f"the replay ends otherwise: {value}, not {right}")
+        elif isinstance(last, ContinuedAsNew):
+            self._holds(outcome == last, 2, f"the replay goes on otherwise: {outcome}, not {last}")
 
     def _check_result(self, end: Completed) -> None:
         value = msgspec.json.decode(msgspec.json.decode(end.value, type=str))
