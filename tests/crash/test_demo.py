@@ -232,9 +232,18 @@ def test_no_terminal_and_no_yes() -> None:
     assert "--yes" in done.stderr
 
 
-@pytest.mark.parametrize(("answer", "status", "pulls"), [("y", GOOD, 1), ("n", BAD, 0)])
-def test_asks_at_the_terminal(answer: str, status: int, pulls: int) -> None:
-    """At a terminal the diff is shown and a person decides."""
+@pytest.mark.parametrize(
+    ("typed", "status", "pulls"),
+    [
+        (b"y\n", GOOD, 1),
+        (b"n\n", BAD, 0),
+        (b"\xff\xfe\n" + b"x" * 1000 + b"\ny\n", GOOD, 1),
+        (b"\x04", BAD, 0),
+    ],
+    ids=["yes", "no", "no text, too much, then yes", "no answer"],
+)
+def test_asks_at_the_terminal(typed: bytes, status: int, pulls: int) -> None:
+    """At a terminal the diff is shown and a person decides; what is no answer is asked for again, and none at all is a no."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "outlast.demo.show", "--json"],
@@ -242,13 +251,13 @@ def test_asks_at_the_terminal(answer: str, status: int, pulls: int) -> None:
         stdout=subprocess.PIPE,
         stderr=theirs,
         start_new_session=True,
-        env={**os.environ, "TERM": "dumb", "COLUMNS": "200"},
+        env={**os.environ, "TERM": "dumb", "COLUMNS": "200", "PYTHONIOENCODING": "utf-8:strict"},
     )
     os.close(theirs)
     try:
         shown = _read_until(ours, "Approve exactly this?")
         assert "+langgraph-checkpoint==3.0.0" in shown
-        os.write(ours, f"{answer}\n".encode())
+        os.write(ours, typed)
         rest = _read_until(ours, "create requests: \\d")
         out, _ = process.communicate(timeout=LIMIT_SECONDS)
     finally:
@@ -257,7 +266,7 @@ def test_asks_at_the_terminal(answer: str, status: int, pulls: int) -> None:
         os.close(ours)
     assert process.returncode == status, rest
     assert json.loads(out.splitlines()[-1])["pull_requests"] == pulls
-    assert ("approved by" if answer == "y" else "denied by") in rest
+    assert ("approved by" if pulls else "denied by") in rest
 
 
 def test_ctrl_c_at_the_prompt_ends_the_demo_at_once() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import select
 import signal
 import sys
@@ -159,13 +160,17 @@ class _Prompt(Prompt):
     def get_input(
         cls, console: Console, prompt: TextType, password: bool, stream: TextIO | None = None
     ) -> str:
-        """Return the line that is typed."""
+        """Return the line that is typed; what is no text in it is replaced, and so is no answer."""
         console.print(prompt, end="")
-        while not select.select([sys.stdin], [], [], _TICK_SECONDS)[0]:
-            pass
-        if not (line := sys.stdin.readline()):
+        typed = bytearray()
+        while not typed.endswith(b"\n"):
+            if select.select([sys.stdin], [], [], _TICK_SECONDS)[0]:
+                if not (byte := os.read(sys.stdin.fileno(), 1)):
+                    break
+                typed += byte
+        if not typed:
             raise EOFError
-        return line.rstrip("\n")
+        return typed.decode(errors="replace").rstrip("\n")
 
 
 @dataclass(slots=True)
