@@ -2,6 +2,8 @@
 
 Always-replay is on for every test, and for every process that a test starts: whatever a worker runs is replayed after each of its
 turns. A test whose code is not deterministic on purpose says so with the mark `without_always_replay(why)`.
+
+Each test module is an app of its own: `outlast.open()` sees what it declares and imports, and not what other test modules declare.
 """
 
 from __future__ import annotations
@@ -12,6 +14,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from outlast.testing import always_replay
+from outlast.workflows import registry
+from outlast.workflows.definition import Definition
+
+# The suite is shipped with the library: let pytest explain its assertions as it does those of tests.
+pytest.register_assert_rewrite("outlast.testing.conformance")
 
 settings.register_profile(
     "quick", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -42,3 +49,13 @@ def _always_replay(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with always_replay():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _own_declarations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are unique in an app, and not over all tests."""
+    module = getattr(request, "module", None)
+    used = vars(module).values() if module is not None else ()
+    modules = {one.__module__ for one in list(used) if issubclass(type(one), Definition)}
+    own = [one for one in registry._declared if one.__module__ in modules]
+    monkeypatch.setattr(registry, "_declared", own)

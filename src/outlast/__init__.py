@@ -1,7 +1,7 @@
 """Outlast: durable execution for AI agents. No lost work, no doubled effects, approvals that mean what they say."""
 
 from outlast.app import App, connect, open
-from outlast.client import Client, RunHandle, RunStatus
+from outlast.client import Client, Explanation, RunHandle, RunStatus
 from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.effects.retry import RetryPolicy
 from outlast.errors import (
@@ -16,10 +16,13 @@ from outlast.errors import (
     EffectOutsideWorkflowError,
     EncodeError,
     ForbiddenInWorkflowError,
+    ForkedEffectError,
+    InboxFullError,
     NonDeterminismError,
     NoWorkerWarning,
     OutlastError,
     OutsideWorkflowError,
+    QueryError,
     RepeatedEffectError,
     RunCancelledError,
     RunConflictError,
@@ -28,24 +31,41 @@ from outlast.errors import (
     StepFailedError,
     StoreError,
     StoreUnavailableError,
+    UpdateFailedError,
+    UpdateRejectedError,
     WorkflowFailedError,
 )
+from outlast.portal import Portal
 from outlast.replay.context import RunInfo
 from outlast.replay.ledger import Grant
+from outlast.worker.growth import HistoryLimits
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
 from outlast.workflows.call import Call
+from outlast.workflows.child import (
+    ChildHandle,
+    ExternalRun,
+    run_child,
+    run_handle,
+    start_child,
+)
+from outlast.workflows.completion import complete_later, completion_token
 from outlast.workflows.decorator import effect, step, workflow
+from outlast.workflows.growth import continue_as_new, deprecate_patch, patched
+from outlast.workflows.handler import on_signal, on_update
+from outlast.workflows.heartbeat import heartbeat, heartbeat_details
 from outlast.workflows.inside import (
     approval,
     info,
     now,
+    publish,
     random,
     receive,
     sleep,
     uuid4,
     wait_condition,
 )
-from outlast.workflows.message import Signal
+from outlast.workflows.message import Signal, Update
+from outlast.workflows.query import Query, on_query
 
 __all__ = [
     "App",
@@ -57,19 +77,28 @@ __all__ = [
     "ApprovalSpentError",
     "Attempt",
     "Call",
+    "ChildHandle",
     "Client",
     "DecisionRefusedError",
     "DecodeError",
     "DefinitionError",
     "EffectOutsideWorkflowError",
     "EncodeError",
+    "Explanation",
+    "ExternalRun",
     "ForbiddenInWorkflowError",
+    "ForkedEffectError",
     "Grant",
+    "HistoryLimits",
+    "InboxFullError",
     "NoWorkerWarning",
     "NonDeterminismError",
     "NotApplied",
     "OutlastError",
     "OutsideWorkflowError",
+    "Portal",
+    "Query",
+    "QueryError",
     "RepeatedEffectError",
     "RetryPolicy",
     "RunCancelledError",
@@ -84,18 +113,35 @@ __all__ = [
     "StoreError",
     "StoreUnavailableError",
     "Unknown",
+    "Update",
+    "UpdateFailedError",
+    "UpdateRejectedError",
     "WorkflowFailedError",
     "approval",
     "attempt",
+    "complete_later",
+    "completion_token",
     "connect",
+    "continue_as_new",
+    "deprecate_patch",
     "effect",
+    "heartbeat",
+    "heartbeat_details",
     "idempotency_key",
     "info",
     "now",
+    "on_query",
+    "on_signal",
+    "on_update",
     "open",
+    "patched",
+    "publish",
     "random",
     "receive",
+    "run_child",
+    "run_handle",
     "sleep",
+    "start_child",
     "step",
     "uuid4",
     "wait_condition",

@@ -27,7 +27,9 @@ from outlast.errors import DefinitionError, StoreUnavailableError
 from outlast.journal.entry import Taken
 from outlast.store.finding import Finding
 from outlast.store.protocol import Store
+from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE
+from outlast.worker.stall import LoopWatch
 from outlast.worker.worker import Worker, WorkerOptions
 from outlast.workflows.definition import Workflow
 from outlast.workflows.registry import Registry
@@ -249,7 +251,10 @@ class Connection(Client):
 
     async def __aexit__(self, *error: object) -> None:
         """Close the store."""
-        await self.store.close()
+        try:
+            await self.replicas.close()
+        finally:
+            await self.store.close()
 
 
 class App(Client):
@@ -257,6 +262,19 @@ class App(Client):
 
     Args:
         options: The worker's.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def greet(name: str) -> str:
+            return f"hello {name}"
+
+        async with outlast.open("memory://") as app:  # an App: a client whose worker runs beside it
+            assert await app.run(greet("Ada"), id="greet-ada") == "hello Ada"
+            assert [run.run_id for run in await app.runs.list()] == ["greet-ada"]
+        ```
     """
 
     def __init__(
@@ -293,17 +311,22 @@ class App(Client):
             await self.worker.stop()
         finally:
             self.worker.leave()
-            await self.store.close()
+            try:
+                await self.replicas.close()
+            finally:
+                await self.store.close()
 
     async def _start_worker(self, store: Store, registry: Registry) -> None:
+        threads = SystemThreads()
         self.worker = Worker(
             store,
             registry,
             clock=SystemClock(),
             random=SystemRandom(),
-            threads=SystemThreads(),
+            threads=threads,
             options=self._options,
             closed=self.closed,
+            watch=LoopWatch(threads),
         )
         await self.worker.start()
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -319,6 +342,7 @@ class App(Client):
             tenant=self._given_tenant,
             principal=self._given_principal,
             birth=birth,
+            registry=registry,
         )
 
     async def _submit(self, change: Any) -> Any:
@@ -327,7 +351,7 @@ class App(Client):
         return verdict
 
 
-def open(  # noqa: A001 - the public name, used as outlast.open
+def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and what an app can be told
     url: str | None = None,
     *,
     workflows: Iterable[Workflow[..., Any] | ModuleType] | None = None,
@@ -335,6 +359,7 @@ def open(  # noqa: A001 - the public name, used as outlast.open
     principal: str | None = None,
     lease: timedelta = LEASE,
     idle: timedelta = timedelta(seconds=1),
+    history: HistoryLimits = DEFAULT_LIMITS,
 ) -> App:
     """Return client and worker in one; use it as `async with outlast.open(url) as app`.
 
@@ -345,9 +370,22 @@ def open(  # noqa: A001 - the public name, used as outlast.open
         principal: Who acts; the local user by default.
         lease: How long the worker may be silent before others take its runs.
         idle: How long a run that only waits stays in memory.
+        history: How long journals may become before a run is told to continue as new, and before it is blocked.
 
     Raises:
         DefinitionError: A time is not a `timedelta` longer than nothing.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def greet(name: str) -> str:
+            return f"hello {name}"
+
+        async with outlast.open("sqlite:///agent.db") as app:
+            assert await app.run(greet("Ada"), id="greet-ada") == "hello Ada"
+        ```
     """
     for name, span in (("lease", lease), ("idle", idle)):
         given: Any = span
@@ -362,6 +400,7 @@ def open(  # noqa: A001 - the public name, used as outlast.open
         host=socket.gethostname(),
         pid=os.getpid(),
         library=library_version(),
+        history=history,
     )
     return App(url, workflows=workflows, tenant=tenant, principal=principal, options=options)
 
@@ -380,5 +419,19 @@ def connect(
         tenant: Whose runs it sees.
         principal: Who acts; the local user by default.
         create: Make the store when there is none; a mistyped path is an error otherwise.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def greet(name: str) -> str:
+            return f"hello {name}"
+
+        async with outlast.open("sqlite:///agent.db") as app:
+            await app.start(greet("Ada"), id="greet-ada")
+            async with outlast.connect("sqlite:///agent.db") as client:  # as from another process
+                assert await client.handle("greet-ada", greet).result() == "hello Ada"
+        ```
     """
     return Connection(url, tenant=tenant, principal=principal, create=create)

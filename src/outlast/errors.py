@@ -16,8 +16,13 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── RunCancelledError             the run ended as `cancelled`
 │   ├── RunTerminatedError            the run was ended by an operator
 │   ├── RunBlockedError               the run waits for an operator
+│   ├── QueryError                    a question to a run that was not answered
+│   ├── UpdateRejectedError           the run refused an update, and nothing of it was done
+│   ├── UpdateFailedError             the handler of an update raised
+│   ├── InboxFullError                the run has too many messages that it has not taken in
 │   ├── RunNotFoundError              no run of that id in this tenant
-│   └── RunConflictError              the id is taken by a run with other input
+│   ├── RunConflictError              the id is taken by a run with other input
+│   └── ForkedEffectError             an effect that a fork does not make
 ├── ApprovalError                     an approval that does not permit
 │   ├── ApprovalDeniedError           a person said no
 │   ├── ApprovalExpiredError          nobody decided, or the effect came too late
@@ -49,6 +54,17 @@ class OutlastError(Exception):
         run: The id of the run, where there is one.
         operation: The id of the operation (`r:3`), where there is one.
         step: The name of the step or effect, where there is one.
+
+    Example:
+        ```python
+        import outlast
+
+        async with outlast.open("memory://") as app:
+            try:
+                await app.handle("no-such-run").status()
+            except outlast.OutlastError as error:
+                assert error.code == "run_not_found" and error.hint
+        ```
     """
 
     code: ClassVar[str] = "outlast"
@@ -97,37 +113,156 @@ class AuthorError(OutlastError):
 
 
 class DefinitionError(AuthorError):
-    """A decorator, signature or registration that cannot work; raised at import or at start."""
+    """A decorator, signature or registration that cannot work; raised at import or at start.
+
+    Example:
+        ```python
+        import outlast
+
+        try:
+            @outlast.step
+            def area(width, height): ...
+        except outlast.DefinitionError as error:
+            assert "annotate every parameter" in error.hint
+        ```
+    """
 
     code = "definition"
 
 
 class ForbiddenInWorkflowError(AuthorError):
-    """Workflow code asked for a clock, socket, thread or other thing that replay cannot repeat."""
+    """Workflow code asked for a clock, socket, thread or other thing that replay cannot repeat.
+
+    Example:
+        ```python
+        import time
+        import outlast
+
+        try:
+            @outlast.workflow
+            async def hurry() -> float:
+                return time.time()  # outlast.now() is the same in every replay
+        except outlast.ForbiddenInWorkflowError as error:
+            assert error.step == "hurry"
+        ```
+    """
 
     code = "forbidden_in_workflow"
 
 
 class EffectOutsideWorkflowError(AuthorError):
-    """An effect was called outside a workflow, or inside a step, where nothing would make it safe."""
+    """An effect was called outside a workflow, or inside a step, where nothing would make it safe.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.effect(idempotent=True)
+        async def pay(amount: int) -> str:
+            return "paid"
+
+        try:
+            await pay(10)
+        except outlast.EffectOutsideWorkflowError:
+            assert await pay.plain(10) == "paid"  # the explicit way, without any protection
+        ```
+    """
 
     code = "effect_outside_workflow"
 
 
 class OutsideWorkflowError(AuthorError):
-    """Something that only a workflow can ask for was asked for elsewhere, as `outlast.now()` in a step."""
+    """Something that only a workflow can ask for was asked for elsewhere, as `outlast.now()` in a step.
+
+    Example:
+        ```python
+        import outlast
+
+        try:
+            outlast.now()
+        except outlast.OutsideWorkflowError as error:
+            assert "outside a workflow" in error.message
+        ```
+    """
 
     code = "outside_workflow"
 
 
 class NonDeterminismError(AuthorError):
-    """Replay asked for something else than the journal holds."""
+    """Replay asked for something else than the journal holds.
+
+    Args:
+        position: Of the journal's entry that does not fit, from 0; None where it is not about one entry.
+        recorded: What the journal holds there, in words.
+        asked: What the code asks for instead.
+
+    Example:
+        ```python
+        import outlast
+        from outlast.testing import always_replay
+
+        calls = 0
+
+        @outlast.step
+        def work() -> None: ...
+
+        @outlast.workflow
+        async def moody() -> None:
+            global calls
+            calls += 1  # lives outside the journal, so that a replay decides otherwise
+            await work()
+            if calls == 1:
+                await work()
+
+        try:
+            with always_replay():
+                async with outlast.open("memory://") as app:
+                    await app.run(moody(), id="moody")
+        except outlast.NonDeterminismError as error:
+            assert error.run == "moody"
+        ```
+    """
 
     code = "non_determinism"
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        position: int | None = None,
+        recorded: str = "",
+        asked: str = "",
+        **where: Any,
+    ) -> None:
+        super().__init__(message, **where)
+        self.position = position
+        self.recorded = recorded
+        self.asked = asked
+
 
 class RepeatedEffectError(AuthorError):
-    """An equal effect already succeeded in this run."""
+    """An equal effect already succeeded in this run.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.effect(idempotent=True)
+        async def pay(amount: int) -> str:
+            return "paid"
+
+        @outlast.workflow
+        async def twice() -> str:
+            await pay(10)
+            try:
+                return await pay(10)
+            except outlast.RepeatedEffectError:
+                return "only once; @effect(repeats=True) would mean two payments"
+
+        async with outlast.open("memory://") as app:
+            assert (await app.run(twice(), id="t")).startswith("only once")
+        ```
+    """
 
     code = "repeated_effect"
 
@@ -137,6 +272,21 @@ class EncodeError(AuthorError):
 
     Args:
         path: Where in the value, as `$.items[3].price`.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def keep(scores: list[float]) -> int:
+            return len(scores)
+
+        async with outlast.open("memory://") as app:
+            try:
+                await app.start(keep([1.0, float("nan")]), id="k")
+            except outlast.EncodeError as error:
+                assert error.path == "$.scores[1]"
+        ```
     """
 
     code = "encode"
@@ -158,6 +308,28 @@ class StepFailedError(RunError):
     Args:
         type_name: The name of the original type, as `httpx.ConnectError`.
         stack: The scrubbed stack of the original, as text.
+
+    Example:
+        ```python
+        import outlast
+
+        class OddError(Exception): ...
+
+        @outlast.step(retry=outlast.RetryPolicy(maximum_attempts=1))
+        def odd() -> None:
+            raise OddError("seven")
+
+        @outlast.workflow
+        async def look() -> str:
+            try:
+                await odd()
+            except outlast.StepFailedError as error:  # `raises=(OddError,)` would let it arrive as itself
+                return error.type_name
+            return "even"
+
+        async with outlast.open("memory://") as app:
+            assert (await app.run(look(), id="l")).endswith("OddError")
+        ```
     """
 
     code = "step_failed"
@@ -169,19 +341,71 @@ class StepFailedError(RunError):
 
 
 class WorkflowFailedError(RunError):
-    """The run ended as `failed`; the cause is the workflow's exception, rebuilt as far as its type allows."""
+    """The run ended as `failed`; the cause is the workflow's exception, rebuilt as far as its type allows.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def divide(by: int) -> float:
+            return 1 / by
+
+        async with outlast.open("memory://") as app:
+            try:
+                await app.run(divide(0), id="d")
+            except outlast.WorkflowFailedError as error:
+                assert isinstance(error.__cause__, ZeroDivisionError)
+        ```
+    """
 
     code = "workflow_failed"
 
 
 class RunCancelledError(RunError):
-    """The run ended as `cancelled`."""
+    """The run ended as `cancelled`.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def wait() -> None:
+            await outlast.sleep(3600)
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(wait(), id="w")
+            await handle.cancel("not needed any more")
+            try:
+                await handle.result()
+            except outlast.RunCancelledError as error:
+                assert "not needed any more" in error.message
+        ```
+    """
 
     code = "run_cancelled"
 
 
 class RunTerminatedError(RunError):
-    """The run was ended by an operator without running its clean-up."""
+    """The run was ended by an operator without running its clean-up.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def wait() -> None:
+            await outlast.sleep(3600)
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(wait(), id="w")
+            await handle.terminate("wrong customer")
+            try:
+                await handle.result()
+            except outlast.RunTerminatedError as error:
+                assert "wrong customer" in error.message
+        ```
+    """
 
     code = "run_terminated"
 
@@ -200,20 +424,250 @@ class RunBlockedError(RunError):
         self.reason = reason
 
 
+class QueryError(RunError):
+    """A question to a run was not answered. Nothing was changed by it.
+
+    Args:
+        reason: `not_begun`, `unknown` (no handler), `value`, `result`, `handler` (it raised), `acts` (it tried to change something),
+            `no_code`, `mismatch` (the code here does not fit the run), `undecodable`, or `budget`.
+        entries: How many entries of the run's journal were replayed for it.
+        build: Of the code that was asked.
+
+    Example:
+        ```python
+        import asyncio
+        import outlast
+
+        @outlast.workflow
+        async def silent() -> str:
+            return "done"
+
+        async def main() -> None:
+            async with outlast.open("memory://") as app:
+                handle = await app.start(silent(), id="silent-1")
+                await handle.result()
+                try:
+                    await handle.query("progress")
+                except outlast.QueryError as error:
+                    assert (error.reason, error.run, error.entries) == ("unknown", "silent-1", 3)
+
+        asyncio.run(main())
+        ```
+    """
+
+    code = "query"
+
+    def __init__(
+        self, message: str, *, reason: str = "", entries: int = 0, build: str = "", **where: Any
+    ) -> None:
+        super().__init__(message, **where)
+        self.reason = reason
+        self.entries = entries
+        self.build = build
+
+
+class UpdateRejectedError(RunError):
+    """The run refused an update, and nothing of it was done; the cause is what its validator raised, where one did.
+
+    Example:
+        ```python
+        import asyncio
+
+        import outlast
+
+        order = outlast.Update("order", int)
+
+        @outlast.workflow
+        async def shop() -> None:
+            def check(count: int) -> None:
+                if count > 10:
+                    raise ValueError("no more than 10")
+
+            outlast.on_update(order, lambda count: None, validator=check)
+            await outlast.wait_condition(lambda: False)
+
+        async def main() -> None:
+            async with outlast.open("memory://") as app:
+                handle = await app.start(shop(), id="shop-1")
+                try:
+                    await handle.update(order, 11)
+                except outlast.UpdateRejectedError as error:
+                    assert isinstance(error.__cause__, ValueError)
+
+        asyncio.run(main())
+        ```
+    """
+
+    code = "update_rejected"
+
+
+class UpdateFailedError(RunError):
+    """The handler of an update raised; the cause is that exception, rebuilt as far as its type allows. The run goes on.
+
+    Example:
+        ```python
+        import asyncio
+
+        import outlast
+
+        divide = outlast.Update("divide", int, float)
+
+        @outlast.workflow
+        async def calculator() -> None:
+            outlast.on_update(divide, lambda by: 1 / by)
+            await outlast.wait_condition(lambda: False)
+
+        async def main() -> None:
+            async with outlast.open("memory://") as app:
+                handle = await app.start(calculator(), id="calculator-1")
+                try:
+                    await handle.update(divide, 0)
+                except outlast.UpdateFailedError as error:
+                    assert isinstance(error.__cause__, ZeroDivisionError)
+                assert await handle.update(divide, 4) == 0.25
+
+        asyncio.run(main())
+        ```
+    """
+
+    code = "update_failed"
+
+
+class InboxFullError(RunError):
+    """The run has too many messages that it has not taken in; this one was not accepted.
+
+    Example:
+        ```python
+        import asyncio
+
+        import outlast
+
+        async def send_patiently(handle: outlast.RunHandle[None], number: int) -> None:
+            while True:
+                try:
+                    return await handle.send("number", number, id=f"number-{number}")
+                except outlast.InboxFullError:
+                    await asyncio.sleep(1)
+
+        @outlast.workflow
+        async def listen() -> None:
+            await outlast.receive(outlast.Signal("number", int))
+
+        async def main() -> None:
+            async with outlast.open("memory://") as app:
+                handle = await app.start(listen(), id="listen-1")
+                await send_patiently(handle, 1)
+                await handle.result()
+
+        asyncio.run(main())
+        ```
+    """
+
+    code = "inbox_full"
+
+
 class RunNotFoundError(RunError):
-    """No run of that id exists in this tenant."""
+    """No run of that id exists in this tenant.
+
+    Example:
+        ```python
+        import outlast
+
+        async with outlast.open("memory://") as app:
+            try:
+                await app.handle("order-4711").status()
+            except outlast.RunNotFoundError as error:
+                assert error.run == "order-4711"
+        ```
+    """
 
     code = "run_not_found"
 
 
 class RunConflictError(RunError):
-    """The id is taken by a run of another workflow, with other input, or by a closed run that may not start again."""
+    """The id is taken by a run of another workflow, with other input, or by a closed run that may not start again.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def ship(order: str) -> str:
+            return order
+
+        async with outlast.open("memory://") as app:
+            await app.run(ship("a"), id="order-1")
+            try:
+                await app.run(ship("b"), id="order-1")  # one id, one event
+            except outlast.RunConflictError as error:
+                assert "other input" in error.message
+        ```
+    """
 
     code = "run_conflict"
 
 
+class ForkedEffectError(RunError):
+    """A fork does not make this effect: its origin may have, or did not come to it, and nobody allowed it.
+
+    Args:
+        origin: The run that was forked, or that intended the effect.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.effect(idempotent=True)
+        async def greet(name: str) -> str:
+            return f"hello {name}"
+
+        @outlast.step
+        async def pick() -> str:
+            return "Ann"
+
+        @outlast.workflow
+        async def welcome() -> str:
+            return await greet(await pick())
+
+        async with outlast.open("memory://") as app:
+            await app.run(welcome(), id="welcome-1")
+            origin = app.handle("welcome-1", welcome)
+            fork = await origin.fork(outcome=("r:1", "Bob"), id="welcome-bob", reason="wrong name")
+            try:
+                await fork.result()
+            except outlast.WorkflowFailedError as error:
+                assert isinstance(error.__cause__, outlast.ForkedEffectError)
+        ```
+    """
+
+    code = "forked_effect"
+
+    def __init__(self, message: str, *, origin: str = "", **where: Any) -> None:
+        super().__init__(message, **where)
+        self.origin = origin
+
+
 class ApprovalError(OutlastError):
-    """An approval does not permit the action."""
+    """An approval does not permit the action.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+        import outlast
+
+        @outlast.workflow
+        async def ask() -> str:
+            try:
+                await outlast.approval("?", role="boss", expires_in=timedelta(seconds=0.05))
+            except outlast.ApprovalError as error:  # denied, expired, for another action, or spent
+                return error.code
+            return "granted"
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(ask(), id="a") == "approval_expired"
+        ```
+    """
 
     code = "approval"
 
@@ -224,6 +678,28 @@ class ApprovalDeniedError(ApprovalError):
     Args:
         by: Who.
         reason: Why, in their words.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+        import outlast
+
+        @outlast.workflow
+        async def ask() -> str:
+            try:
+                await outlast.approval("delete all?", role="boss", expires_in=timedelta(hours=1))
+            except outlast.ApprovalDeniedError as no:
+                return no.reason
+            return "granted"
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(ask(), id="a")
+            while not (asked := await app.approvals.list()):
+                await asyncio.sleep(0.01)
+            await app.approvals.deny("a", asked[0].approval_id, seen_sha256=asked[0].subject_sha256, reason="too risky")
+            assert await handle.result() == "too risky"
+        ```
     """
 
     code = "approval_denied"
@@ -239,6 +715,23 @@ class ApprovalExpiredError(ApprovalError):
 
     Args:
         stage: `decide` or `use`.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+
+        @outlast.workflow
+        async def ask() -> str:
+            try:
+                await outlast.approval("?", role="boss", expires_in=timedelta(seconds=0.05))
+            except outlast.ApprovalExpiredError as late:
+                return late.stage
+            return "granted"
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(ask(), id="a") == "decide"
+        ```
     """
 
     code = "approval_expired"
@@ -249,13 +742,68 @@ class ApprovalExpiredError(ApprovalError):
 
 
 class ApprovalMismatchError(ApprovalError):
-    """The action is not the one that was approved."""
+    """The action is not the one that was approved.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+        import outlast
+
+        @outlast.effect(idempotent=True)
+        async def refund(amount: int) -> str:
+            return f"refunded {amount}"
+
+        @outlast.workflow
+        async def drift() -> str:
+            await outlast.approval("10?", covers=[refund(10)], role="boss", expires_in=timedelta(hours=1))
+            try:
+                return await refund(1000)
+            except outlast.ApprovalMismatchError:
+                return await refund(10)
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(drift(), id="a")
+            while not (asked := await app.approvals.list()):
+                await asyncio.sleep(0.01)
+            await app.approvals.approve("a", asked[0].approval_id, seen_sha256=asked[0].subject_sha256)
+            assert await handle.result() == "refunded 10"
+        ```
+    """
 
     code = "approval_mismatch"
 
 
 class ApprovalSpentError(ApprovalError):
-    """The grant was used already, by another operation."""
+    """The grant was used already, by another operation.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+        import outlast
+
+        @outlast.effect(idempotent=True, repeats=True)
+        async def refund(amount: int) -> str:
+            return f"refunded {amount}"
+
+        @outlast.workflow
+        async def greedy() -> str:
+            await outlast.approval("10?", covers=[refund(10)], role="boss", expires_in=timedelta(hours=1))
+            await refund(10)
+            try:
+                return await refund(10)
+            except outlast.ApprovalSpentError:
+                return "one yes is one refund"
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(greedy(), id="a")
+            while not (asked := await app.approvals.list()):
+                await asyncio.sleep(0.01)
+            await app.approvals.approve("a", asked[0].approval_id, seen_sha256=asked[0].subject_sha256)
+            assert await handle.result() == "one yes is one refund"
+        ```
+    """
 
     code = "approval_spent"
 
@@ -265,6 +813,26 @@ class DecisionRefusedError(ApprovalError):
 
     Args:
         reason: `expired`, `decided`, `mismatch`, `unknown` or `withdrawn`.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+        import outlast
+
+        @outlast.workflow
+        async def ask() -> str:
+            return (await outlast.approval("ship?", role="boss", expires_in=timedelta(hours=1))).by
+
+        async with outlast.open("memory://") as app:
+            await app.start(ask(), id="a")
+            while not (asked := await app.approvals.list()):
+                await asyncio.sleep(0.01)
+            try:
+                await app.approvals.approve("a", asked[0].approval_id, seen_sha256="of something else")
+            except outlast.DecisionRefusedError as error:
+                assert error.reason == "mismatch"
+        ```
     """
 
     code = "decision_refused"
@@ -275,13 +843,37 @@ class DecisionRefusedError(ApprovalError):
 
 
 class StoreError(OutlastError):
-    """Where the work is kept cannot be used."""
+    """Where the work is kept cannot be used.
+
+    Example:
+        ```python
+        import outlast
+
+        try:
+            async with outlast.connect("sqlite:///mistyped.db"):
+                pass
+        except outlast.StoreError as error:
+            assert error.code == "store_unavailable"
+        ```
+    """
 
     code = "store"
 
 
 class StoreUnavailableError(StoreError):
-    """The store cannot be opened, read or written now; nothing was lost."""
+    """The store cannot be opened, read or written now; nothing was lost.
+
+    Example:
+        ```python
+        import outlast
+
+        try:
+            async with outlast.connect("sqlite:///mistyped.db"):  # create=True, or outlast.open(), makes one
+                pass
+        except outlast.StoreUnavailableError as error:
+            assert error.hint
+        ```
+    """
 
     code = "store_unavailable"
 
@@ -303,6 +895,26 @@ class DecodeError(StoreError):
 
     Args:
         path: Where in the value, as `$.items[3].price`.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def old(number: int) -> str:
+            return str(number)
+
+        @outlast.workflow(name="old")
+        async def new(number: int) -> int:  # the result has another type now
+            return number
+
+        async with outlast.open("sqlite:///a.db", workflows=[old]) as app:
+            await app.run(old(7), id="x")
+            try:
+                await app.handle("x", new).result()
+            except outlast.DecodeError as error:
+                assert error.path == "$"
+        ```
     """
 
     code = "decode"
@@ -313,4 +925,14 @@ class DecodeError(StoreError):
 
 
 class NoWorkerWarning(UserWarning):
-    """A run waits, and no live worker could run it."""
+    """A run waits, and no live worker could run it.
+
+    Example:
+        ```python
+        import warnings
+        import outlast
+
+        # A program that must not wait for ever for a worker that nobody started turns the warning into an error.
+        warnings.simplefilter("error", outlast.NoWorkerWarning)
+        ```
+    """

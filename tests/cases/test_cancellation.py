@@ -18,7 +18,11 @@ from outlast.effects.retry import RetryPolicy
 from outlast.journal.entry import (
     CancelRequested,
     Completed,
+    EffectCompleted,
+    EffectIntended,
     Entry,
+    Failed,
+    RunTimedOut,
     StepCompleted,
     TimerFired,
     from_row,
@@ -559,6 +563,121 @@ def test_case_116_a_waiting_run_is_held_by_its_worker(
     assert Simulation([workflow, *STEPS], options=IN_MEMORY).run(scenario) == list(range(50))
 
 
+# 118: a tool call that was cancelled
+
+
+STOP = outlast.Signal("stop", str)
+
+
+async def _model(history: list[list[str]]) -> str:
+    """Refuse what every model refuses: a call without its result."""
+    asked = [name for role, name, _ in history if role == "call"]
+    answered = [name for role, name, _ in history if role == "result"]
+    if asked != answered:
+        raise TypeError(f"calls {asked} have results {answered}")
+    return f"{history[-1][2]}, after {len(asked)} calls"
+
+
+model = step(_model, "model")
+
+
+class History:
+    """A conversation; a call is closed with a result whatever becomes of it."""
+
+    def __init__(self) -> None:
+        self.said: list[list[str]] = []
+
+    async def call(self, name: str, tool: Any) -> str:
+        """Wait for a tool, and note what became of it."""
+        self.said.append(["call", name, ""])
+        result = "cancelled"
+        try:
+            result = await tool
+        finally:
+            self.said.append(["result", name, result])
+        return result
+
+
+async def _stopped_by_a_message(tool: Any) -> str:
+    history = History()
+    await history.call("first", quick("first"))
+    working = asyncio.create_task(history.call("second", tool("second")))
+    history.said.append(["user", "", await outlast.receive(STOP)])
+    working.cancel()
+    await asyncio.wait([working])
+    return await model(history.said)
+
+
+async def _stopped_by_a_limit(tool: Any) -> str:
+    history = History()
+    await history.call("first", quick("first"))
+    try:
+        async with asyncio.timeout(3):
+            await history.call("second", tool("second"))
+    except TimeoutError:
+        history.said.append(["user", "", await outlast.receive(STOP)])
+    return await model(history.said)
+
+
+async def _stopped_with_the_run(tool: Any) -> str:
+    history = History()
+    await history.call("first", quick("first"))
+    try:
+        await history.call("second", tool("second"))
+    except asyncio.CancelledError:
+        history.said.append(["user", "", await outlast.receive(STOP)])
+    return await model(history.said)
+
+
+async def _slowly(name: str) -> str:
+    await asyncio.sleep(10)
+    calls.append(name)
+    return name
+
+
+STOPS = [_stopped_by_a_message, _stopped_by_a_limit, _stopped_with_the_run]
+TOOLS = {"step": step(_slowly, "tool"), "effect": effect(_slowly, "tool")}
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["", "killed meanwhile"])
+@pytest.mark.parametrize("kind", TOOLS)
+@pytest.mark.parametrize("stop", STOPS, ids=lambda one: one.__name__.strip("_"))
+def test_case_118_a_tool_call_that_is_cancelled_has_a_result(
+    stop: Callable[..., Coroutine[Any, Any, str]], kind: str, restart: bool
+) -> None:
+    """The await raises once the call is over, so the code closes it; the next turn of the model takes the history, in any replay.
+
+    Of a step nothing is recorded; an effect that was intended has its outcome in the journal before the await raises.
+    """
+    tool = TOOLS[kind]
+
+    async def flow() -> str:
+        return await stop(tool)
+
+    workflow = Workflow(flow)
+
+    async def scenario(sim: Simulation) -> tuple[str, list[Entry]]:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(workflow(), id="r")
+        await asyncio.sleep(2)
+        if stop is _stopped_with_the_run:
+            await handle.cancel()
+        if restart:
+            await asyncio.sleep(2)
+            worker.kill()
+            await sim.start_worker()
+        await handle.send(STOP, "stop that")
+        return await handle.result(), await entries_of(sim)
+
+    result, entries = Simulation([workflow, tool, model, *STEPS], options=OPTIONS).run(scenario)
+    assert result.endswith("after 2 calls")
+    intended = [one.operation for one in entries if isinstance(one, EffectIntended)]
+    settled = [one.operation for one in entries if isinstance(one, EffectCompleted)]
+    assert intended == settled
+    assert len(settled) == (kind == "effect")
+    assert calls[1:] == (["second"] if kind == "effect" else [])
+
+
 # 121: errors of any type
 
 
@@ -950,6 +1069,41 @@ def test_case_124_a_wait_of_sixty_days_takes_sixty_days(
     sim = Simulation([workflow, later], longest=timedelta(days=90))
     wake_at, began = sim.run(scenario)
     assert timedelta(0) <= wake_at - began - LONG < timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    "alive", [False, True], ids=["no worker meanwhile", "a worker all the time"]
+)
+@pytest.mark.parametrize("days", [24, 25, 49, 50, 60])
+def test_case_124_a_run_has_as_long_as_its_timeout_says(days: int, alive: bool) -> None:
+    """Its time is over then, on the day, and not before."""
+
+    async def flow() -> int:
+        return await outlast.receive(GO)
+
+    workflow = Workflow(flow, timeout=timedelta(days=days))
+
+    async def scenario(sim: Simulation) -> tuple[timedelta, list[Entry]]:
+        worker = await sim.start_worker()
+        began = sim.clock.now()
+        handle = await sim.client.start(workflow(), id="r")
+        parked = await sim.until("r", lambda head: head.status is Status.WAITING)
+        assert parked.wake_at == began + timedelta(days=days)
+        if not alive:
+            await worker.stop()
+        for _ in range(days * 24 - 1):
+            sim.clock.advance(timedelta(hours=1))
+        if not alive:
+            await sim.start_worker()
+        await asyncio.sleep(60)
+        assert (await sim.until("r", lambda _: True)).status is Status.WAITING
+        with pytest.raises(outlast.WorkflowFailedError, match="was not done within"):
+            await handle.result()
+        return sim.clock.now() - began, await entries_of(sim)
+
+    took, entries = Simulation([workflow], longest=timedelta(days=90)).run(scenario)
+    assert timedelta(days=days) <= took <= timedelta(days=days, minutes=2)
+    assert [type(one) for one in entries[-2:]] == [RunTimedOut, Failed]
 
 
 @pytest.mark.parametrize("days", [24, 25, 49, 50, 60, 365])

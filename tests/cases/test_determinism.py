@@ -387,6 +387,102 @@ def test_case_080_changed_code_is_refused_loudly_and_nothing_is_executed(change:
     assert change.shown[1] in asked
 
 
+async def _swapped_under_a_patch(load: Any, save: Any) -> int:
+    if outlast.patched("save-first"):
+        return await _swapped(load, save)
+    return await _two_steps(load, save)
+
+
+def test_case_080_a_patch_lets_runs_in_flight_go_the_former_way() -> None:
+    """The same change with a patch around it: the run in flight ends as it began, and a new one goes the changed way."""
+    before = _code(_two_steps, step(_load, "load"), step(_save, "save"), "v1")
+    after = _code(_swapped_under_a_patch, step(_load, "load"), step(_save, "save"), "v2")
+
+    async def scenario(sim: Simulation) -> tuple[int, list[str]]:
+        first = await sim.start_worker(definitions=before)
+        handle = await sim.client.start(before[0](), id="r")
+        await sim.until("r", lambda head: head.status is Status.WAITING)
+        await first.stop()
+        await sim.start_worker(definitions=after)
+        await handle.send(GO, 1)
+        result = await handle.result()
+        done = len(calls)
+        new = await sim.client.start(after[0](), id="new")
+        await new.send(GO, 1)
+        await new.result()
+        return result, calls[done:]
+
+    assert Simulation([]).run(scenario) == (2, ["save", "load"])
+
+
+# 82: markers of patches
+
+
+async def _patch_below(load: Any, save: Any) -> int:
+    await load(1)
+    return await save(2) if outlast.patched("save-too") else 2
+
+
+async def _patch_above(load: Any, save: Any) -> int:
+    saved = await save(2) if outlast.patched("save-too") else 2
+    await load(1)
+    return saved
+
+
+async def _patch_above_with_its_change_below(load: Any, save: Any) -> int:
+    saves = outlast.patched("save-too")
+    await load(1)
+    return await save(2) if saves else 2
+
+
+async def _no_patch_any_more(load: Any, save: Any) -> int:
+    await load(1)
+    return await save(2)
+
+
+async def _deprecated(load: Any, save: Any) -> int:
+    outlast.deprecate_patch("save-too")
+    await load(1)
+    return await save(2)
+
+
+@pytest.mark.parametrize(
+    ("later", "said"),
+    [
+        (_patch_above, "patches so far: 'save-too' answered True"),
+        (_no_patch_any_more, "the journal holds the marker of patch 'save-too'"),
+        (_patch_above_with_its_change_below, ""),
+        (_deprecated, ""),
+    ],
+    ids=["moved with what it changes", "removed", "moved alone", "deprecated"],
+)
+def test_case_082_a_marker_shifts_nothing_and_is_checked_by_its_name(later: Any, said: str) -> None:
+    """Moving a patch shifts no operation; where it is wrong, the error names the patch, nothing is executed, and fitting code goes on."""
+    before = _code(_patch_below, step(_load, "load"), step(_save, "save"), "v1")
+    after = _code(later, step(_anything, "load"), step(_anything, "save"), "v2")
+
+    async def scenario(sim: Simulation) -> tuple[str, list[str]]:
+        first = await sim.start_worker(definitions=before)
+        handle = await sim.client.start(before[0](), id="r")
+        await sim.until("r", lambda head: head.status is Status.WAITING)
+        await first.stop()
+        done = len(calls)
+        await sim.start_worker(definitions=after)
+        await handle.send(GO, 1)
+        why = ""
+        if said:
+            head = await sim.until("r", lambda head: head.status is Status.BLOCKED)
+            assert head.reason == "non-determinism"
+            why = msgspec.json.decode(head.note)["error"]
+            await sim.start_worker(definitions=before)
+        assert await handle.result() == 2
+        return why, calls[done:]
+
+    why, executed = Simulation([]).run(scenario)
+    assert said in why
+    assert executed == []
+
+
 # 83: the order of cancels
 
 
@@ -648,3 +744,23 @@ def test_case_086_runs_that_a_worker_cannot_move_take_none_of_its_room(
 
     statuses = Simulation([]).run(scenario)
     assert not any(status.closed for status in statuses)
+
+
+def test_case_086_runs_of_another_version_go_on_where_it_lives() -> None:
+    """Ten runs of other code are handed to the worker that has it, and the new one has its room for new runs meanwhile."""
+
+    async def scenario(sim: Simulation) -> list[int]:
+        await sim.start_worker(definitions=[OLD_CHANGED, FORMER])
+        for n in range(10):
+            await sim.client.start(OLD_CHANGED(), id=f"old-{n}")
+        for n in range(10):
+            await sim.until(f"old-{n}", lambda head: head.status is Status.WAITING)
+        options = dataclasses.replace(SHORT, runs=2)
+        await sim.start_worker(definitions=[NEW, NEW_CHANGED, LATER], options=options)
+        for n in range(10):
+            await sim.client.handle(f"old-{n}").send(GO, n)
+        for n in range(10):
+            assert await sim.client.run(NEW(), id=f"new-{n}") == 1
+        return [await sim.client.handle(f"old-{n}", OLD_CHANGED).result() for n in range(10)]
+
+    assert Simulation([]).run(scenario) == list(range(10))

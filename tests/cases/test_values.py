@@ -29,6 +29,7 @@ import pydantic
 import pytest
 
 import outlast
+from outlast.client import Client
 from outlast.effects.retry import RetryPolicy
 from outlast.errors import DecodeError, DefinitionError, EncodeError
 from outlast.journal.canonical import canonical
@@ -37,6 +38,7 @@ from outlast.journal.entry import (
     EffectIntended,
     EffectRefused,
     Entry,
+    EntryRow,
     Failed,
     StepCompleted,
     StepFailed,
@@ -44,8 +46,12 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import Failure
 from outlast.store import bound
-from outlast.store.change import RunHead, RunKey, Status
+from outlast.store.change import Fenced, RunHead, RunKey, Status
+from outlast.store.sqlite.store import open_sqlite
 from outlast.testing import Simulation, replay_run
+from outlast.testing.conformance import Bench, ManualClock
+from outlast.testing.conformance.bench import following, parking
+from outlast.testing.thread import SeededRandom
 from outlast.workflows import registry
 from outlast.workflows.definition import (
     AttemptOptions,
@@ -1158,6 +1164,66 @@ def test_case_100_a_run_with_more_than_the_store_takes_is_ended_all_the_same(
     blocked, closed = Simulation([workflow, giving]).run(scenario)
     assert blocked.reason == "refused by the store"
     assert closed.status is (Status.TERMINATED if end == "terminate" else Status.CANCELLED)
+
+
+MIB = 1024 * 1024
+BROKEN: dict[str, tuple[bytes, int, str]] = {
+    "60 MB of journal": (b'"' + b"x" * MIB + b'"', 60, "large"),
+    "a journal that cannot be decoded": (b"\xff{", 3, "ordinary"),
+    "a journal of entries that nobody knows": (b'{"type":"of a later version"}', 3, "unheard of"),
+    "no journal at all": (b"", 0, "none"),
+}
+
+
+@pytest.mark.parametrize("status", [Status.WAITING, Status.PAUSED, Status.BLOCKED, Status.RUNNING])
+@pytest.mark.parametrize(("body", "count", "kind"), BROKEN.values(), ids=list(BROKEN))
+def test_case_100_a_run_that_nobody_can_load_is_ended(
+    body: bytes, count: int, kind: str, status: Status, tmp_path: Path
+) -> None:
+    """On a file: terminating reads no entry and loads no payload, whoever owns the run; its owner is fenced, its id is free again."""
+
+    async def flow() -> int:
+        return 1
+
+    workflow = Workflow(flow)
+
+    async def main() -> None:
+        clock = ManualClock()
+        store = await open_sqlite(tmp_path / "cases.db", clock=clock)
+        bench = Bench(store, clock)
+        owner = await bench.worker()
+        run = await bench.start("r", worker=owner, entries=(), workflow="flow")
+        head = await bench.head(run)
+        rows = tuple(EntryRow(seq, seq, kind, "", "", body) for seq in range(count))
+        await bench.apply(msgspec.structs.replace(following(head, entries=0), entries=rows))
+        head = await bench.head(run)
+        if status is not Status.RUNNING:
+            await bench.apply(parking(head, status=status))
+        client = Client(NotLoading(store), random=SeededRandom("r"), principal="tester")
+        handle: outlast.RunHandle[Any] = client.handle("r")
+        await handle.terminate("nobody can load it")
+        with pytest.raises(outlast.RunTerminatedError, match="nobody can load it"):
+            await handle.result()
+        if status is Status.RUNNING:
+            assert isinstance(await bench.one(following(head)), Fenced)
+        assert (await client.runs.list())[0].status is Status.TERMINATED
+        client = Client(store, random=SeededRandom("r"), principal="tester")
+        await client.start(workflow(), id="r", if_closed="restart")
+        assert (await handle.status()).generation == 2
+        await store.close()
+
+    asyncio.run(main())
+
+
+class NotLoading:
+    """A store that loads nothing of a run but its row."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        assert name not in {"load", "journal", "mail"}, f"{name} was asked for"
+        return getattr(self._store, name)
 
 
 OVERSIZE: dict[str, tuple[Any, Callable[[], Any]]] = {

@@ -22,11 +22,11 @@ from outlast.journal.entry import (
     MessageReceived,
     from_row,
 )
+from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine
 from outlast.store.change import RunKey, Status
 from outlast.store.protocol import RunImage, Store
 from outlast.testing import replay_run
-from outlast.worker.delivery import Delivery
 from outlast.workflows.definition import Definition
 from outlast.workflows.registry import Registry
 
@@ -42,6 +42,7 @@ def check_file(path: Path) -> None:
             ("worker", "1"),
             ("operation", "1"),
             ("outbox", "1"),
+            ("watch", "1"),
             ("message", "consumed = 0"),
             ("approval", "state = 'pending'"),
         ):

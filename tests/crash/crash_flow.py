@@ -178,6 +178,41 @@ async def patient(label: str, kind: str, good_from: int, killed_at: int) -> int:
     return await flaky_effect(label, good_from, killed_at)
 
 
+# Signs of life, and completion from outside
+
+
+@outlast.step(heartbeat_timeout=timedelta(seconds=0.5), retry=QUICK)
+async def crawl(label: str, pages: int, killed_at: int) -> list[int | None]:
+    """Beat each page; kill the process at one of them, the first time. Return where it began and where it ended."""
+    first = outlast.heartbeat_details(int)
+    note("crawl", label, number=outlast.attempt().number, first=first)
+    for page in range((first or 0) + 1, pages + 1):
+        outlast.heartbeat(page)
+        await asyncio.sleep(0.02)
+        if page == killed_at and first_here(f"killed-{label}"):
+            os.kill(os.getpid(), signal.SIGKILL)
+    return [first, pages]
+
+
+@outlast.workflow
+async def crawling(label: str, pages: int, killed_at: int) -> list[int | None]:
+    """Return where the last attempt began, and where it ended."""
+    return await crawl(label, pages, killed_at)
+
+
+@outlast.step(retry=QUICK)
+async def render(label: str) -> int:
+    """Hand a token out, and be completed by whoever has it."""
+    note("render", label, token=outlast.completion_token())
+    outlast.complete_later()
+
+
+@outlast.workflow
+async def film(label: str) -> int:
+    """Return what was said from outside."""
+    return await render(label)
+
+
 # A process that stops itself while it waits between two attempts
 
 GAP = outlast.RetryPolicy(initial_interval=timedelta(seconds=0.4))

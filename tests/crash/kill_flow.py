@@ -124,6 +124,25 @@ async def errand(label: str) -> str:
     return f"{numbers} {word} {grant.by} {said} {await wire(label)}"
 
 
+CHILD_ID = "kin"
+LEFT_ID = "left"
+
+
+@outlast.workflow
+async def family(label: str) -> str:
+    """A child that books, between two steps, and one that is ended with its parent."""
+    before = await read(label, 1)
+    await outlast.start_child(waits_for_ever(), id=LEFT_ID)
+    said = await outlast.run_child(booked(label), id=CHILD_ID)
+    return f"{before} {said} {await read(label, 2)}"
+
+
+@outlast.workflow
+async def waits_for_ever() -> str:
+    """Wait for what nobody sends."""
+    return await outlast.receive(Go)
+
+
 # The driver
 
 

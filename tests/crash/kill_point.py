@@ -146,7 +146,7 @@ class Play:
         keys: dict[str, set[str]] = {}
         for life in self.lives:
             self._check_life(life, after)
-            for call in self.bench.calls(life.pid):
+            for call in self._calls(life):
                 keys.setdefault(call["operation"], set()).add(call["key"])
         assert all(len(one) == 1 for one in keys.values()), keys
         return after
@@ -155,7 +155,7 @@ class Play:
         for image in filter(None, (life.found, life.left)):
             assert after.rows[: len(image.rows)] == image.rows
         settled = operations(life.found, OUTCOMES)
-        calls = self.bench.calls(life.pid)
+        calls = self._calls(life)
         again = [one for one in calls if one["operation"] in settled]
         assert not again, f"recorded, and run again: {again}"
         intended = operations(life.left, {"effect_intended"})
@@ -165,6 +165,10 @@ class Play:
             if one["call"].startswith("effect:") and one["operation"] not in intended
         ]
         assert not early, f"called before the intent was written: {early}"
+
+    def _calls(self, life: Life) -> list[dict[str, Any]]:
+        """Return the calls that a process made for the run; for its children it makes others."""
+        return [one for one in self.bench.calls(life.pid) if one["run"] == self.run_id]
 
 
 def operations(image: RunImage | None, kinds: set[str]) -> set[str]:

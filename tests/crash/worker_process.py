@@ -33,9 +33,17 @@ from outlast.demo.patch import Finding
 from outlast.demo.setting import Setting
 from outlast.demo.stage import REPO
 from outlast.errors import StoreUnavailableError
-from outlast.store.change import Change, Decide, OperationPut, RunChange, StartRun
+from outlast.store.change import (
+    OTHER_RUN,
+    Change,
+    Decide,
+    OperationPut,
+    RunChange,
+    StartRun,
+)
 from outlast.testing.crash import BodyCall, watched
 from outlast.worker.worker import WorkerOptions
+from outlast.workflows.attempt import current_attempt
 from outlast.workflows.registry import Registry
 
 T = TypeVar("T")
@@ -78,7 +86,8 @@ class Striker:
         """Note a call; may be called in a thread. See `outlast.testing.crash.watch.Watcher`."""
         label = f"{call.kind}:{call.name}"
         due = self._is_due(label)
-        self._note(call=label, operation=call.operation, key=call.key)
+        run_id = current_attempt.get().run_id
+        self._note(call=label, operation=call.operation, key=call.key, run=run_id)
         if due and self.options.side == "before":
             self._kill()
         return int(due)
@@ -176,11 +185,10 @@ def names_of(change: Change) -> list[str]:
     match change:
         case RunChange():
             entries = [f"{row.kind}:{row.name}" if row.name else row.kind for row in change.entries]
-            # A row without a due time announces the next attempt of an effect.
             rows = [
-                f"{'failure' if row.due_at else 'attempt'}:{row.name}"
+                f"{_what(row)}:{row.name}"
                 for row in change.operations
-                if isinstance(row, OperationPut)
+                if isinstance(row, OperationPut) and row.kind not in OTHER_RUN
             ]
             status = [] if change.head is None or entries else [f"head:{change.head.status}"]
             return entries + rows + status
@@ -190,6 +198,15 @@ def names_of(change: Change) -> list[str]:
             return ["decide"]
         case _:
             return [type(change).__name__]
+
+
+def _what(row: OperationPut) -> str:
+    """Name what a row says. Without a due time it announces the next attempt of an effect, or keeps what one that runs has said."""
+    if row.awaits:
+        return "handed_out"
+    if row.due_at:
+        return "failure"
+    return "progress" if row.progress else "attempt"
 
 
 class StrikingApp(App):

@@ -3,6 +3,8 @@
 # ruff: noqa: D103 - each decoder says by its name what it decodes
 from __future__ import annotations
 
+import base64
+import contextvars
 import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -17,8 +19,9 @@ from outlast.app import sqlite_file
 from outlast.approvals.decision import Decision
 from outlast.approvals.request import still_asks, subject_of
 from outlast.cli.output import plain
-from outlast.cli.run import _json
+from outlast.cli.session import json_of
 from outlast.cli.text import parse_length
+from outlast.client.update import _answer_in
 from outlast.client.view import JournalEntry, status_of, view_of
 from outlast.demo.forge_state import Fault
 from outlast.demo.github import GitHub, _Pull
@@ -29,7 +32,7 @@ from outlast.demo.osv import read_record
 from outlast.effects.intent import Resolution
 from outlast.effects.retry import RetryPolicy
 from outlast.effects.standing import alarms, standings
-from outlast.errors import OutlastError
+from outlast.errors import DefinitionError, OutlastError
 from outlast.journal import entry as entries
 from outlast.journal.canonical import canonical
 from outlast.journal.codec import codec_for
@@ -46,6 +49,7 @@ from outlast.journal.entry import (
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.journal.parse import parse, parse_as, read
 from outlast.replay.ledger import _Cover
+from outlast.replay.operation import ChildOperation, SendOperation, WatchOperation
 from outlast.store.change import (
     ApprovalPut,
     ApprovalRow,
@@ -58,12 +62,23 @@ from outlast.store.change import (
     Status,
 )
 from outlast.store.sqlite.damage import naming
-from outlast.store.sqlite.row import approval_of, head_of, operation_of, unfit_of, worker_of
+from outlast.store.sqlite.row import (
+    approval_of,
+    head_of,
+    operation_of,
+    outbox_of,
+    unfit_of,
+    worker_of,
+)
 from outlast.testing.golden import Golden, GoldenRow
 from outlast.worker.inbox import proposal_of
-from outlast.worker.step import rest_of
-from outlast.worker.wait import Waits
+from outlast.worker.relay import _bodies
+from outlast.worker.series import rest_of
+from outlast.worker.wait import Rest, Waits
+from outlast.workflows.attempt import Attempt, current_attempt
+from outlast.workflows.completion import CompletionToken
 from outlast.workflows.definition import AttemptOptions
+from outlast.workflows.heartbeat import Beats, current_beats, heartbeat_details
 from outlast.workflows.message import Signal, misfit
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -110,7 +125,7 @@ SUBJECT = bytes(
     ).body
 )
 SAMPLES: list[Entry] = [
-    entries.Started("flow", Raw(b'{"kind":"x"}'), b"0123456789abcdef", "r", "me"),
+    entries.Started("flow", Raw(b'{"kind":"x"}'), b"0123456789abcdef", "r", "me", entries.Parent("p", 1, OP), 60.5, NOW),
     entries.Taken("3.11", "0.1"),
     entries.StepCompleted(OP, "plan", Raw(b'{"a":[1,2.5,"x"]}')),
     entries.StepFailed(OP, "plan", FAILURE),
@@ -127,11 +142,34 @@ SAMPLES: list[Entry] = [
     entries.ApprovalDecided(OP, "a~1", True, "me", "fine", "a" * 64, NOW),
     entries.ApprovalExpired(OP, "a~1"),
     entries.CancelRequested("me", "late"),
+    entries.PauseRequested("me", "later"),
+    entries.ResumeRequested("me", "now"),
+    entries.RunTimedOut(),
+    entries.ChildRequested(OP, "flow", "r/r:1", Raw(b'{"a":1}'), "cancel"),
+    entries.ChildStarted(OP),
+    entries.ChildRefused(OP, FAILURE),
+    entries.RunEnded(OP, "r/r:1", "failed", failure=FAILURE),
+    entries.MessageSent(OP, "go", "r/r:1", "signal", Raw(b'{"a":"b"}')),
+    entries.WatchRequested(OP, "r/r:1"),
+    entries.MessageAnswered(OP, FAILURE),
     entries.AlarmRaised(OP, "late_outcome", Raw(b'{"outcome":{"type":"step_failed","operation":"r:1","by":"me"}}')),
+    entries.Published(OP, "progress", Raw(b'{"done":5}')),
+    entries.Forked(entries.RunName("f"), entries.RunName("r", 2), 7, "me", "to see", "same_key", OP,
+                   (entries.KnownEffect("ship", "a" * 64, 1, "r", OP, "k" * 32, "completed", Raw(b'"sent"')),
+                    entries.KnownEffect("ship", "b" * 64, 1, "r", OP, "k" * 32, "failed", failure=FAILURE),
+                    entries.KnownEffect("ship", "c" * 64, 2, "r", OP, "k" * 32, "unknown"))),
+    entries.LeftOut(OP, "ship", "effect_intended"),
     entries.Completed(Raw(b"[1,null,true]")),
     entries.Failed(FAILURE),
     entries.Cancelled(FAILURE),
+    entries.UpdateReceived("u1", "add", Raw(b'{"a":"b"}'), "you"),
+    entries.UpdateAnswered("u1", "add", failure=FAILURE, rejected=True),
+    entries.ContinueSuggested(10_240, 1 << 20),
+    entries.Patched("ask-twice", deprecated=True),
+    entries.Accepted(7, 100_000, by="me", reason="fine"),
+    entries.ContinuedAsNew("flow", Raw(b'{"kind":"x"}')),
 ]  # fmt: skip
+ALARM = next(bytes(one.detail) for one in SAMPLES if isinstance(one, AlarmRaised))
 BODIES = {str(type(one).__struct_config__.tag): to_row(one, 0, 0).body for one in SAMPLES}
 assert BODIES.keys() == KINDS.keys()
 
@@ -166,6 +204,39 @@ class NoMachine:
         return
 
 
+class OneOpen:
+    """A machine in which one operation is open that is about another run."""
+
+    def __init__(self, operation: Any) -> None:
+        self.operation = operation
+
+    def find(self, operation: str) -> Any:
+        """Find it, whatever it is called."""
+        return self.operation
+
+
+def told(data: bytes) -> Any:
+    """Take in what the relay says, about each kind of operation that it could speak of."""
+    message = StampedMessage(Message("m1", MessageKind.OUTCOME, "r:1", "relay", data), NOW, 1)
+    request: Any = SimpleNamespace(run_id="x", name="go")
+    nobody: Any = None
+    said: list[Entry | None] = []
+    for asked in (
+        ChildOperation(OP, request, "x"),
+        SendOperation(OP, request, None),
+        WatchOperation(OP, request, nobody),
+    ):
+        machine: Any = OneOpen(asked)
+        proposal = proposal_of(message, machine, 1)
+        assert proposal.consumed == "m1"
+        said.append(proposal.entry)
+    return [entry and from_row(to_row(entry, 0, 0)) for entry in said]
+
+
+def start_of(data: bytes) -> Any:
+    return parse_as(_bodies, data)
+
+
 def take_in(kind: MessageKind) -> Callable[[bytes], Any]:
     def call(data: bytes) -> Any:
         message = Message("m1", kind, DECLARED.name, "you", data)
@@ -173,7 +244,8 @@ def take_in(kind: MessageKind) -> Callable[[bytes], Any]:
         proposal = proposal_of(StampedMessage(message, NOW, 1), machine, 1)
         assert proposal.consumed == "m1"
         entry = proposal.entry
-        assert entry is not None
+        if entry is None:  # the relay's word on what nobody waits for
+            return None
         # What is written about a message can be read again, from any depth of the stack.
         row = to_row(entry, 0, 0)
         return from_row(row)
@@ -185,7 +257,7 @@ HEAD = RunHead(
     run=RUN, generation=1, workflow="flow", fingerprint="", status=Status.WAITING, reason="", owner=None, epoch=1,
     version=1, next_seq=1, digest=b"", wake_at=None, mail=False, lapses=0, created_at=NOW, changed_at=NOW, note=b"",
 )  # fmt: skip
-NOTE = b'{"timers":{"r:1":"2026-01-01T00:00:00Z"},"approvals":{},"retries":{},"signals":["go"],"in_doubt":{},"alarms":[]}'
+NOTE = b'{"timers":{"r:1":"2026-01-01T00:00:00Z"},"approvals":{},"retries":{},"signals":["go"],"in_doubt":{},"alarms":[],"deadline":"2026-01-01T00:00:00Z","completions":{"r:1":"2026-01-01T00:00:00Z","r:2":null},"deadlines":{"r:1":"2026-01-01T00:00:00Z"}}'
 
 NAIVE_NOTE = NOTE.replace(b"00Z", b"00")
 
@@ -195,7 +267,14 @@ def recall(data: bytes) -> Any:
     waits.recall(data)
     command: Any = SimpleNamespace(operation=OP, due=NOW, armed_at=NOW + timedelta(days=1))
     waits.add_timer(command, NOW)
-    return waits.next_due()
+    waits.add_deadline(
+        entries.Started("flow", Raw(b"{}"), b"", "r", timeout_seconds=60.0),
+        NOW + timedelta(days=1),
+        NOW,
+    )
+    waits.add_completion(OP, Rest(NOW + timedelta(days=9), timedelta(days=1)), NOW)
+    waits.deadline(OP, NOW + timedelta(days=1), timedelta(days=1), NOW)
+    return waits.next_due(), waits.wake_at(), waits.note()
 
 
 def rest_after(data: bytes) -> Any:
@@ -289,6 +368,15 @@ def golden(data: bytes) -> Any:
     return Golden.from_json(data).turns()
 
 
+def details(data: bytes) -> Any:
+    """Read what another attempt has left."""
+    context = contextvars.copy_context()
+    context.run(current_attempt.set, Attempt("default", "r", "r:1", "plan", 2))
+    context.run(current_beats.set, Beats(lambda: 0.0, data))
+    return context.run(heartbeat_details, Tree)
+
+
+TOKEN = b'{"tenant":"default","run":"r","generation":1,"operation":"r:1"}'
 WAIT = b'{"type":"demo.RateLimited","message":"x","details":{"retry_after":5.5}}'
 RECORD = b'{"id":"GHSA-1","affected":[{"package":{"ecosystem":"PyPI","name":"x"},"ranges":[{"type":"ECOSYSTEM","events":[{"introduced":"0"},{"fixed":"1.2"}]}],"versions":["1.0"]}]}'
 ANSWER = (
@@ -297,6 +385,17 @@ ANSWER = (
 PULLS = b'[{"number":1,"html_url":"http://x/1","title":"x","state":"open","head":{"ref":"a","sha":"b","repo":{"full_name":"o/n"}},"base":{"ref":"main"}}]'
 TOML = b'[project]\ndependencies = ["x==1.0", "y>=2"]\n'
 RESOLUTION = msgspec.json.encode(Resolution("r:1", 1, "applied", Raw(b"5"), FAILURE))
+TOLD = [
+    msgspec.json.encode(Resolution("r:1", 1, outcome, Raw(b"5"), FAILURE, status=status))
+    for outcome, status in (
+        ("started", ""),
+        ("refused", ""),
+        ("ended", "failed"),
+        ("ended", "completed"),
+        ("sent", ""),
+        ("unsent", ""),
+    )
+]
 GOLDEN = Golden(
     1, "flow", "default", "r", 1,
     (GoldenRow(0, 0, "started", "", "", NOW, BODIES["started"].decode()), GoldenRow(1, 1, "taken", "", "", NOW, BODIES["taken"].decode())),
@@ -309,32 +408,42 @@ _parse = ("journal.parse:parse_as",)
 DECODERS: dict[str, Decoder] = {
     **{f"entry {kind}": Decoder(read_entry(kind), [body], ("journal.entry:from_row",)) for kind, body in BODIES.items()},
     **{f"shown {kind}": Decoder(show_entry(kind), [body], ("client.view:JournalEntry.__repr__",)) for kind, body in BODIES.items()},
-    **{f"message {kind.value}": Decoder(take_in(kind), seeds, ("worker.inbox:_entry_of", "worker.inbox:_decided"), ())
+    **{f"message {kind.value}": Decoder(take_in(kind), seeds, ("worker.inbox:_entry_of", "worker.inbox:_told", "worker.inbox:_decided", "worker.inbox:_accepted"), ())
        for kind, seeds in {
-           MessageKind.SIGNAL: [TREE, b'"x"'], MessageKind.CANCEL: [b'{"by":"me","reason":"x"}'], MessageKind.DECISION: [DECISION],
-           MessageKind.RESOLUTION: [RESOLUTION], MessageKind.OUTCOME: [RESOLUTION]}.items()},
+           MessageKind.SIGNAL: [TREE, b'"x"'], MessageKind.UPDATE: [TREE, b'"x"'], MessageKind.CANCEL: [b'{"by":"me","reason":"x"}'],
+           MessageKind.PAUSE: [b'{"by":"me","reason":"x"}'], MessageKind.RESUME: [b'{"by":"me","reason":"x"}'], MessageKind.DECISION: [DECISION],
+           MessageKind.RESOLUTION: [RESOLUTION], MessageKind.OUTCOME: [RESOLUTION, *TOLD],
+           MessageKind.ACCEPT: [b'{"generation":1,"entry":7,"history":100000,"by":"me","reason":"fine"}']}.items()},
+    "word of another run": Decoder(told, TOLD, ("worker.inbox:_told",), ()),
+    "body of a start": Decoder(start_of, [b'{"arguments":{"a":1},"tells_start":true}'], ("worker.relay:Relay._start",), (ValueError,)),
     "failure": Decoder(raise_again, [BODIES["failed"]], ("journal.entry:from_row",)),
     "codec": Decoder(TREES.decode, [TREE], ("journal.codec:TypeCodec.decode",)),
     "codec of anything": Decoder(WITH_DAYS.decode, [b'{"a":[1,{}]}', b"[" + TREE + b"]", b"null"], ("journal.codec:TypeCodec.decode",)),
     "signal": Decoder(lambda data: misfit(DECLARED.name, data), [TREE], ("journal.codec:TypeCodec.decode",), ()),
-    "untyped value": Decoder(lambda data: read(data, "the result"), [TREE], ("client.handle:RunHandle._decode", "demo.stage:_url", "journal.parse:read", "journal.parse:read_as")),
+    "answer to an update": Decoder(lambda data: _answer_in(data, RUN), [BODIES["update_answered"]], ("client.update:_answer_in",)),
+    "untyped value": Decoder(lambda data: read(data, "the result"), [TREE], ("client.update:result_of", "client.handle:RunHandle._decode", "workflows.child:ExternalRun._decode", "client.handle:RunHandle.query", "demo.stage:_url", "journal.parse:read", "journal.parse:read_as")),
     "note": Decoder(recall, [NOTE, NAIVE_NOTE], ("worker.wait:Waits.recall",), ()),
     "waits": Decoder(waiting, [NOTE], ("client.view:_waits_in",), ()),
     "asked": Decoder(asked, [BODIES["approval_requested"]], ("client.view:_subject_in",), ()),
     "subject": Decoder(lambda data: still_asks(data, SUBJECT), [SUBJECT], ("approvals.request:_without_hashes",), ()),
     "cover": Decoder(lambda data: _Cover("a~1", 0, entries.Cover("ship"), data).arguments(), [SUBJECT], ("replay.ledger:_Cover.arguments",), ()),
     "arguments of an intent": Decoder(intended, [b'{"a":1}'], ("effects.standing:_readable",), ()),
-    "alarm": Decoder(lambda data: alarms([(AlarmRaised(OP, "unfit_outcome", Raw(data)), NOW)]), [b'{"operation":"r:1","by":"me","why":"x"}', bytes(SAMPLES[16].detail)], ("effects.standing:_readable",), ()),
+    "alarm": Decoder(lambda data: alarms([(AlarmRaised(OP, "unfit_outcome", Raw(data)), NOW)]), [b'{"operation":"r:1","by":"me","why":"x"}', ALARM], ("effects.standing:_readable",), ()),
     "last failure": Decoder(lambda data: standings([], [OperationPut("r:1", "step", "plan", 1, None, data)]), [msgspec.json.encode(FAILURE)], ("effects.standing:_failure",), ()),
     "rest after a failure": Decoder(
-        rest_after, [msgspec.json.encode(FAILURE), WAIT], ("worker.step:rest_of",), ()
+        rest_after, [msgspec.json.encode(FAILURE), WAIT], ("worker.series:rest_of",), ()
     ),
     "approval row": Decoder(stored(approval_row), [b'[{"effect":"ship","match_sha256":"x"}]', b'["r:1"]'], ("store.sqlite.row:approval_of",)),
     "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1))), [b'["flow"]'], ("store.sqlite.row:worker_of",)),
-    "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b""))), [b"waiting"], ()),
-    "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode()))), [b"r:1"], ()),
+    "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", text, 1))), [b"waiting"], ()),
+    "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1))), [b"r:1"], ()),
+    "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
     "unfit builds": Decoder(stored(unfit_of), [b'"one"\n"two"'], ("store.sqlite.row:unfit_of",)),
-    "argument of a command": Decoder(of_text(_json), [TREE], ("cli.run:_json",), (USAGE,)),
+    "argument of a command": Decoder(of_text(json_of), [TREE], ("cli.session:json_of",), (USAGE,)),
+    "completion token": Decoder(lambda data: CompletionToken.read(base64.urlsafe_b64encode(data).decode()), [TOKEN], ("workflows.completion:CompletionToken.read",), (DefinitionError,)),
+    "text of a completion token": Decoder(of_text(CompletionToken.read), [base64.urlsafe_b64encode(TOKEN)], ("workflows.completion:CompletionToken.read",), (DefinitionError,)),
+    "progress": Decoder(lambda data: standings([], [OperationPut("r:1", "step", "plan", progress=data)]), [TREE], ("effects.standing:_readable",), ()),
+    "heartbeat details": Decoder(details, [TREE], ("journal.codec:TypeCodec.decode",)),
     "length of time": Decoder(of_text(parse_length), [b"15s", b"1.5h"], (), (ValueError,)),
     "shown value": Decoder(shown_result, [TREE], ("cli.output:plain",)),
     "URL": Decoder(of_text(sqlite_file), [b"sqlite:///x.db", b"postgres://a:b@[::1]:5/x"], ("app:_parts",)),
@@ -343,7 +452,7 @@ DECODERS: dict[str, Decoder] = {
     "answer of GitHub": Decoder(problem_of, [b'{"message":"no","errors":[{"code":"x"},"y"]}'], ("demo.github_error:_problem",), ()),
     "pull requests": Decoder(pulls_of, [PULLS], ("demo.github:GitHub._read",)),
     "order of a fault": Decoder(ordered, [b'{"fault":"hold","on":"create","times":2}'], ("demo.forge_double:Handler._control", "demo.forge_state:Fault.of", "demo.forge_double:main", "demo.forge_double:_logged", "demo.forge_answer:Forge._create"), (ValueError,)),
-    "golden journal": Decoder(golden, [GOLDEN.to_json().encode()], ("testing.golden:Golden.from_json",)),
+    "golden journal": Decoder(golden, [GOLDEN.to_json().encode()], ("testing.golden:exported",)),
     "TOML": Decoder(manifest("pyproject.toml"), [TOML], ("demo.manifest:_toml",)),
     "requirements": Decoder(manifest("requirements.txt"), [b"x==1.0 ; python_version > '3'\ny>=2\n"], ()),
     "canonical form of what was read": Decoder(lambda data: canonical(read(data, "it")), [TREE], ("journal.parse:parse",)),
@@ -354,8 +463,11 @@ EXCEPTIONS = {
     "workflows.definition:Effect._action_sha256": "what `canonical` wrote a line before",
     "approvals.request:subject_of": "what `canonical` and the codec wrote in the same call",
     "replay.ledger:EffectLedger._nearest": "what `canonical` wrote of this call",
-    "cli.explain:_Teller.waits": "a time that `client.view` has checked",
+    "client.explain:_Teller._retry": "a time that `client.view` has checked",
+    "client.explain:_Teller._noted_time": "a time that `client.view` has checked",
+    "client.explain:_Teller._noted_waits": "a time that `client.view` has checked",
     "cli.show:_due": "a time that `client.view` has checked",
+    "testing.attempt:attempt.heard": "what the codec wrote in the same call",
     "demo.forge_state:RequestLog.records": "the double's own file, which it wrote in this demo",
     "demo.forge_state:PullStore.__init__": "the double's own file, which it wrote in this demo",
     "demo.forge_process:ForgeProcess.start": "the first line of a child process of the demo",

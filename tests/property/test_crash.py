@@ -19,6 +19,7 @@ from outlast.journal.entry import (
     EffectFailed,
     EffectIntended,
     Failed,
+    Published,
     StepCompleted,
     StepFailed,
 )
@@ -37,6 +38,12 @@ THRICE = outlast.RetryPolicy(maximum_attempts=3)
 
 @outlast.step
 async def double(number: int) -> int:
+    return number * 2
+
+
+@outlast.step
+async def double_slowly(number: int) -> int:
+    await asyncio.sleep(0.3)
     return number * 2
 
 
@@ -191,11 +198,48 @@ async def late() -> str:
     return await late_and_probed("x") + await late_with_neither("y")
 
 
+@outlast.workflow
+async def publishing() -> int:
+    """A value before each of several steps and effects, one after the last, and one in a row with it."""
+    total = 0
+    for number in range(3):
+        outlast.publish("number", 2 * number)
+        total += await double_slowly(number)
+        outlast.publish("number", 2 * number + 1)
+    await idempotent("a")
+    outlast.publish("number", 6)
+    outlast.publish("number", 7)
+    outlast.publish("total", total)
+    return total
+
+
+@outlast.workflow
+async def interrupted() -> str:
+    """Retries, a timer, a message and effects, while somebody pauses and resumes."""
+    one, two = await asyncio.gather(answers_late("a"), third_time("b"))
+    await outlast.sleep(5)
+    return f"{one} {two} {await outlast.receive(go)} {await probed('c')}"
+
+
+@outlast.workflow(timeout=timedelta(minutes=2))
+async def out_of_time() -> str:
+    """Work, a wait that is never over, and a clean-up in which something happens."""
+    try:
+        await asyncio.gather(double(1), idempotent("a"))
+        return f"{await outlast.receive(go)}"
+    finally:
+        await probed("clean up")
+        await outlast.sleep(3)
+        await blocking(1)
+
+
 CODE = [
+    *(publishing, double_slowly),
     *(double, third_time, blocking, broken),
     *(idempotent, in_thread, answers_late, probed, probed_in_thread, neither),
     *(late_and_probed, late_with_neither),
     *(steps, waiting, timed_out, retried, fails, once, one_probed, one_idempotent, late),
+    *(interrupted, out_of_time),
 ]
 
 
@@ -207,13 +251,40 @@ async def feed(client: Client) -> None:
     await client.approvals.approve("run", views[0].approval_id, seen_sha256=views[0].subject_sha256)
 
 
+seen: list[int] = []
+"""What somebody outside saw of the published values, each once."""
+
+
+async def watch(client: Client) -> None:
+    """Look at what is published, without end."""
+    while True:
+        value = await client.handle("run").published("number", int)
+        if value is not None and seen[-1:] != [value]:
+            seen.append(value)
+        await asyncio.sleep(0.1)
+
+
+async def interrupt(client: Client) -> None:
+    """Pause the run at once, send it something, and resume it when it has been paused for long."""
+    handle = client.handle("run")
+    await handle.pause("for a while")
+    while (await handle.status()).status is not Status.PAUSED:
+        await asyncio.sleep(0.1)
+    await handle.send(go, 21, id="the message")
+    await asyncio.sleep(60)
+    await handle.resume()
+
+
+MEANWHILE = {waiting: feed, interrupted: interrupt}
+
+
 def workload(workflow: Any, **more: Any) -> Workload[Any]:
     """Return a workload of one run."""
     return Workload(
         lambda: workflow(),
         receiver=receiver,
         definitions=CODE,
-        meanwhile=feed if workflow is waiting else None,
+        meanwhile=MEANWHILE.get(workflow),
         **more,
     )
 
@@ -262,6 +333,9 @@ REPEATABLE = {
     "timed_out": (workload(timed_out), Status.COMPLETED),
     "retried": (workload(retried), Status.COMPLETED),
     "fails": (workload(fails), Status.FAILED),
+    "publishing": (workload(publishing), Status.COMPLETED),
+    "interrupted": (workload(interrupted), Status.COMPLETED),
+    "out of time": (workload(out_of_time), Status.FAILED),
     "steps started elsewhere": (workload(steps, started_outside=True), Status.COMPLETED),
     "waiting started elsewhere": (workload(waiting, started_outside=True), Status.COMPLETED),
 }
@@ -291,6 +365,26 @@ def test_every_crash_in_every_recovery_leads_to_the_undisturbed_result(workflow:
     tried = Counter(len(trial.points) for trial in _checked(plain, every_crash(work, crashes=2)))
     assert tried[1] == len(plain.lives[0].points)
     assert tried[2] > tried[1] * 4
+
+
+def test_published_values_are_seen_in_their_order_wherever_the_process_dies() -> None:
+    """Nothing that was seen outside is ever taken back, and nothing comes late: what was written is written once, in its order."""
+    work = Workload(
+        lambda: publishing(), receiver=receiver, definitions=CODE, meanwhile=watch, reset=seen.clear
+    )
+    plain = undisturbed(work)
+    written: set[tuple[int, ...]] = set()
+    for trial in every_crash(work, crashes=1):
+        values = [one.entry for one in trial.journal if isinstance(one.entry, Published)]
+        assert [(one.name, int(one.value)) for one in values] == [
+            *(("number", number) for number in range(8)),
+            ("total", 6),
+        ], trial
+        assert seen == sorted(set(seen)), trial
+        assert len(seen) > 1, trial
+        assert trial.result == plain.result, trial
+        written.add(tuple(seen))
+    assert len(written) > 1
 
 
 @pytest.mark.soak

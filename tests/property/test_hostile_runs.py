@@ -17,7 +17,7 @@ from searching import examples
 import outlast
 from outlast.client import RunDetail
 from outlast.errors import DecodeError, OutlastError
-from outlast.journal.entry import AlarmRaised, EntryRow, StampedRow, from_row
+from outlast.journal.entry import AlarmRaised, EntryRow, StampedRow, UpdateReceived, from_row
 from outlast.journal.parse import parse
 from outlast.store.change import (
     Message,
@@ -69,6 +69,7 @@ CODE = [plan, fail, ship, flow, quick]
 OPTIONS = WorkerOptions(library="simulated", idle=timedelta(seconds=1))
 
 
+REQUESTS = {MessageKind.CANCEL, MessageKind.PAUSE, MessageKind.RESUME}
 BODIES = [data for what, data in NASTY.items() if what != "the longest integer"]
 """All but what is an int, and so a message that is meant."""
 
@@ -174,9 +175,9 @@ def test_a_run_whose_journal_was_changed_is_blocked_for_a_reason_or_goes_on(data
 
 @pytest.mark.parametrize("kind", MessageKind)
 def test_a_hostile_message_is_put_aside_and_the_run_waits_on(kind):
-    """No message ends or blocks a run, however deep or endless: each is an alarm."""
-    # An object is a cancel, if one that says nothing.
-    bodies = [one for one in BODIES if kind is not MessageKind.CANCEL or not one.startswith(b"{")]
+    """No message ends or blocks a run, however deep or endless: each is an alarm, and what wants an answer has one."""
+    # An object is a request, if one that says nothing.
+    bodies = [one for one in BODIES if kind not in REQUESTS or not one.startswith(b"{")]
 
     async def scenario(sim: Simulation) -> list[Any]:
         await sim.start_worker()
@@ -189,11 +190,18 @@ def test_a_hostile_message_is_put_aside_and_the_run_waits_on(kind):
         assert head.status is Status.WAITING
         await looked_at(sim, "r")
         await goes_on(sim)
+        if kind is MessageKind.UPDATE:
+            await sim.client.handle("r").cancel()
+            await sim.closed("r")
+            states = [await sim.store.answer(run, f"m{number}") for number in range(len(bodies))]
+            assert all(state is not None and state.answered for state in states)
         return [from_row(one.row) for one in await sim.store.journal(run)]
 
     entries = Simulation(CODE, options=OPTIONS).run(scenario)
     alarms = [one for one in entries[ENTRIES:] if isinstance(one, AlarmRaised)]
-    assert len(alarms) == len(bodies)
+    # What is JSON of any kind may be for a handler that the run names later.
+    taken = [one for one in entries if isinstance(one, UpdateReceived)]
+    assert len(alarms) + len(taken) == len(bodies)
     for alarm in alarms:
         assert isinstance(parse(bytes(alarm.detail)), dict)
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 from searching import examples
 
 import outlast
@@ -33,7 +34,14 @@ from outlast.journal.entry import (
     EffectInDoubt,
     EffectIntended,
     EffectRefused,
+    Forked,
+    LeftOut,
     MessageReceived,
+    PauseRequested,
+    Published,
+    ResumeRequested,
+    RunName,
+    RunTimedOut,
     Started,
     StepCompleted,
     StepFailed,
@@ -41,22 +49,26 @@ from outlast.journal.entry import (
     TimerFired,
 )
 from outlast.journal.failure import capture
+from outlast.journal.prefix import kept
 from outlast.replay.command import (
     Abandon,
     AwaitDecision,
     Finish,
     IntendEffect,
+    PublishValue,
     RequestApproval,
     RunStep,
     SettleEffect,
     StartTimer,
 )
 from outlast.replay.machine import Machine
+from outlast.replay.stand import stand_of
 from outlast.workflows.definition import AttemptOptions, Effect, EffectOptions, Step
 
 Shape = tuple[Any, ...]
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 MOST_TURNS = 80
+SEEN = outlast.Query("seen", None, str)
 SIGNALS = {name: outlast.Signal(name, int) for name in ("a", "b")}
 
 quick = examples(1.2)
@@ -109,6 +121,10 @@ class Interpreter:
         self.progress = 0
         self.lock = asyncio.Lock()
 
+    async def whole(self, shape: Shape) -> Any:
+        outlast.on_query(SEEN, lambda _: json.dumps(self.trace, default=str))
+        return await self.run(shape)
+
     async def run(self, shape: Shape) -> Any:
         kind, *parts = shape
         self.trace.append(kind)
@@ -141,6 +157,9 @@ class Interpreter:
     async def do_guarded(self, n):
         return await self.leaf("guarded", n)
 
+    async def do_publish(self, n):
+        outlast.publish("ab"[n % 2], n)
+
     async def do_sleep(self, seconds):
         await outlast.sleep(seconds)
 
@@ -149,6 +168,9 @@ class Interpreter:
 
     async def do_random(self):
         return [outlast.random().random(), str(outlast.uuid4())]
+
+    async def do_name(self):
+        return [outlast.info().run_id, outlast.info().generation]
 
     async def do_receive(self, name, seconds):
         timeout = None if seconds is None else timedelta(seconds=seconds)
@@ -265,7 +287,7 @@ class Shaped:
 
     def start(self, arguments: bytes):
         self.interpreter = Interpreter(self.kit)
-        return self.interpreter.run(self.shape)
+        return self.interpreter.whole(self.shape)
 
     def encode(self, value: Any) -> bytes:
         return json.dumps(value, default=str).encode()
@@ -279,13 +301,14 @@ Journal = list[tuple[list[Any], datetime]]
 class Live:
     """A run that is answered in a random order; its journal grows by commits of several turns.
 
-    `evicting` takes the run out of memory after every commit.
+    `evicting` takes the run out of memory after every commit. `cut_short` lets it be cancelled and run out of time at random.
     """
 
-    def __init__(self, shape: Shape, seed: int, *, evicting: bool = False):
+    def __init__(self, shape: Shape, seed: int, *, evicting: bool = False, cut_short: bool = True):
         self.random = random.Random(seed)
         self.shape = shape
         self.evicting = evicting
+        self.cut_short = cut_short
         self.program = Shaped(shape)
         self.machine = fresh(self.program)
         self.journal: Journal = []
@@ -295,6 +318,7 @@ class Live:
         self.serial = 0
         self.finish: Any = None
         self.cancels = 0
+        self.timed_out = False
         started = Started("shaped", Raw(b"{}"), b"0123456789abcdef", "run-1")
         self.commit([[started], [Taken("3.11", "0")]])
 
@@ -329,6 +353,9 @@ class Live:
                 self.commit([[CancelRequested()]])
             else:
                 return
+        left = [one for one in self.outstanding.values() if isinstance(one, PublishValue)]
+        if self.finish is not None and left:
+            self.commit([[self.answer(one)] for one in left])
 
     def turns(self) -> list[list[Any]]:
         """Return what one commit holds: intents, outcomes, arrivals, requests, in this order."""
@@ -360,8 +387,14 @@ class Live:
             timers.sort(key=lambda one: one.due)
             self.now = max(self.now, timers[0].due)
             arrivals += [[TimerFired(one.operation)] for one in timers if one.due <= self.now]
-        if self.random.random() < 0.01:
+        if self.cut_short and self.random.random() < 0.01:
             arrivals.append([CancelRequested()])
+        if self.random.random() < 0.05:
+            # What the pilot obeys is nothing to the machine: it may stand anywhere.
+            arrivals.append([self.random.choice([PauseRequested(), ResumeRequested()])])
+        if self.cut_short and self.random.random() < 0.01 and not self.timed_out:
+            self.timed_out = True
+            arrivals.append([RunTimedOut()])
         return arrivals
 
     def message(self) -> MessageReceived:
@@ -389,6 +422,8 @@ class Live:
                 if chance < 0.7:
                     return EffectCompleted(operation, name, self.value())
                 return EffectFailed(operation, name, capture(ValueError("not paid")))
+            case PublishValue(operation, name, value):
+                return Published(operation, name, value)
             case RequestApproval():
                 at = self.now
                 return ApprovalRequested(
@@ -405,8 +440,8 @@ class Live:
                 return None
 
 
-def fresh(program: Shaped) -> Machine:
-    return Machine(program, tenant="default", run_id="run-1")
+def fresh(program: Shaped, run_id: str = "run-1", generation: int = 3) -> Machine:
+    return Machine(program, tenant="default", run_id=run_id, generation=generation)
 
 
 def evict_silently(machine: Machine) -> None:
@@ -446,8 +481,8 @@ def finished(machine: Machine) -> Any:
     return type(outcome).__name__, outcome.failure.type, outcome.failure.message
 
 
-def live(shape: Shape, seed: int, *, evicting: bool = False) -> Live:
-    run = Live(shape, seed, evicting=evicting)
+def live(shape: Shape, seed: int, *, evicting: bool = False, cut_short: bool = True) -> Live:
+    run = Live(shape, seed, evicting=evicting, cut_short=cut_short)
     run.run()
     return run
 
@@ -462,7 +497,8 @@ leaves = st.one_of(
     st.tuples(st.sampled_from(["step", "step", "broken", "pay", "tick", "guarded"]), few),
     st.tuples(st.sampled_from(["step", "pay", "tick", "tick", "tick"]), few),
     st.tuples(st.just("sleep"), st.integers(0, 5)),
-    st.tuples(st.sampled_from(["now", "random"])),
+    st.tuples(st.just("publish"), few),
+    st.tuples(st.sampled_from(["now", "random", "name"])),
     st.tuples(st.just("receive"), signal, st.none() | seconds),
     st.tuples(st.just("condition"), few, seconds),
     st.tuples(st.just("clock"), seconds),
@@ -569,12 +605,91 @@ def test_an_operation_has_one_id_and_one_intent(shape, seed):
         for entry in entries
         if not isinstance(
             entry,
-            MessageReceived | Started | Taken | CancelRequested | EffectInDoubt | EffectCleared,
+            MessageReceived
+            | Started
+            | Taken
+            | CancelRequested
+            | PauseRequested
+            | ResumeRequested
+            | RunTimedOut
+            | EffectInDoubt
+            | EffectCleared,
         )
     )
     assert all(count == 1 for count in counts.values())
     if run.finish is not None:
         assert set(run.outstanding) == {""}
+
+
+def forked(journal: Journal, length: int) -> Journal:
+    """Return what a fork keeps of the first turns, with its own first entry and the one that says what it is."""
+    turns = journal[:length]
+    entries = kept([entry for turn, _ in turns for entry in turn])
+    entries[0] = replace(entries[0], namespace="fork-1", known_as=RunName("run-1", 3))
+    left = iter(entries)
+    told = [([next(left) for _ in turn], at) for turn, at in turns]
+    name = RunName("fork-1", 1)
+    fork = Forked(name, RunName("run-1", 3), len(entries), "ann", "to see", "refuse")
+    return [*told, ([fork], turns[-1][1])]
+
+
+def waiting(machine: Machine) -> dict[str, Any]:
+    """Return what a worker would do, as `note` keeps it."""
+    found: dict[str, Any] = {}
+    note(found, machine, machine.take_commands())
+    return found
+
+
+ANEW = {SettleEffect: IntendEffect, AwaitDecision: RequestApproval}
+"""What a fork asks for again, in place of what its origin waited for."""
+
+
+@quick
+@given(shapes, seeds)
+def test_a_fork_stands_where_its_origin_stood(shape, seed):
+    """From every turn on, its code has seen the same, and waits for the same; what was asked for and not settled is asked anew."""
+    run = live(shape, seed)
+    for length in range(1, len(run.journal) + 1):
+        programs = Shaped(shape), Shaped(shape)
+        origin, fork = fresh(programs[0]), fresh(programs[1], "fork-1", 1)
+        replay(origin, run.journal[:length])
+        replay(fork, forked(run.journal, length)[:-1])
+        assert programs[1].interpreter.trace == programs[0].interpreter.trace
+        assert stand_of(fork, {}).given_up == stand_of(origin, {}).given_up
+        doubtful = dict.fromkeys(origin.in_doubt, IntendEffect)
+        expected = {key: ANEW.get(type(one), type(one)) for key, one in waiting(origin).items()}
+        found = waiting(fork)
+        assert {key: type(one) for key, one in found.items()} == {**expected, **doubtful}
+        assert fork.in_doubt == {}
+        origin.evict()
+        fork.evict()
+
+
+nameless = shapes.filter(lambda shape: "name" not in str(shape))
+"""A fork's code is told its own name from the fork on, and may do what it likes with that."""
+
+
+@quick
+@given(nameless, seeds, st.data())
+def test_a_fork_that_is_answered_alike_ends_alike(shape, seed, data):
+    """What it asks for anew is granted, then everything comes as it came to the origin: the same is seen, and the end is the same."""
+    run = live(shape, seed)
+    length = data.draw(st.integers(2, len(run.journal)), label="turns kept")
+    program = Shaped(shape)
+    machine = fresh(program, "fork-1", 1)
+    journal = forked(run.journal, length)
+    kept_entries = [entry for turn, _ in journal for entry in turn]
+    before = [entry for turn, _ in run.journal[:length] for entry in turn]
+    again = [
+        [former]
+        for former, entry in zip(before, kept_entries, strict=False)
+        if isinstance(entry, LeftOut)
+    ]
+    at = journal[-1][1]
+    replay(machine, [*journal, *((turn, at) for turn in again), *run.journal[length:]])
+    assert program.interpreter.trace == run.program.interpreter.trace
+    assert finished(machine) == finished(run.machine)
+    machine.evict()
 
 
 independent = st.recursive(
@@ -591,7 +706,7 @@ independent = st.recursive(
 
 
 def operations_below(path: str, shape: Shape) -> set[Any]:
-    run = live(shape, 0)
+    run = live(shape, 0, cut_short=False)
     assert run.finish is not None
     return {
         (type(entry).__name__, entry.operation)
@@ -603,6 +718,12 @@ def operations_below(path: str, shape: Shape) -> set[Any]:
 
 @quick
 @given(independent, independent, independent, st.booleans())
+@example(
+    ("try", ("step", 1), ("step", 1)),
+    ("now",),
+    ("try", ("seq", ("step", 1), ("sleep", 1), ("step", 1)), ("step", 1)),
+    False,
+)
 def test_a_call_inserted_in_one_branch_shifts_no_other(inserted, branch, other, first):
     """Whatever is inserted into one branch of a gather, the other branch's operations keep their ids."""
     changed = ("seq", inserted, branch) if first else ("seq", branch, inserted)

@@ -13,10 +13,16 @@ from msgspec.structs import replace
 from searching import machine
 
 from outlast.store.change import (
+    CHILD_ABANDON,
+    CHILD_TERMINATE,
+    WATCHED,
+    Answer,
     Applied,
     ApprovalExpire,
     ApprovalWithdraw,
+    ClearOutbox,
     Decide,
+    DropWatch,
     GrantSpend,
     HeadUpdate,
     Message,
@@ -24,24 +30,31 @@ from outlast.store.change import (
     OperationDrop,
     OperationPut,
     OutboxItem,
+    OutboxKind,
     PutMessage,
+    PutWatch,
     RunChange,
     RunKey,
     StartRun,
     Status,
     Terminate,
+    Watch,
     WorkerId,
     WorkerRow,
     digest_of,
 )
 from outlast.store.memory import MemoryStore
+from outlast.store.protocol import RELAY_AFTER
 from outlast.store.sqlite.store import open_sqlite
 from outlast.testing.conformance import ManualClock
 from outlast.testing.conformance.bench import asking, letter, row, starting
 
 RUNS = [RunKey("default", "a"), RunKey("default", "b"), RunKey("tenant", "a")]
 WORKERS = [WorkerId("w1"), WorkerId("w2")]
+KINDS = ["step_completed", "published"]
 MESSAGES = ["m1", "m2", "m3"]
+UPDATES = ["u1", "u2"]
+REASONS = ["r", "history"]
 STATUSES = [
     Status.READY,
     Status.RUNNING,
@@ -54,16 +67,29 @@ STATUSES = [
 runs = st.sampled_from(RUNS)
 workers = st.sampled_from(WORKERS)
 messages = st.sampled_from(MESSAGES)
+kinds = st.sampled_from(
+    [MessageKind.SIGNAL, MessageKind.RESUME, MessageKind.CANCEL, MessageKind.ACCEPT]
+)
+asked = st.sampled_from(UPDATES)
+origins = st.sampled_from(["", "", "p~1~r:1"])
+watches = st.builds(Watch, runs, st.integers(1, 2), st.sampled_from(["r:1", "r:2"]))
 seconds = st.sampled_from([1, 5, 14, 15, 3600])
 updates = st.builds(
-    lambda status, release, ignore, seen, unfit, wake: (status, release, ignore, seen, unfit, wake),
+    lambda *parts: parts,
     st.sampled_from(STATUSES),
+    st.sampled_from(REASONS),
     st.booleans(),
     st.booleans(),
     st.none() | st.integers(0, 3),
     st.sampled_from(["", "b1", "b2"]),
     st.none() | st.integers(-3, 9),
+    st.booleans(),
 )
+
+
+def asking_for(message_id):
+    """Return an update."""
+    return Message(message_id, MessageKind.UPDATE, "go", "alice", b"1")
 
 
 class TwoStores(RuleBasedStateMachine):
@@ -81,6 +107,7 @@ class TwoStores(RuleBasedStateMachine):
         )
         self.accepted = defaultdict(set)
         self.consumed = defaultdict(list)
+        self.answers = {}
         self.epochs = dict.fromkeys(RUNS, 0)
         self.rows = {}
         self.last = None
@@ -107,55 +134,102 @@ class TwoStores(RuleBasedStateMachine):
         match change:
             case StartRun():
                 self.rows[change.run, change.generation] = list(change.entries)
+                names = {message.message_id for message in change.messages}
+                self.accepted[change.run, change.generation] |= names
             case RunChange() if before.version == change.version:
                 self.rows[change.run, before.generation] += change.entries
-                self.consumed[change.run, before.generation] += change.consumed
+                for answer in change.answers:
+                    assert (change.run, before.incarnation, answer.message_id) not in self.answers
+                    self.answers[change.run, before.incarnation, answer.message_id] = answer.body
+                self.consumed[change.run, before.incarnation] += change.consumed
+                if change.next:
+                    self.rows[change.run, before.generation + 1] = list(change.next)
             case PutMessage() | Decide():
-                generation = 1 if before is None else before.generation
-                self.accepted[change.run, generation].add(change.message.message_id)
+                incarnation = 1 if before is None else before.incarnation
+                self.accepted[change.run, incarnation].add(change.message.message_id)
+            case ClearOutbox() if before and not before.status.closed:
+                if change.generation == before.generation:
+                    told = {one.message_id for one in change.answers}
+                    self.accepted[change.run, before.incarnation] |= told
 
     def join(self, worker, build):
         """Register a worker with both."""
         registration = WorkerRow(worker, "host", 1, build, ("fix",), timedelta(seconds=15))
         self.both(lambda store: store.register(registration))
 
-    @rule(run=runs, generation=st.integers(1, 3), worker=st.none() | workers)
-    def start(self, run, generation, worker):
-        """Start a run or a generation."""
-        change = starting(run.run_id, tenant=run.tenant, generation=generation, worker=worker)
-        self.commit(change)
+    @rule(
+        run=runs,
+        generation=st.integers(1, 4),
+        worker=st.none() | workers,
+        brings=st.lists(
+            st.sampled_from([letter("m1"), letter("m2"), asking_for("u1")]), max_size=2
+        ),
+        origin=origins,
+        watch=st.none() | watches,
+    )
+    def start(self, run, generation, worker, brings, origin, watch):
+        """Start a run or a generation, perhaps with messages, perhaps twice the same, perhaps as a child that is watched."""
+        fields = {"tenant": run.tenant, "generation": generation, "worker": worker}
+        brought = tuple(brings)
+        self.commit(starting(run.run_id, messages=brought, origin=origin, watch=watch, **fields))
 
-    @rule(run=runs, message=messages, early=st.booleans())
-    def send(self, run, message, early):
-        """Send a message, perhaps before the run, perhaps again."""
-        self.commit(PutMessage(run, letter(message), early=early))
+    @rule(run=runs, message=asked)
+    def ask(self, run, message):
+        """Send an update."""
+        self.commit(PutMessage(run, asking_for(message)))
 
-    @rule(run=runs)
-    def terminate(self, run):
+    @rule(
+        run=runs,
+        message=messages,
+        kind=kinds,
+        early=st.booleans(),
+        generation=st.integers(0, 2),
+        origin=origins,
+    )
+    def send(self, run, message, kind, early, generation, origin):
+        """Send a message of some kind, perhaps before the run, perhaps again, perhaps to another use of its id."""
+        fields = {"early": early, "generation": generation, "origin": origin}
+        self.commit(PutMessage(run, replace(letter(message), kind=kind), **fields))
+
+    @rule(run=runs, origin=origins)
+    def terminate(self, run, origin):
         """Terminate a run."""
-        self.commit(Terminate(run, "root", "why"))
+        self.commit(Terminate(run, "root", "why", origin))
+
+    @rule(run=runs, watch=watches, drop=st.booleans())
+    def watch(self, run, watch, drop):
+        """Watch a run, or no longer."""
+        self.commit((DropWatch if drop else PutWatch)(run, watch))
+
+    @rule(run=runs, numbers=st.sets(st.integers(1, 6)), generation=st.integers(1, 2), told=messages)
+    def clear(self, run, numbers, generation, told):
+        """Clear items of an outbox, and tell the run."""
+        self.commit(ClearOutbox(run, tuple(sorted(numbers)), (letter(told),), generation))
 
     @rule(
         run=runs,
         entries=st.integers(0, 2),
         update=st.none() | updates,
-        consumed=st.lists(messages, max_size=2),
+        consumed=st.lists(messages | asked, max_size=2),
+        answered=st.just([]) | st.lists(asked, max_size=2),
         stale=st.sampled_from([0, 0, 0, 1]),
-        extra=st.integers(0, 7),
+        extra=st.integers(0, 11),
     )
-    def advance_run(self, run, entries, update, consumed, stale, extra):
+    def advance_run(self, run, entries, update, consumed, answered, stale, extra):
         """Write as the owner, sometimes with something that does not hold."""
         head = self.both(lambda store: store.head(run))
         if head is None:
             return
         fields = {}
         if update is not None:
-            status, release, ignore, seen, unfit, wake = update
+            status, reason, release, ignore, seen, unfit, wake, ending = update
             wake_at = None if wake is None else self.clock.now() + timedelta(seconds=wake)
-            fields["head"] = HeadUpdate(status, "r", wake_at, release, ignore, seen, unfit, b"n")
+            fields["head"] = HeadUpdate(
+                status, reason, wake_at, release, ignore, seen, unfit, b"n", ending
+            )
         if extra == 1:
             fields["operations"] = (
-                OperationPut("r:1", "step", "n", 1, self.clock.now()),
+                OperationPut("r:1", "step", "n", 1, self.clock.now(), b"d", b"p", awaits=True),
                 OperationDrop("r:2"),
             )
         if extra == 2:
@@ -167,14 +241,24 @@ class TwoStores(RuleBasedStateMachine):
         if extra == 5:
             fields["spends"] = (GrantSpend("a1", 0, f"r:{entries}", "h1"),)
         if extra == 6:
-            fields["outbox"] = (OutboxItem(head.next_seq, RUNS[0], letter()),)
+            fields["outbox"] = (OutboxItem(RUNS[0], OutboxKind.SIGNAL, origin="o"),) * (entries + 1)
+        if extra in (7, 8, 9):
+            kind = (CHILD_TERMINATE, CHILD_ABANDON, WATCHED)[extra - 7]
+            fields["operations"] = (OperationPut(f"r:{extra}", kind, "b"),)
+        if extra in (10, 11):
+            fields["next"] = tuple(row(place) for place in range(entries + 1))
+            if extra == 11:
+                fields["head"] = HeadUpdate(Status.READY, release=True)
         change = RunChange(
             run=run,
             worker=head.owner or WORKERS[0],
             epoch=head.epoch,
             version=head.version - stale,
-            entries=tuple(row(head.next_seq + place) for place in range(entries)),
+            entries=tuple(
+                row(head.next_seq + place, kind=KINDS[place % 2]) for place in range(entries)
+            ),
             consumed=tuple(consumed),
+            answers=tuple(Answer(one, b"%d" % head.version) for one in answered),
             **fields,
         )
         self.last = replace(change, digest=digest_of(change))
@@ -186,12 +270,14 @@ class TwoStores(RuleBasedStateMachine):
         """Send the last owned change again, as after a lost connection: it is never written twice."""
         change = self.last
         before = self.both(lambda store: store.journal(change.run))
+        listed = self.both(lambda store: store.generations(change.run))
         head = self.both(lambda store: store.head(change.run))
         (verdict,) = self.both(lambda store: store.commit([change]))
         if isinstance(verdict, Applied) and head.version == change.version:
             self.count(change, head)
         elif isinstance(verdict, Applied):
             assert self.both(lambda store: store.journal(change.run)) == before
+            assert self.both(lambda store: store.generations(change.run)) == listed
 
     @rule(
         run=runs,
@@ -209,6 +295,7 @@ class TwoStores(RuleBasedStateMachine):
         """Claim runs: each comes at a higher epoch."""
         claim = self.both(lambda store: store.claim(worker, frozenset({"fix"}), limit))
         assert len(claim.runs) <= limit
+        assert claim.held in {0, len(self.both(lambda store: store.owned(worker)))}
         for taken in claim.runs:
             assert taken.head.owner == worker
             assert taken.head.epoch > self.epochs[taken.head.run]
@@ -244,7 +331,13 @@ class TwoStores(RuleBasedStateMachine):
         if not hasattr(self, "loop"):
             return
         self.both(lambda store: store.workers())
-        self.both(lambda store: store.outbox(100))
+        waiting = self.both(lambda store: store.outbox(100))
+        self.both(lambda store: store.outbox(2, age=RELAY_AFTER))
+        for run in RUNS:
+            mine = self.both(lambda store, run=run: store.outbox(100, run=run))
+            assert [one for sender, one in waiting if sender == run] == [one for _, one in mine]
+            numbers = [one.number for _, one in mine]
+            assert numbers == sorted(set(numbers))
         for worker in WORKERS:
             owned = self.both(lambda store, worker=worker: store.owned(worker))
             assert [head.run for head in owned] == [
@@ -282,14 +375,39 @@ class TwoStores(RuleBasedStateMachine):
         generation = image.head.generation
         assert [stamped.row for stamped in image.rows] == self.rows[run, generation]
         assert image.head.next_seq == len(image.rows)
+        middle = len(image.rows) // 2
+        rest = self.both(lambda store: store.journal(run, after=middle - 1))
+        assert rest == image.rows[middle:]
+        for kind in KINDS:
+            last = self.both(lambda store, kind=kind: store.latest(run, kind, "name"))
+            assert last == next((one for one in image.rows[::-1] if one.row.kind == kind), None)
         times = [stamped.at for stamped in image.rows]
         assert times == sorted(times)
-        consumed = self.consumed[run, generation]
+        listed = self.both(lambda store: store.generations(run))
+        assert {one.generation: one.entries for one in listed} == {
+            number: len(rows) for (of, number), rows in self.rows.items() if of == run
+        }
+        incarnation = image.head.incarnation
+        consumed = self.consumed[run, incarnation]
         assert len(consumed) == len(set(consumed))
         unread = {stamped.message.message_id for stamped in image.messages}
         assert image.head.mail == bool(unread)
         assert not unread & set(consumed)
-        assert unread | set(consumed) == self.accepted[run, generation]
+        assert unread | set(consumed) == self.accepted[run, incarnation]
+        for one in UPDATES:
+            state = self.both(lambda store: store.answer(run, one))
+            known = [
+                number
+                for (key, number), names in self.accepted.items()
+                if key == run and one in names
+            ]
+            assert (state is None) is (not known)
+            if state is not None:
+                assert state.generation == max(known)
+                assert state.consumed is (one in self.consumed[run, state.generation])
+                answer = self.answers.get((run, state.generation, one))
+                assert (state.answered, state.answer) == (answer is not None, answer or b"")
+                assert state.over is (image.head.status.closed or state.generation < incarnation)
         if image.head.status.closed:
             assert (image.head.owner, image.head.wake_at, image.operations) == (None, None, ())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from outlast.client import RunHandle
 from outlast.store.change import Message, MessageKind, PutMessage, RunKey
 from outlast.testing import Simulation
 from outlast.testing.golden import Golden, record
+from outlast.worker.growth import HistoryLimits
 from outlast.worker.worker import WorkerOptions
 from outlast.workflows.registry import Registry
 
@@ -69,6 +71,8 @@ class Scenario:
         trouble: What the attempts of effects do, one after another.
         generation: The one that is kept.
         ends: The kind of the last entry.
+        kept: What follows the id of the run that is kept, where that is a fork.
+        options: The worker's.
     """
 
     call: Callable[[], Any]
@@ -76,6 +80,8 @@ class Scenario:
     trouble: tuple[str, ...] = ()
     generation: int = 1
     ends: str = "completed"
+    kept: str = ""
+    options: WorkerOptions = OPTIONS
 
 
 async def talk(play: Play) -> None:
@@ -163,11 +169,131 @@ async def visit(play: Play) -> None:
         await play.replace_worker()
 
 
+async def pause_twice(play: Play) -> None:
+    """Pause before anything was received, and again while a timer runs; what is sent meanwhile waits."""
+    await play.handle.pause("first")
+    await play.waits("paused")
+    await play.handle.send(flows.word, "one", id="1")
+    await asyncio.sleep(30)
+    await play.handle.resume("go on")
+    await play.waits("waiting")
+    await play.handle.pause()
+    await play.waits("paused")
+    await asyncio.sleep(120)
+    await play.handle.send(flows.word, "two", id="2")
+    await play.handle.resume()
+
+
+async def cancel_late(play: Play) -> None:
+    """Cancel the run when its time is over and it cleans up."""
+    await asyncio.sleep(125)
+    await play.handle.cancel("hurry up")
+
+
+async def say_from_outside(play: Play) -> None:
+    """Let the first wait be over, then answer a token of each step: one with a result, one with an error."""
+    flows.tokens.clear()
+    for count, act in ((3, "complete"), (4, "fail")):
+        # The first step was handed out twice before its time was over.
+        while len(flows.tokens) < count:
+            await asyncio.sleep(60)
+        await play.waits("waiting")
+        await getattr(play.sim.client, act)(flows.tokens[-1], act, id=act)
+
+
 async def begin_again(play: Play) -> None:
     """Use the id again after each end."""
     for fate in ("fail", "end"):
         await play.sim.closed(play.handle.id)
         await play.sim.client.start(flows.generations(fate), id=play.handle.id, if_closed="restart")
+
+
+async def speak(play: Play) -> None:
+    """Send a word when the run waits for it."""
+    await play.waits("waiting")
+    await play.handle.send(flows.word, "enough", id="1")
+
+
+async def hand_in(play: Play, *last: Callable[[Play], Awaitable[Any]]) -> None:
+    """Send early what waits for its handler, several at once, what is refused and what fails; then end it, and send while it ends."""
+    handle, asked = play.handle, []
+
+    def ask(name: str, value: Any, id: str) -> None:
+        asked.append(play.sim.spawn(handle.update(name, value, id=id)))
+
+    ask("weigh", 5, "early")
+    await handle.send(flows.number, 1, id="early")
+    await asyncio.sleep(5)
+    for id in ("1", "2", "3"):
+        ask("put", "tea", id)
+    ask("put", 7, "unfit")
+    ask("weigh", -1, "fails")
+    ask("nobody", None, "unheard")
+    await asyncio.sleep(5)
+    await handle.send(flows.number, 2, id="2")
+    await handle.send(flows.number, 3, id="3")
+    await asyncio.sleep(60)
+    ask("weigh", 30, "long")
+    await asyncio.sleep(5)
+    for act in last:
+        await act(play)
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def hand_in_and_say(play: Play) -> None:
+    """End it by its message; what it handles then goes on."""
+    await hand_in(play, lambda play: play.handle.send(flows.word, "enough", id="w"))
+
+
+async def hand_in_and_cancel(play: Play) -> None:
+    """Cancel it while it handles something."""
+    await hand_in(play, lambda play: play.handle.cancel("no longer needed"))
+
+
+async def fork_in_the_middle(play: Play) -> None:
+    """Fork a run that has ended from where nothing that it had asked for was settled."""
+    await play.decide()
+    await play.sim.closed(play.handle.id)
+    kinds = [type(one.entry).__name__ for one in await play.handle.journal()]
+    await asyncio.sleep(7200)
+    fork = await play.handle.fork(
+        kinds.index("EffectCompleted"), id=f"{play.handle.id}/fork", reason="to see"
+    )
+    await Play(play.sim, fork).decide(reason="looks good again")
+
+
+async def fork_anew(play: Play) -> None:
+    """Let a step of a run that has ended have returned something else."""
+    await play.decide()
+    await play.sim.closed(play.handle.id)
+    await play.handle.fork(outcome=("r:3", 7), id=f"{play.handle.id}/fork", reason="misread")
+
+
+async def say_three(play: Play) -> None:
+    """Send three words at once: each generation takes one of them."""
+    for one in ("a", "b", "c"):
+        await play.handle.send(flows.word, one, id=one)
+
+
+async def make_room(play: Play) -> None:
+    """Let the journal become longer."""
+    await play.handle.accept(history=60, reason="the last one of its kind")
+
+
+SMALL = dataclasses.replace(OPTIONS, history=HistoryLimits(warn_entries=9, most_entries=12))
+
+
+async def gather_kin(play: Play) -> None:
+    """Start the other runs, then let the first one go on."""
+    for kin in ("kin-2", "kin-3"):
+        await play.sim.client.start(flows.cousin("return"), id=kin)
+    await play.waits("waiting")
+    await play.handle.send(flows.word, "hear", id="1")
+
+
+async def say(play: Play) -> None:
+    """Send a word."""
+    await play.handle.send(flows.word, "hear", id="1")
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -207,6 +333,30 @@ SCENARIOS: dict[str, Scenario] = {
         lambda: flows.generations("end"), begin_again, generation=2, ends="failed"
     ),
     "generation_3": Scenario(lambda: flows.generations("end"), begin_again, generation=3),
+    "publishes": Scenario(lambda: flows.publishes("end"), speak),
+    "publishes_and_fails": Scenario(lambda: flows.publishes("fail"), speak, ends="failed"),
+    "handlers": Scenario(lambda: flows.handlers("returns"), hand_in_and_say),
+    "handlers_fail": Scenario(lambda: flows.handlers("a handler fails"), hand_in, ends="failed"),
+    "handlers_outlive": Scenario(
+        lambda: flows.handlers("the body fails"), hand_in_and_say, ends="failed"
+    ),
+    "handlers_cancelled": Scenario(
+        lambda: flows.handlers("returns"), hand_in_and_cancel, ends="cancelled"
+    ),
+    "forked": Scenario(flows.forks, fork_in_the_middle, kept="/fork"),
+    "forked_anew": Scenario(flows.forks, fork_anew, kept="/fork"),
+    "paused": Scenario(flows.paused_twice, pause_twice),
+    "out_of_time": Scenario(flows.runs_out_of_time, cancel_late, ends="failed"),
+    "deadlines": Scenario(flows.deadlines, say_from_outside),
+    "rolls_1": Scenario(lambda: flows.rolls(2, []), say_three, ends="continued_as_new"),
+    "rolls_2": Scenario(
+        lambda: flows.rolls(2, []), say_three, generation=2, ends="continued_as_new"
+    ),
+    "rolls_3": Scenario(lambda: flows.rolls(2, []), say_three, generation=3),
+    "changes": Scenario(flows.changes),
+    "grows": Scenario(flows.grows, make_room, options=SMALL),
+    "relatives": Scenario(flows.relatives, gather_kin),
+    "cousin": Scenario(lambda: flows.cousin("fail"), say, ends="failed"),
     "values": Scenario(lambda: flows.values(flows.Everything()), say_yes),
 }
 
@@ -223,7 +373,7 @@ def play(name: str) -> Golden:
         handle = await sim.client.start(scenario.call(), id=f"golden-{name}")
         if scenario.script is not None:
             await scenario.script(Play(sim, handle))
-        head = await sim.closed(handle.id)
+        head = await sim.closed(f"{handle.id}{scenario.kept}")
         golden = await record(
             sim.store,
             head.run.run_id,
@@ -234,5 +384,5 @@ def play(name: str) -> Golden:
         return golden
 
     seed = zlib.crc32(name.encode())
-    sim = Simulation(flows.CODE, seed=seed, options=OPTIONS, longest=timedelta(days=30))
+    sim = Simulation(flows.CODE, seed=seed, options=scenario.options, longest=timedelta(days=30))
     return sim.run(play_it)

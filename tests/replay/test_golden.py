@@ -79,6 +79,9 @@ def test_every_command_every_alarm_and_every_rebuilt_type_occurs() -> None:
     }
     assert commands == {
         "RunStep", "IntendEffect", "SettleEffect", "StartTimer", "RequestApproval", "AwaitDecision",
+        "PublishValue",
+        "AnswerUpdate",
+        "StartChild", "SendMessage", "WatchRun", "AwaitRun",
     }  # fmt: skip
     bodies = [json.loads(row.body) for golden in goldens for row in golden.rows]
     assert {one["what"] for one in bodies if one["type"] == "alarm_raised"} == {
@@ -89,7 +92,7 @@ def test_every_command_every_alarm_and_every_rebuilt_type_occurs() -> None:
     assert any(len({row.turn for row in golden.rows}) < len(golden.rows) for golden in goldens), (
         "no turn has two entries"
     )
-    for part in ("given_up", "receivers", "unread", "conditions", "draws", "closed"):
+    for part in ("given_up", "receivers", "unread", "conditions", "draws", "closed", "handlers"):
         assert any(part in stand for stand in stands), part
 
 

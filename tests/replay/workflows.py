@@ -37,6 +37,7 @@ REBUILT = (
 """Each type of Python's own that a failure is rebuilt as."""
 
 word = outlast.Signal("word", str)
+told = outlast.Query("told", int, list[str])
 number = outlast.Signal("number", int)
 
 world: dict[str, Any] = {}
@@ -555,7 +556,72 @@ async def generations(fate: str) -> str:
     return f"{result} of generation {outlast.info().generation}"
 
 
+# Handlers
+
+
+put = outlast.Update("put", str, int)
+weigh = outlast.Update("weigh", int, float)
+
+
+@outlast.workflow
+async def handlers(fate: str) -> list[Any]:
+    """Signals and updates by handlers that do all that a body may; some come early, some together, some while the run ends."""
+    items: list[Any] = []
+
+    def check(item: str) -> None:
+        if item in items:
+            raise ValueError(f"{item} is there already")
+
+    def add(item: str) -> int:
+        items.append(item)
+        return len(items)
+
+    async def take(n: int) -> None:
+        items.append(await double(n))
+        if fate == "a handler fails" and n == 3:
+            raise LookupError("no place for 3")
+
+    async def work_out(n: int) -> float:
+        if n < 0:
+            raise ArithmeticError("nothing weighs less than nothing")
+        try:
+            await outlast.sleep(n)
+            parts = await asyncio.gather(double(n), double(n + 1))
+            return sum(parts) + outlast.random().random()
+        finally:
+            items.append(f"weighed {n}")
+
+    outlast.on_update(put, add, validator=check)
+    await double(1)
+    outlast.on_signal(number, take)
+    outlast.on_update(weigh, work_out)
+    await outlast.wait_condition(lambda: len(items) >= 4)
+    items.append(await outlast.receive(word))
+    if fate == "the body fails":
+        raise KeyError("the body")
+    return items
+
+
 # Values
+
+
+@outlast.workflow
+async def forks() -> list[Any]:
+    """An effect and a request are under way at once; later effects depend on a step, and one of them is covered."""
+    first = await double(1)
+    paid, grant = await asyncio.gather(
+        once(f"{outlast.info().run_id} {outlast.info().generation} {first}"),
+        outlast.approval(
+            "go on", covers=[keyed("covered")], role="boss", expires_in=timedelta(hours=1)
+        ),
+    )
+    said = [paid, grant.by, outlast.now().hour, await double(2)]
+    for call in (again(f"{said[-1]}"), keyed("covered")):
+        try:
+            said.append(await call)
+        except (outlast.ForkedEffectError, outlast.StepFailedError) as error:
+            said.append(type(error).__name__)
+    return said
 
 
 class Colour(enum.Enum):
@@ -660,6 +726,189 @@ async def values(value: Everything) -> list[Any]:
     )
     again = await keep(echoed, count=2)
     return [echoed == value, kept == value, again == value, sorted(value.names), repr(value.person)]
+
+
+@outlast.workflow
+async def publishes(fate: str) -> list[str]:
+    """In a row, side by side, in the clean-up of what is cancelled, and right before the end; and it answers a query."""
+    heard: list[str] = []
+    outlast.on_query(told, lambda most: heard[:most])
+
+    async def part(name: str, seconds: float) -> None:
+        try:
+            outlast.publish(name, {"began": name})
+            await outlast.sleep(seconds)
+            outlast.publish(name, "slept")
+        finally:
+            outlast.publish("last", name)
+
+    outlast.publish("stage", 1)
+    outlast.publish("stage", 2)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(3):
+            await asyncio.gather(part("a", 1), part("b", 5), double(3))
+    heard.append(await outlast.receive(word))
+    outlast.publish("stage", 3)
+    if fate == "fail":
+        raise Broken("as was said")
+    return heard
+
+
+@outlast.workflow
+async def paused_twice() -> list[Any]:
+    """A condition over the time and timers beside messages, while somebody pauses."""
+    began = outlast.now()
+
+    async def long_enough() -> str:
+        await outlast.wait_condition(lambda: outlast.now() - began > timedelta(seconds=100))
+        return str(outlast.now() - began)
+
+    waiting = asyncio.create_task(long_enough())
+    first = await outlast.receive(word)
+    await outlast.sleep(10)
+    return [first, await double(3), await outlast.receive(word), await waiting]
+
+
+@outlast.workflow(timeout=timedelta(minutes=2))
+async def runs_out_of_time() -> None:
+    """Shield a step, clean up durably, and be cancelled again while cleaning up."""
+    shielded = asyncio.create_task(double(1400))
+    try:
+        await outlast.receive(word)
+    except asyncio.CancelledError as why:
+        text = await in_thread(str(why))
+        try:
+            await asyncio.shield(shielded)
+        except asyncio.CancelledError:
+            await in_thread(f"again, after {text}: {shielded.done()}")
+            await shielded
+        raise
+
+
+# Attempts with an end, and outcomes from outside
+
+
+@outlast.step(schedule_to_close_timeout=timedelta(seconds=5))
+async def never_in_time(text: str) -> str:
+    raise Broken(text)
+
+
+@outlast.effect(idempotent=True, schedule_to_close_timeout=timedelta(hours=1))
+async def in_good_time(value: str) -> str:
+    return await act(value)
+
+
+@outlast.step(start_to_close_timeout=timedelta(days=2), schedule_to_close_timeout=timedelta(days=3))
+def handed_out(name: str) -> str:
+    tokens.append(outlast.completion_token())
+    outlast.heartbeat(name)
+    outlast.complete_later()
+
+
+tokens: list[str] = []
+
+
+@outlast.workflow
+async def deadlines() -> list[str]:
+    """What ends by its time, and what is said from outside; a call and its deadline in one turn with others."""
+    said: list[str] = []
+    for call in (never_in_time("down"), handed_out("late")):
+        try:
+            said.append(await call)
+        except TimeoutError as error:
+            said.append(f"{error} after {type(error.__cause__).__name__}")
+    said += await asyncio.gather(in_good_time("pay"), handed_out("one"), double_text("b"))
+    try:
+        await handed_out("two")
+    except RuntimeError as error:
+        said.append(f"{error}")
+    return said
+
+
+@outlast.step
+async def double_text(text: str) -> str:
+    return text * 2
+
+
+# Growth and change
+
+
+@outlast.workflow
+async def rolls(left: int, heard: list[str]) -> list[str]:
+    """Take one word a generation; what else came goes on with it."""
+    heard = [*heard, await outlast.receive(word), await again("said")]
+    if left:
+        outlast.continue_as_new(rolls(left - 1, heard))
+    return heard
+
+
+@outlast.workflow
+async def changes() -> list[int]:
+    found = [await double(1)]
+    if outlast.patched("three-times"):
+        found.append(await double(3))
+    outlast.deprecate_patch("no-more-halves")
+    return [*found, await double(2)]
+
+
+@outlast.workflow
+async def grows() -> int:
+    found = 0
+    while not outlast.info().continue_suggested:
+        found += await double(1)
+    return found
+
+
+# Other runs
+
+
+@outlast.workflow
+async def cousin(fate: str) -> str:
+    """Wait for a word, then end as it is told."""
+    said = await outlast.receive(word)
+    if fate == "fail":
+        raise ValueError(said)
+    return said
+
+
+@outlast.workflow
+async def relatives() -> list[str]:
+    """Children that end in each way or are refused, a cancel that is sent on, messages to others, and waits for their ends."""
+    said = [await outlast.receive(word)]
+    child = await outlast.start_child(cousin("return"), id="kin-1", parent_close="cancel")
+    await child.send(word, "hello")
+    said.append(await child.result())
+    failing = await outlast.start_child(cousin("fail"))
+    await failing.send(word, "no")
+    try:
+        await failing.result()
+    except outlast.WorkflowFailedError as error:
+        said.append(repr(error.__cause__))
+    try:
+        await outlast.run_child(cousin("return"), id="kin-1")
+    except outlast.RunConflictError as error:
+        said.append(str(error.run))
+    other = outlast.run_handle("kin-2", cousin)
+    await other.send(word, "well met")
+    said.append(await other.result())
+    forever = outlast.run_handle("kin-3")
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(forever.result(), 5)
+    await forever.cancel("nobody waits")
+    try:
+        await outlast.run_handle("nobody").result()
+    except outlast.RunNotFoundError as error:
+        said.append(str(error.run))
+    try:
+        await outlast.run_handle("none").cancel()
+    except outlast.RunNotFoundError as error:
+        said.append(str(error.run))
+    try:
+        await asyncio.wait_for(outlast.run_child(cousin("return"), id="kin-4"), 5)
+    except TimeoutError:
+        said.append("gave up")
+    await outlast.start_child(cousin("return"), id="kin-5", parent_close="abandon")
+    return said
 
 
 CODE = [

@@ -10,9 +10,11 @@ from msgspec.structs import replace
 from mutation import Break, broken
 
 from outlast.client.client import Client
-from outlast.replay import ledger, mailbox
-from outlast.replay.machine import Machine
-from outlast.store import condition
+from outlast.replay import delivery, ledger, mailbox
+from outlast.replay.handler import Handlers
+from outlast.replay.operation import EffectOperation
+from outlast.replay.publication import Publications
+from outlast.store import condition, memory
 from outlast.store.memory import MemoryStore
 from outlast.store.moment import EPOCH
 from outlast.testing.fault import Faults
@@ -24,13 +26,25 @@ from outlast.testing.simulation.scenario import (
     Sending,
 )
 from outlast.testing.simulation.search import Finding, search
-from outlast.testing.simulation.shape import Act, Ask, Hear, Limit, Several, Shape
+from outlast.testing.simulation.shape import (
+    Act,
+    Ask,
+    Hand,
+    Hear,
+    Limit,
+    Nap,
+    Serve,
+    Several,
+    Shape,
+    Work,
+)
 from outlast.testing.simulation.world import Fates
 from outlast.worker import pilot
-from outlast.worker.delivery import Delivery
 from outlast.worker.effect import EffectRun
+from outlast.worker.hold import Hold
 from outlast.worker.lease import Lease
 from outlast.worker.pilot import Pilot
+from outlast.worker.series import Series
 from outlast.worker.wait import Waits
 from outlast.worker.worker import Worker
 from outlast.worker.writer import Writer
@@ -87,6 +101,42 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {2},
         (Break(mailbox.Mailbox, "receive", "popleft()", "pop()"),),
     ),
+    "an answer to every update": (
+        60,
+        {5},
+        (
+            Break(
+                Handlers,
+                "_deliver_update",
+                "self._answer(update, self._unheard(message))",
+                "pass",
+            ),
+        ),
+    ),
+    "an answer that its sender can read": (
+        60,
+        {5},
+        (
+            Break(
+                pilot,
+                "change_of",
+                "answers=tuple(one.answer for one in proposals if one.answer is not None),",
+                "answers=(),",
+            ),
+        ),
+    ),
+    "no end beside an update": (
+        200,
+        {5},
+        (
+            Break(
+                Pilot,
+                "_propose_end",
+                "elif not any(isinstance(one.entry, UpdateReceived) for one in self._proposals):",
+                "else:",
+            ),
+        ),
+    ),
     "the intent before the call": (
         60,
         {1, 3},
@@ -94,12 +144,12 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
             Break(
                 Pilot,
                 "_intend",
-                "self.post(Proposal(Rank.INTENT",
-                "settle = SettleEffect(command.operation, command.name, leave.intent)\n"
-                "    known = self._deck.registry.effects[command.name]\n"
-                "    run = EffectRun(self, settle, known, fresh=True)\n"
-                "    self._crew.begin(command.operation, run.run())\n"
-                "    self.post(Proposal(Rank.INTENT",
+                "self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend))",
+                "settle = SettleEffect(command.operation, command.name, intent)\n"
+                "            known = self._deck.registry.effects[command.name]\n"
+                "            run = EffectRun(self, settle, known, fresh=True)\n"
+                "            self._crew.begin(command.operation, run.run())\n"
+                "            self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend))",
             ),
         ),
     ),
@@ -134,7 +184,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         (Break(Pilot, "check_lease", "if self._lost or not self._deck.lease.valid:", "if False:"),),
     ),
     "a lease that counts from the sending": (
-        150,
+        600,
         {1, 7},
         (
             Break(
@@ -170,7 +220,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "an effect that no cancel interrupts": (
         60,
         {1, 3, 4},
-        (Break(Machine, "_apply_intent", "future.uncancellable = True", "pass"),),
+        (Break(EffectOperation, "bind", "future.uncancellable = True", "pass"),),
     ),
     "one success of equal calls": (
         300,
@@ -235,8 +285,8 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
             Break(
                 Waits,
                 "take_due",
-                "if timer.due <= now:",
-                "if timer.due - timedelta(seconds=1) <= now:",
+                "if timer.due <= until:",
+                "if timer.due - timedelta(seconds=1) <= until:",
                 {"timedelta": timedelta},
             ),
         ),
@@ -246,10 +296,10 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {2},
         (
             Break(
-                Delivery,
-                "deliver",
-                "self._machine.deliver(turn[0], turn[1])",
-                "self._machine.deliver(turn[0], turn[1] + timedelta(seconds=not taking_up))",
+                delivery,
+                "each_turn",
+                "machine.deliver(turn[0], turn[1], more=more)",
+                "machine.deliver(turn[0], turn[1] + timedelta(seconds=live), more=more)",
                 {"timedelta": timedelta},
             ),
         ),
@@ -257,12 +307,111 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "a claim or birth whose answer was lost": (
         100,
         {2},
-        (Break(Worker, "_look", "await self._find_owned()", "self._unsure = False"),),
+        (
+            Break(
+                Worker,
+                "_find_owned_if_unsure",
+                "await self._find_owned()",
+                "self._unsure = False",
+            ),
+        ),
+    ),
+    "a pause holds from the moment at which it is read": (
+        250,
+        {0},
+        (Break(Hold, "expect", "self._coming = min(pauses, default=None)", "self._coming = None"),),
+    ),
+    "a paused run begins nothing": (
+        60,
+        {0},
+        (Break(Hold, "_holds", "self.closed or operation", "operation"),),
+    ),
+    "a paused run is offered to be resumed or cancelled only": (
+        60,
+        {0},
+        (Break(memory, "offers", "return kind in RECALLS", "return True"),),
+    ),
+    "a paused run is offered when it is resumed": (
+        60,
+        {2},
+        (Break(memory, "due_from", "return now if recalled else None", "return None"),),
+    ),
+    "a run's time that is not over early": (
+        60,
+        {1},
+        (
+            Break(
+                Waits,
+                "take_due",
+                "self._deadline.due <= until",
+                "self._deadline.due - timedelta(seconds=1) <= until",
+                {"timedelta": timedelta},
+            ),
+        ),
+    ),
+    "what may have happened has not failed for want of time": (
+        60,
+        {3},
+        (Break(EffectRun, "_failed", "if not self._may_have_happened:", "if True:"),),
+    ),
+    "no doubt before the last call can act no more": (
+        60,
+        {3, 4},
+        (Break(EffectRun, "_give_up", "await self._quiet(", "(lambda _: None)("),),
+    ),
+    "an error proves nothing of the attempts before": (
+        60,
+        {3},
+        (Break(EffectRun, "_attempt", "self._may_have_happened = True", "pass"),),
+    ),
+    "what was handed out is left alone": (
+        60,
+        {1},
+        (Break(pilot, "run_step", "if row and row.awaits:", "if False:"),),
+    ),
+    "the last details go with the failure": (
+        60,
+        {1},
+        (
+            Break(
+                Series,
+                "attempt",
+                "self._progress, self._kept = pulse.beats.latest, pulse.kept",
+                "pass",
+            ),
+        ),
+    ),
+    "the row of what has beaten goes with its outcome": (
+        100,
+        {0},
+        (
+            Break(
+                Series,
+                "drop",
+                "if self._has_row",
+                "if self._bridge.row(self._operation)",
+            ),
+        ),
     ),
     "owners that were lost are counted": (
         200,
         {0},
         (Break(MemoryStore, "_bury", "lapses=1", "lapses=0"),),
+    ),
+    "what was published goes before the end": (
+        60,
+        {2},
+        (Break(Pilot, "_advance", "self._publish()", "pass"),),
+    ),
+    "values are published in the order of the code": (
+        100,
+        {2},
+        (Break(Pilot, "_publish", "for command in held:", "for command in held[::-1]:"),),
+    ),
+    "a value is published once": (
+        60,
+        {0, 1, 2},
+        (Break(Publications, "settle", "self._agenda.close(entry.operation)", "pass"),),
     ),
 }
 
@@ -340,6 +489,74 @@ def full_inbox(scenario: Scenario) -> Scenario:
     return replace(scenario, plans=plans)
 
 
+def asked(scenario: Scenario) -> Scenario:
+    """Let more updates arrive than are waited for, as the run comes to its end."""
+    plans = tuple(
+        replace(one, shape=Serve(3, 4), sendings=ASKED, cancel=None, terminate=None, restart=None)
+        for one in scenario.plans
+    )
+    return replace(scenario, plans=plans)
+
+
+def paused(scenario: Scenario) -> Scenario:
+    """Let somebody pause a run whose steps are often tried again, and resume it soon, while answers take their time."""
+    plan = Plan(
+        at_once(Work(1, 3), Work(2, 3, 0.2), Hear(3, 8), Nap(2.0)),
+        sendings=MAIL,
+        pause=0.1 + scenario.seed % 20 / 10,
+        resume=0.4 + scenario.seed % 11 / 10,
+        timeout=5.0 if scenario.seed % 3 == 0 else None,
+    )
+    return replace(scenario, plans=(plan,), disturbances=(), faults=Faults(latency=0.3))
+
+
+def pressed(scenario: Scenario) -> Scenario:
+    """Let the time for all attempts of effects run out while they are lost, dropped, declined and late."""
+    parts = [Act("idempotent", limit=True) for _ in range(4)]
+    return replace(
+        scenario,
+        plans=(Plan(at_once(*parts)),),
+        disturbances=(),
+        faults=Faults(),
+        fates=Fates(declined=0.2, lost=0.25, dropped=0.2, late=0.3),
+    )
+
+
+def late_to_the_last(scenario: Scenario) -> Scenario:
+    """Let effects be lost until their time is over, and their last call be carried out late."""
+    parts = [Act("idempotent", limit=True) for _ in range(10)]
+    return replace(
+        scenario,
+        plans=(Plan(at_once(*parts), start=scenario.seed % 10 / 10),),
+        disturbances=(),
+        faults=Faults(),
+        fates=Fates(lost=0.6, late=0.4),
+    )
+
+
+def handed(scenario: Scenario) -> Scenario:
+    """Let a worker die while steps wait for somebody outside."""
+    kill = Disturbance("kill", 0.5 + scenario.seed % 10 / 10, 0, 3.0)
+    parts = (Hand(1), Hand(2, thread=True), Hand(3, limit=True))
+    return replace(
+        scenario,
+        plans=(Plan(at_once(*parts)),),
+        workers=1,
+        disturbances=(kill,),
+        faults=Faults(),
+        lease=1.5,
+    )
+
+
+def beating(scenario: Scenario) -> Scenario:
+    """Let steps say how far they are, and fail, at a store that takes its time."""
+    seconds = scenario.seed % 7 / 10
+    parts = (Work(1, 1, seconds, beats=True), Work(2, 0, seconds, beats=True))
+    return replace(
+        scenario, plans=(Plan(at_once(*parts)),), disturbances=(), faults=Faults(latency=0.3)
+    )
+
+
 def last_moment(scenario: Scenario) -> Scenario:
     """Let people decide just as their time is over, and workers learn of it late."""
     return replace(
@@ -360,7 +577,11 @@ def at_once(*parts: Shape) -> Shape:
 
 
 MAIL = tuple(Sending(3, 300 + number, 0.1) for number in range(8))
+ASKED = tuple(replace(one, asks=True) for one in MAIL)
 PREPARED = {
+    "an answer to every update": asked,
+    "an answer that its sender can read": asked,
+    "no end beside an update": asked,
     "the lease check": alone,
     "the last look at the lease": crowded,
     "a lease that counts from the sending": frozen,
@@ -369,8 +590,19 @@ PREPARED = {
     "an effect that no cancel interrupts": cut_off,
     "messages in order although the clock is set back": set_back,
     "no end with unread messages": full_inbox,
+    "what may have happened has not failed for want of time": pressed,
+    "no doubt before the last call can act no more": late_to_the_last,
+    "an error proves nothing of the attempts before": pressed,
+    "what was handed out is left alone": handed,
+    "the last details go with the failure": beating,
+    "the row of what has beaten goes with its outcome": beating,
     "an approval that was decided does not expire": last_moment,
     "a grant that is used in time": last_moment,
+    "a pause holds from the moment at which it is read": paused,
+    "a paused run begins nothing": paused,
+    "a paused run is offered to be resumed or cancelled only": paused,
+    "a paused run is offered when it is resumed": paused,
+    "a run's time that is not over early": paused,
 }
 """Those that are searched in scenarios of a kind, which seeds at large seldom come to."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_type
@@ -61,6 +62,28 @@ def send(text: str) -> None:
 
 go = outlast.Signal("go", int)
 said = outlast.Signal("said", Patch)
+counted = outlast.Query("counted", None, int)
+drafted = outlast.Query("drafted", str, Patch)
+stop = outlast.Signal("stop", None)
+assert_type(go, outlast.Signal[int])
+assert_type(stop, outlast.Signal[None])
+add = outlast.Update("add", Patch, int)
+shut = outlast.Update("shut")
+tell = outlast.Update("tell", None, str)
+take = outlast.Update("take", str)
+assert_type(add, outlast.Update[Patch, int])
+assert_type(shut, outlast.Update[None, None])
+assert_type(tell, outlast.Update[None, str])
+assert_type(take, outlast.Update[str, None])
+
+
+async def add_patch(patch: Patch) -> int:
+    """An async handler."""
+    return await count(patch.text)
+
+
+def check_patch(patch: Patch) -> None:
+    """A validator."""
 
 
 @outlast.workflow
@@ -70,6 +93,11 @@ async def fix(finding: str) -> int:
     assert_type(call, outlast.Call[Patch])
     patch = await call
     assert_type(patch, Patch)
+    assert_type(counted, outlast.Query[None, int])
+    assert_type(drafted, outlast.Query[str, Patch])
+    outlast.on_query(counted, lambda _: 5)
+    outlast.on_query(drafted, lambda text: Patch(text + patch.text))
+    outlast.publish("patch", patch)
     assert_type(await count("x"), int)
     assert_type(await later("x"), list[str])
     assert_type(await sooner("x"), bool)
@@ -80,6 +108,10 @@ async def fix(finding: str) -> int:
     assert_type(outlast.uuid4(), UUID)
     assert_type(outlast.random().randint(1, 6), int)
     assert_type(outlast.info(), outlast.RunInfo)
+    outlast.on_signal(go, lambda number: None)
+    outlast.on_update(add, add_patch, validator=check_patch)
+    outlast.on_update(add, lambda patch: len(patch.text))
+    outlast.on_update(add, lambda patch: count(patch.text))
     await outlast.sleep(5)
     await outlast.sleep(timedelta(hours=1))
     await outlast.wait_condition(lambda: True, timeout=timedelta(1))
@@ -95,9 +127,31 @@ async def fix(finding: str) -> int:
     return number
 
 
-@outlast.workflow(name="nothing")
+@outlast.workflow(name="nothing", timeout=timedelta(days=1))
 async def nothing() -> None:
     """A workflow without arguments or result."""
+
+
+@outlast.workflow
+async def kin(finding: str) -> int:
+    """A workflow that deals with other runs."""
+    assert_type(outlast.run_child(fix(finding)), outlast.Call[int])
+    assert_type(await outlast.run_child(fix(finding), id="a", parent_close="abandon"), int)
+    child = await outlast.start_child(fix(finding), parent_close="cancel")
+    assert_type(child, outlast.ChildHandle[int])
+    assert_type(child.id, str)
+    assert_type(await child.result(), int)
+    await child.send(go, 5)
+    await child.send("said", {"text": "x"})
+    await child.cancel("enough")
+    other = outlast.run_handle("b", fix)
+    assert_type(other, outlast.ExternalRun[int])
+    assert_type(await other.result(), int)
+    await other.send(said, Patch("x"))
+    await outlast.run_handle("c").cancel()
+    both = await asyncio.gather(outlast.run_child(fix("1")), child.result())
+    assert_type(both, tuple[int, int])
+    return sum(both)
 
 
 async def outside() -> None:
@@ -110,6 +164,30 @@ async def outside() -> None:
         assert_type(await handle.status(), outlast.RunStatus)
         await handle.send(go, 5)
         await handle.send(said, Patch("x"))
+        await handle.send(stop)
         await handle.send("said", {"text": "x"})
+        assert_type(await handle.query(counted), int)
+        assert_type(await handle.query(drafted, "x", timeout=timedelta(seconds=2)), Patch)
+        await handle.query("counted")
+        await handle.query("drafted", "x")
+        assert_type(await handle.published("patch", Patch), Patch | None)
+        await handle.published("patch")
+        assert_type(await handle.explain(), outlast.Explanation)
+        await handle.send(go, 5, id="1", early=True)
+        assert_type(await handle.update(add, Patch("x")), int)
+        assert_type(await handle.update(shut), None)
+        assert_type(await handle.update(tell), str)
+        assert_type(await handle.update(take, "x", id="1"), None)
+        await handle.update("add", {"text": "x"})
+        handle = await app.signal_with_start(fix("f"), go, 5, id="run-4")
+        assert_type(handle, outlast.RunHandle[int])
+        assert_type(await app.update_with_start(fix("f"), add, Patch("x"), id="run-4"), int)
+        assert_type(await app.update_with_start(fix("f"), tell, id="run-4"), str)
+        await handle.pause("wait")
+        await handle.resume()
         await handle.cancel()
-        assert_type(await app.run(nothing(), id="run-3"), None)
+        fork = await handle.fork(3, id="run-2b", reason="why", effects="same_key", generation=1)
+        assert_type(fork, outlast.RunHandle[int])
+        assert_type(await fork.retry(reason="why"), outlast.RunHandle[int])
+        await handle.fork(outcome=("r:1", {"text": "x"}), id="run-2c", reason="why")
+        assert_type(await app.run(nothing(), id="run-3", timeout=timedelta(1)), None)

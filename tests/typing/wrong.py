@@ -20,6 +20,9 @@ async def pay(amount: int) -> str:
 
 
 go = outlast.Signal("go", int)
+counted = outlast.Query("counted", None, int)
+drafted = outlast.Query("drafted", str, int)
+add = outlast.Update("add", int, str)
 
 
 @outlast.workflow
@@ -37,8 +40,22 @@ async def fix(finding: str) -> int:
         expires_in=timedelta(1),
     )
     await outlast.approval(1, role="r")  # expect: reportCallIssue
+    outlast.on_query(drafted, lambda text: text)  # expect: reportArgumentType
+    outlast.on_signal(go, len)  # expect: reportArgumentType
+    outlast.on_update(add, abs)  # expect: reportArgumentType
+    outlast.on_update(add, str, validator=len)  # expect: reportArgumentType
     await outlast.sleep("5")  # expect: reportArgumentType
     return await pay(len(text + word))  # expect: reportReturnType
+
+
+@outlast.workflow
+async def kin(finding: str) -> str:
+    """A workflow that deals with other runs."""
+    await outlast.run_child(fix(5))  # expect: reportArgumentType
+    await outlast.run_child(fix("x"), parent_close="stay")  # expect: reportArgumentType
+    child = await outlast.start_child(fix(finding))
+    await child.send(go, "x")  # expect: reportArgumentType reportCallIssue
+    return await child.result()  # expect: reportReturnType
 
 
 async def outside(app: outlast.App) -> None:
@@ -47,7 +64,15 @@ async def outside(app: outlast.App) -> None:
     await app.run(fix(1), id="run-1")  # expect: reportArgumentType
     await app.run(fix("f"))  # expect: reportCallIssue
     handle = await app.start(fix("f"), id="run-1")
+    answer: str = await handle.query(counted)  # expect: reportAssignmentType
+    await handle.query(drafted, 5)  # expect: reportArgumentType reportCallIssue
+    await handle.query(drafted)  # expect: reportArgumentType reportCallIssue
+    await handle.send(go, answer)  # expect: reportArgumentType reportCallIssue
     await handle.send(go, result)  # expect: reportArgumentType reportCallIssue
+    await handle.update(add, result)  # expect: reportArgumentType reportCallIssue
+    await handle.update(add)  # expect: reportArgumentType reportCallIssue
+    with_start = app.signal_with_start
+    await with_start(fix("f"), go, 5)  # expect: reportCallIssue
 
 
 @outlast.effect(probe=plan, retries=3)  # expect: reportCallIssue reportUntypedFunctionDecorator

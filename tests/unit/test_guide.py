@@ -18,6 +18,8 @@ async def refunds() -> None:
             await asyncio.sleep(0.01)
         await app.approvals.approve("refund-4711", asked[0].approval_id, seen_sha256=asked[0].subject_sha256)
         print(await handle.result())
+        handle = await app.start(count_stock(["a", "b"]), id="stock")
+        print(await handle.result(), await handle.published("progress"), await handle.query(MISSING, 1))
 
 
 asyncio.run(refunds())
@@ -34,7 +36,8 @@ def test_the_guide_s_program_runs(tmp_path: Path) -> None:
         [sys.executable, "shop.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    sold, status, refunded = done.stdout.splitlines()
+    sold, status, refunded, counted = done.stdout.splitlines()
     assert sold == "booked 30, paid 30"
     assert status == "completed"
     assert re.fullmatch(r"\S+@\S+: [0-9a-f]{32}", refunded)
+    assert counted == "2 {'done': 2, 'of': 2} ['a']"

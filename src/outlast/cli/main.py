@@ -8,8 +8,12 @@ import typer
 
 from outlast.app import library_version
 from outlast.cli.approval import approvals
+from outlast.cli.complete import complete
 from outlast.cli.doctor import doctor
+from outlast.cli.fork import fork, retry
+from outlast.cli.growth import accept, export_run
 from outlast.cli.output import complain, say
+from outlast.cli.replay import replay
 from outlast.cli.run import runs
 from outlast.cli.session import DATABASE_HELP, TENANT_HELP, Session
 from outlast.cli.worker import worker
@@ -24,8 +28,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("worker", no_args_is_help=True)(worker)
+runs.command("complete")(complete)
+runs.command("fork")(fork)
+runs.command("retry")(retry)
+runs.command("accept")(accept)
+runs.command("export")(export_run)
 app.add_typer(runs, name="runs")
 app.add_typer(approvals, name="approvals")
+app.command("replay", no_args_is_help=True)(replay)
 app.command("doctor")(doctor)
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
 from outlast.cli import show
-from outlast.cli.explain import explain as explain_run
 from outlast.cli.output import note, print_json, say
-from outlast.cli.session import Session, stored, usage_error
+from outlast.cli.session import Session, json_of, stored, time_length, usage_error
+from outlast.cli.worker import author_errors, load
 from outlast.client import Client, RunDetail, RunHandle, RunStatus, Status
+from outlast.client.explain import explain as explain_run
 from outlast.errors import DefinitionError
-from outlast.journal.parse import NotJsonError, parse
-
-_SHOWN = 200
-"""Characters of what was typed that an error repeats."""
 
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and act on them.")
 
@@ -70,9 +68,16 @@ def explain(session: Session, run: Run, as_json: Json = False) -> None:
 
 @runs.command("journal")
 @stored
-def journal(session: Session, run: Run, as_json: Json = False) -> None:
+def journal(
+    session: Session,
+    run: Run,
+    generation: Annotated[
+        int | None, typer.Option(min=1, help="Of this generation; the present one by default.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Print a run's journal: everything that was decided, in order."""
-    entries = session.call(lambda client: client.handle(run).journal())
+    entries = session.call(lambda client: client.handle(run).journal(generation=generation))
     if as_json:
         print_json([show.entry_document(one) for one in entries])
     else:
@@ -91,7 +96,7 @@ def send(
     ] = "",
 ) -> None:
     """Send a run a message; it is delivered once."""
-    body = _json(value)
+    body = json_of(value)
 
     async def work(client: Client) -> RunStatus:
         handle: RunHandle[Any] = client.handle(run)
@@ -110,12 +115,94 @@ def send(
         )
 
 
+@runs.command("query")
+@stored
+def query(
+    session: Session,
+    run: Run,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The query's name.")],
+    value: Annotated[str, typer.Argument(metavar="JSON", help="Its value.")] = "null",
+    modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--module",
+            "-m",
+            metavar="MODULE",
+            help="Holds the run's code: a module, or a file (agent.py); may be repeated.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        timedelta,
+        typer.Option(parser=time_length, metavar="TIME", help="For reading, replay and handler."),
+    ] = "1s",  # pyright: ignore[reportArgumentType] - parsed like what is typed
+) -> None:
+    """Ask a run a question; its code is replayed here, no worker is needed, and nothing is written. Prints the answer as JSON."""
+    body = json_of(value)
+    with author_errors():
+        for module in modules or ():
+            load(module)
+    print_json(session.call(lambda client: client.handle(run).query(name, body, timeout=timeout)))
+
+
+@runs.command("published")
+@stored
+def published(
+    session: Session,
+    run: Run,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Under which it is published.")],
+) -> None:
+    """Print the last value that a run has published under a key, as JSON; `null` when there is none."""
+    print_json(session.call(lambda client: client.handle(run).published(key)))
+
+
+@runs.command("update")
+@stored
+def update(
+    session: Session,
+    run: Run,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The update's name.")],
+    value: Annotated[str, typer.Argument(metavar="JSON", help="Its value.")] = "null",
+    update_id: Annotated[
+        str, typer.Option("--id", help="The same id again waits for the same answer.")
+    ] = "",
+) -> None:
+    """Send a run an update, wait for its answer, and print the result as JSON."""
+    body = json_of(value)
+    print_json(session.call(lambda client: client.handle(run).update(name, body, id=update_id)))
+
+
 @runs.command("cancel")
 @stored
 def cancel(session: Session, run: Run, reason: Reason = "") -> None:
     """Ask a run to stop and clean up; intended effects are settled first."""
     session.call(lambda client: client.handle(run).cancel(reason))
     say(f"accepted: run {run} is asked to stop; see {session.command('runs', 'explain', run)}")
+
+
+@runs.command("pause")
+@stored
+def pause(session: Session, run: Run, reason: Reason = "") -> None:
+    """Ask a run to begin nothing until it is resumed; what is being attempted ends first."""
+    session.call(lambda client: client.handle(run).pause(reason))
+    say(
+        f"accepted: run {run} is asked to pause; it goes on with {session.command('runs', 'resume', run)}"
+    )
+
+
+@runs.command("resume")
+@stored
+def resume(session: Session, run: Run, reason: Reason = "") -> None:
+    """Let a paused run go on."""
+
+    async def work(client: Client) -> RunDetail:
+        handle: RunHandle[Any] = client.handle(run)
+        await handle.resume(reason)
+        return await handle.detail()
+
+    detail = session.call(work)
+    say(f"accepted: run {run} goes on when a worker takes it up")
+    if detail.status.status is not Status.PAUSED and not detail.paused_by:
+        note(f"note: run {run} was not paused when it was looked at last")
 
 
 @runs.command("terminate")
@@ -150,7 +237,7 @@ def resolve(  # noqa: PLR0913 - what an operator can say
         raise usage_error("say one of --applied JSON, --not-applied and --failed TEXT")
     outcome: dict[str, Any] = {"not_applied": not_applied, "failed": failed, "reason": reason}
     if applied is not None:
-        outcome["applied"] = _json(applied)
+        outcome["applied"] = json_of(applied)
 
     async def work(client: Client) -> str:
         handle: RunHandle[Any] = client.handle(run)
@@ -175,16 +262,6 @@ def _detail(run: str) -> Any:
         return await client.handle(run).detail()
 
     return work
-
-
-def _json(text: str) -> Any:
-    try:
-        return parse(text)
-    except NotJsonError as error:
-        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-        raise usage_error(
-            f"{shown!r} is not JSON ({error}); a text needs its quotes, as '\"text\"'"
-        ) from None
 
 
 def _open_operation(detail: RunDetail, operation: str) -> str:

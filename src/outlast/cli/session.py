@@ -7,20 +7,24 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from outlast.app import connect
 from outlast.cli.output import complain
-from outlast.cli.text import command
+from outlast.cli.text import command, parse_length
 from outlast.client import Client
 from outlast.errors import OutlastError
+from outlast.journal.parse import NotJsonError, parse
 
 T = TypeVar("T")
 
 DATABASE_HELP = "URL of the store; else OUTLAST_DATABASE_URL, else sqlite:///outlast.db."
 TENANT_HELP = "Whose runs; else `default`."
+_SHOWN = 200
+"""Characters of what was typed that an error repeats."""
 
 
 @dataclass(slots=True)
@@ -111,6 +115,25 @@ def stored(function: Callable[..., None]) -> Callable[..., None]:
 def usage_error(text: str) -> typer.BadParameter:
     """Return the error of a command that was typed wrong: exit status 2."""
     return typer.BadParameter(text)
+
+
+def time_length(text: str) -> timedelta:
+    """Return the length of time that was typed for an option; to be used as its parser."""
+    try:
+        return parse_length(text)
+    except ValueError as error:
+        raise usage_error(str(error)) from None
+
+
+def json_of(text: str) -> Any:
+    """Return what was typed as JSON; what is none is typed wrong."""
+    try:
+        return parse(text)
+    except NotJsonError as error:
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        raise usage_error(
+            f"{shown!r} is not JSON ({error}); a text needs its quotes, as '\"text\"'"
+        ) from None
 
 
 def at_terminal() -> bool:

@@ -8,10 +8,18 @@ from typing import Any
 
 import msgspec
 
-from outlast.cli.explain import Explanation
 from outlast.cli.output import plain, print_table, say, say_lines
 from outlast.cli.text import ago, at, json_text
-from outlast.client import Alarm, JournalEntry, RunDetail, RunStatus, Status
+from outlast.client import (
+    Alarm,
+    Explanation,
+    Generation,
+    JournalEntry,
+    RunDetail,
+    RunStatus,
+    Status,
+)
+from outlast.journal.entry import Forked
 
 LAST_ENTRIES = 10
 _UNTOLD = frozenset({"seed", "epoch", "policy_version"})
@@ -44,9 +52,16 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
         ("changed", ago(status.changed_at, now)),
         ("worker", status.worker or "none has it in memory"),
         ("entries", f"{status.entries} in generation {status.generation}"),
+        *(("before", _generation_text(one)) for one in detail.generations[1:]),
     ]
+    if forked := forked_from(detail.entries):
+        lines.append(("fork", forked))
     if not status.status.closed:
         lines.append(("waits for", _waits_for(status, alarms=False) or "see explain"))
+    if detail.paused_by and not status.status.closed:
+        lines.append(("paused", detail.paused_by))
+    if detail.deadline is not None and not status.status.closed:
+        lines.append(("done by", ago(detail.deadline, now)))
     if status.wake_at is not None and not status.status.closed:
         lines.append(("goes on", ago(status.wake_at, now)))
     if detail.unread:
@@ -62,6 +77,10 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     _print_end(detail)
     say("")
     journal(detail.entries[-LAST_ENTRIES:], width=BODY_WIDTH, with_end=False)
+    if len(detail.generations) > 1:
+        say("")
+        former = command("runs", "journal", status.run_id, "--generation", "N")
+        say(f"what was before: {former}")
     if not status.status.closed:
         say("")
         say(f"why it is there: {command('runs', 'explain', status.run_id)}")
@@ -96,10 +115,29 @@ def run_document(detail: RunDetail) -> dict[str, Any]:
         "alarms": plain(detail.alarms),
         "raised": detail.place,
         "cancelled_by": detail.cancelled_by,
+        "paused_by": detail.paused_by,
+        "deadline": plain(detail.deadline),
+        "forked_from": forked_from(detail.entries),
+        "generations": plain(detail.generations),
         "result": ended.get("value"),
         "failure": ended.get("failure"),
         "last_entries": [entry_document(one) for one in detail.entries[-LAST_ENTRIES:]],
     }
+
+
+def forked_from(entries: Sequence[JournalEntry]) -> str:
+    """Return of what a run is a fork, where, by whom, why, and what becomes of its effects; empty for other runs."""
+    last = next((one.entry for one in reversed(entries) if isinstance(one.entry, Forked)), None)
+    if last is None:
+        return ""
+    origin = last.origin.run_id
+    of = (
+        origin if last.origin.generation == 1 else f"{origin}, generation {last.origin.generation},"
+    )
+    where = f"with another outcome of {last.changed}" if last.changed else f"at {last.position}"
+    by = f" by {last.by}" if last.by else ""
+    effects = last.effects.replace("_", "-")
+    return f"of {of} {where}{by}: {last.reason}; effects that it does not know: {effects}"
 
 
 def entry_document(one: JournalEntry) -> dict[str, Any]:
@@ -118,12 +156,7 @@ def entry_document(one: JournalEntry) -> dict[str, Any]:
 
 def explanation(told: Explanation) -> None:
     """Print why a run is where it is: sentences, then what can be typed, each on a line of its own."""
-    say(told.text)
-    if told.commands:
-        say("")
-    width = max(map(len, told.purposes), default=0)
-    for typed, purpose in zip(told.commands, told.purposes, strict=True):
-        say(f"  {purpose:<{width}}  {typed}")
+    say_lines(str(told))
 
 
 def journal(
@@ -160,7 +193,8 @@ def _body_text(body: dict[str, Any]) -> str:
     told = {
         name: value
         for name, value in body.items()
-        if name == "value" or (name not in _UNTOLD and (value is False or value))
+        if (name == "value" and not body.get("failure"))
+        or (name not in _UNTOLD and (value is False or value))
     }
     return json_text(told, indent=None) if told else ""
 
@@ -172,6 +206,10 @@ def _status_text(detail: RunDetail) -> str:
     # A failure has a line of its own.
     is_told = status.status in {Status.FAILED, Status.CANCELLED} and detail.entries
     return status.status + (f": {status.reason}" if status.reason and not is_told else "")
+
+
+def _generation_text(one: Generation) -> str:
+    return f"generation {one.generation}: {one.entries} {'entry' if one.entries == 1 else 'entries'}, {one.ended} at {at(one.at)}"
 
 
 def _alarm_text(one: Alarm) -> str:
@@ -196,10 +234,18 @@ def _waits_for(status: RunStatus, *, alarms: bool = True) -> str:
         return ""
     waits = status.waits
     parts = [f"message {name}" for name in waits.get("signals", [])]
+    parts += [f"update {name}" for name in waits.get("updates", [])]
     parts += [f"approval {one}" for one in waits.get("approvals", {})]
     parts += [f"in doubt {one}" for one in waits.get("in_doubt", {})]
     parts += [f"retry {one} at {_due(due)}" for one, due in waits.get("retries", {}).items()]
+    parts += [
+        f"completion {one}" + (f" until {_due(due)}" if due else "")
+        for one, due in waits.get("completions", {}).items()
+    ]
+    parts += [f"run {run_id}" for run_id in waits.get("runs", {}).values()]
     parts += [f"timer {one} at {_due(due)}" for one, due in waits.get("timers", {}).items()]
+    if waits.get("deadline"):
+        parts.append(f"to be done by {_due(waits['deadline'])}")
     if alarms:
         parts += [f"put aside: {one}" for one in waits.get("alarms", [])]
     if status.reason and "in doubt" not in status.reason:

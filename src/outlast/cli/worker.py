@@ -11,6 +11,8 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -20,21 +22,14 @@ import typer
 from outlast.app import App, library_version
 from outlast.app import open as open_app
 from outlast.cli.output import complain, note, note_lines, say
-from outlast.cli.session import Session, run, stored
-from outlast.cli.text import parse_length, safe
+from outlast.cli.session import Session, run, stored, time_length
+from outlast.cli.text import safe
 from outlast.errors import DefinitionError, OutlastError
 from outlast.workflows.registry import Registry
 
 _PACKAGE = Path(__file__).parents[1]
 _ONE_WISH_SECONDS = 1.0
 """Signals to end that come closer together are one: `timeout` and some supervisors tell the process and its group."""
-
-
-def _length(text: str) -> timedelta:
-    try:
-        return parse_length(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 @stored
@@ -47,7 +42,7 @@ def worker(
     lease: Annotated[
         timedelta,
         typer.Option(
-            parser=_length,
+            parser=time_length,
             metavar="TIME",
             help="How long it may be silent before others take its runs.",
         ),
@@ -55,7 +50,9 @@ def worker(
     idle: Annotated[
         timedelta,
         typer.Option(
-            parser=_length, metavar="TIME", help="How long a run that only waits stays in memory."
+            parser=time_length,
+            metavar="TIME",
+            help="How long a run that only waits stays in memory.",
         ),
     ] = "1s",  # pyright: ignore[reportArgumentType]
     verbose: Annotated[
@@ -64,7 +61,14 @@ def worker(
 ) -> None:
     """Run the workflows that MODULE... declare, until SIGINT or SIGTERM; a second signal stops at once."""
     start = _log_to_stderr(logging.DEBUG if verbose else logging.INFO)
-    try:
+    workflows = load_all(modules)
+    app = open_app(session.database, tenant=session.tenant, lease=lease, idle=idle)
+    run(_serve(app, workflows, start))
+
+
+def load_all(modules: Iterable[str]) -> list[str]:
+    """Import modules and files, and return the names of the workflows that they declare; what is wrong ends the command."""
+    with author_errors():
         for module in modules:
             load(module)
         workflows = sorted(Registry.of_everything().workflows)
@@ -73,6 +77,14 @@ def worker(
                 "the modules declare no workflow",
                 hint="name the module that holds what @outlast.workflow decorates",
             )
+    return workflows
+
+
+@contextmanager
+def author_errors() -> Generator[None, None, None]:
+    """Print what a module raises when it is imported, and end the command with status 1."""
+    try:
+        yield
     except OutlastError as error:
         complain(error)
         raise typer.Exit(1) from None
@@ -80,8 +92,6 @@ def worker(
         for line in _author_lines(error):
             note_lines(line)
         raise typer.Exit(1) from None
-    app = open_app(session.database, tenant=session.tenant, lease=lease, idle=idle)
-    run(_serve(app, workflows, start))
 
 
 def _author_lines(error: Exception) -> list[str]:

@@ -2,8 +2,9 @@
 
 from outlast.client.approval import Approvals
 from outlast.client.client import Birth, Client, IfClosed, Runs
+from outlast.client.explain import Explanation, Wait
 from outlast.client.handle import RunHandle
-from outlast.client.view import ApprovalView, JournalEntry, RunDetail, RunStatus
+from outlast.client.view import ApprovalView, Generation, JournalEntry, RunDetail, RunStatus
 from outlast.effects.standing import Alarm, Standing
 from outlast.store.change import Status
 
@@ -13,6 +14,8 @@ __all__ = [
     "Approvals",
     "Birth",
     "Client",
+    "Explanation",
+    "Generation",
     "IfClosed",
     "JournalEntry",
     "RunDetail",
@@ -21,4 +24,5 @@ __all__ = [
     "Runs",
     "Standing",
     "Status",
+    "Wait",
 ]

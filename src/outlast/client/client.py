@@ -7,19 +7,22 @@ A client writes unowned changes only, so it needs no worker; the same change sen
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import sys
 import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast, overload
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from outlast.client.approval import Approvals
+from outlast.client.completion import complete, fail
 from outlast.client.handle import RunHandle
 from outlast.client.port import Port
+from outlast.client.replica import Replicas
+from outlast.client.update import check_accepted, result_of, signal_message, update_message
 from outlast.client.view import (
     RunStatus,
     not_found,
@@ -28,6 +31,7 @@ from outlast.client.view import (
 from outlast.clock import Random
 from outlast.effects.key import check_run_id, check_tenant, namespace
 from outlast.errors import (
+    DecodeError,
     DefinitionError,
     NoWorkerWarning,
     RunConflictError,
@@ -47,6 +51,9 @@ from outlast.store.change import (
     Change,
     Conflict,
     Fenced,
+    Message,
+    PutMessage,
+    Refused,
     RunHead,
     RunKey,
     StartRun,
@@ -54,12 +61,19 @@ from outlast.store.change import (
     Unknown,
     Verdict,
     WorkerId,
+    born_head,
+    fingerprint_of,
 )
 from outlast.store.protocol import Store
 from outlast.workflows.call import Call
 from outlast.workflows.definition import Workflow
+from outlast.workflows.message import Signal, Update
+from outlast.workflows.registry import Registry
+from outlast.workflows.timeout import run_seconds
 
 R = TypeVar("R")
+T = TypeVar("T")
+A = TypeVar("A")
 
 IfClosed: TypeAlias = Literal["attach", "refuse", "restart"]
 """What starting the id of a closed run means: look at that run, an error, or a new run under the same id."""
@@ -95,6 +109,20 @@ class Client:
     Args:
         principal: Who acts, for the record.
         birth: A worker of the same process, for runs that it can take at once.
+        registry: The code by which queries are answered here; everything declared so far by default.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def greet(name: str) -> str:
+            return f"hello {name}"
+
+        async with outlast.connect("sqlite:///agent.db", create=True) as client:  # no worker in this process
+            handle = await client.start(greet("Ada"), id="greet-ada")
+            assert (await handle.status()).status == "ready"  # until `outlast worker` takes it
+        ```
     """
 
     def __init__(
@@ -105,10 +133,14 @@ class Client:
         tenant: str = "default",
         principal: str = "",
         birth: Birth | None = None,
+        registry: Registry | None = None,
     ) -> None:
         self.store = store
         self.tenant = check_tenant(tenant)
         self.principal = principal
+        self.registry = registry
+        self.replicas = Replicas()
+        """Runs that were asked something, kept in memory to be asked again; to be closed before the store is."""
         self._random = random
         self._birth = birth
         self._waiters: dict[RunKey, list[asyncio.Event]] = {}
@@ -130,6 +162,7 @@ class Client:
         *,
         id: str,
         if_closed: IfClosed = "attach",
+        timeout: timedelta | None = None,  # noqa: ASYNC109 - the run's, by the store's clock
     ) -> RunHandle[R]:
         """Start a run, or attach to the one that has this id already.
 
@@ -137,30 +170,21 @@ class Client:
             call: Of a workflow, as `fix(finding)`.
             id: Comes from the event that triggers the work, so that the same event starts one run.
             if_closed: What a closed run of this id means.
+            timeout: How long the run may take; as long as its `@workflow(timeout=…)` says by default. Time in which no worker lives
+                counts, by the store's clock. When it is over the body is cancelled and cleans up, and the run fails with a
+                `TimeoutError`. A run that is there already keeps its own; one that is paused has it judged when it is resumed.
 
         Raises:
             RunConflictError: The id belongs to a run of another workflow or with other input; or it is closed and
                 `if_closed="refuse"`.
             EncodeError: An argument cannot be stored; nothing was written.
         """
-        given: Any = call
-        callee: Any = given.callee if isinstance(given, Call) else None
-        if isinstance(given, Call):
-            given.use()
-        if not isinstance(callee, Workflow):
-            raise DefinitionError(
-                f"{given!r} is not a call of a workflow",
-                hint=f"call it: write {given.name}(…)"
-                if isinstance(given, Workflow)
-                else "start what @workflow decorates, called: fix(finding)",
-            )
-        workflow = cast("Workflow[..., R]", callee)
+        workflow = _workflow_of(call)
         run = RunKey(self.tenant, check_run_id(id))
-        arguments = workflow.arguments.encode(call.args, call.kwargs)
-        seed = self._random.bits(16)
+        started = self._started(workflow, call, timeout)
         generation = 1
         while True:
-            verdict = await self._bear(run, workflow, arguments, generation, seed)
+            verdict = await self._bear(run, started, generation)
             match verdict:
                 case Applied():
                     break
@@ -168,9 +192,9 @@ class Client:
                     # The lease of the worker that was to have it is over; the next one, or none, will do.
                     continue
                 case Conflict(head=head) if head is not None:
-                    if await self._is_ours(head, generation, seed):
+                    if await self._is_ours(head, generation, started.seed):
                         break
-                    if self._attaches(head, workflow, arguments, if_closed):
+                    if self._attaches(head, workflow, bytes(started.arguments), if_closed):
                         break
                     generation = head.generation + 1
                 case _:
@@ -179,16 +203,256 @@ class Client:
                     )
         return RunHandle(self, run, workflow)
 
+    @overload
+    async def signal_with_start(
+        self,
+        call: Call[R],
+        signal: Signal[None],
+        *,
+        id: str,
+        message_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> RunHandle[R]: ...
+    @overload
+    async def signal_with_start(
+        self,
+        call: Call[R],
+        signal: Signal[T],
+        value: T,
+        *,
+        id: str,
+        message_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> RunHandle[R]: ...
+    @overload
+    async def signal_with_start(
+        self,
+        call: Call[R],
+        signal: str,
+        value: Any = ...,
+        *,
+        id: str,
+        message_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> RunHandle[R]: ...
+    async def signal_with_start(
+        self,
+        call: Call[R],
+        signal: Signal[Any] | str,
+        value: Any = None,
+        *,
+        id: str,
+        message_id: str = "",
+        if_closed: IfClosed = "attach",
+    ) -> RunHandle[R]:
+        """Send a message to a run, and start the run with it when there is none: one transaction, so that neither is without the other.
+
+        Args:
+            call: Of a workflow; its input counts only when a run is started.
+            signal: A `Signal`, or its name.
+            id: Of the run.
+            message_id: The same id again is the same message; random by default.
+            if_closed: What a closed run of this id means. It takes no message, so that `attach` and `refuse` are an error, unless it has
+                this message already.
+
+        Raises:
+            RunConflictError: The id belongs to a run of another workflow, or to a closed one; nothing was sent.
+            InboxFullError: The run has 10,000 messages that it has not taken in.
+            EncodeError: The value or an argument cannot be stored; nothing was written.
+
+        Example:
+            ```python
+            import asyncio
+
+            import outlast
+
+            ordered = outlast.Signal("ordered", str)
+
+            @outlast.workflow
+            async def collect(customer: str) -> list[str]:
+                return [await outlast.receive(ordered) for _ in range(2)]
+
+            async def main() -> None:
+                async with outlast.open("memory://") as app:
+                    for item in ("tea", "milk"):
+                        handle = await app.signal_with_start(
+                            collect("ann"), ordered, item, id="orders-of-ann", message_id=item
+                        )
+                    assert await handle.result() == ["tea", "milk"]
+
+            asyncio.run(main())
+            ```
+        """
+        message = signal_message(self, signal, value, message_id)
+        return await self._start_with(call, message, id, if_closed)
+
+    @overload
+    async def update_with_start(
+        self,
+        call: Call[Any],
+        update: Update[None, A],
+        *,
+        id: str,
+        update_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> A: ...
+    @overload
+    async def update_with_start(
+        self,
+        call: Call[Any],
+        update: Update[T, A],
+        value: T,
+        *,
+        id: str,
+        update_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> A: ...
+    @overload
+    async def update_with_start(
+        self,
+        call: Call[Any],
+        update: str,
+        value: Any = ...,
+        *,
+        id: str,
+        update_id: str = ...,
+        if_closed: IfClosed = ...,
+    ) -> Any: ...
+    async def update_with_start(
+        self,
+        call: Call[Any],
+        update: Update[Any, Any] | str,
+        value: Any = None,
+        *,
+        id: str,
+        update_id: str = "",
+        if_closed: IfClosed = "attach",
+    ) -> Any:
+        """Send an update to a run, start the run with it when there is none, and return the update's result.
+
+        Args, and what is raised: those of `signal_with_start` and of `RunHandle.update`.
+
+        Example:
+            ```python
+            import asyncio
+
+            import outlast
+
+            order = outlast.Update("order", str, int)
+
+            @outlast.workflow
+            async def collect(customer: str) -> list[str]:
+                items: list[str] = []
+
+                def add(item: str) -> int:
+                    items.append(item)
+                    return len(items)
+
+                outlast.on_update(order, add)
+                await outlast.wait_condition(lambda: len(items) == 2)
+                return items
+
+            async def main() -> None:
+                async with outlast.open("memory://") as app:
+                    assert await app.update_with_start(collect("ann"), order, "tea", id="ann") == 1
+                    assert await app.update_with_start(collect("ann"), order, "milk", id="ann") == 2
+
+            asyncio.run(main())
+            ```
+        """
+        message = update_message(self, update, value, update_id)
+        handle = await self._start_with(call, message, id, if_closed)
+        return await result_of(self, RunKey(self.tenant, handle.id), update, message)
+
     async def run(
         self,
         call: Call[R],
         *,
         id: str,
         if_closed: IfClosed = "attach",
+        timeout: timedelta | None = None,  # noqa: ASYNC109 - the run's, by the store's clock
     ) -> R:
         """Start a run, wait for its end, and return its result. See `start` and `RunHandle.result`."""
-        handle = await self.start(call, id=id, if_closed=if_closed)
+        handle = await self.start(call, id=id, if_closed=if_closed, timeout=timeout)
         return await handle.result()
+
+    async def complete(self, token: str, value: Any = None, *, id: str = "") -> None:
+        """Say that a step which was handed out has returned; accepted when this returns.
+
+        The first answer to a token counts. A later one is put aside and told of, as is a value that does not fit the step's result
+        type; the step waits on then.
+
+        Args:
+            token: What `outlast.completion_token()` has returned, of whatever attempt.
+            value: The step's result: a value of its type, or plain data as JSON holds it.
+            id: The same id again is the same answer; random by default. What sends more than once, as a webhook does, gives its own.
+
+        Raises:
+            DefinitionError: It is no token, or one of another tenant.
+            EncodeError: The value cannot be stored.
+            RunNotFoundError: There is no such run.
+            RunConflictError: The run has ended.
+
+        Example:
+            ```python
+            import asyncio
+
+            import outlast
+
+            tokens: asyncio.Queue[str] = asyncio.Queue()
+
+            @outlast.step
+            async def render(scene: str) -> int:
+                tokens.put_nowait(outlast.completion_token())
+                outlast.complete_later()
+
+            @outlast.workflow
+            async def film(scene: str) -> int:
+                return await render(scene)
+
+            async with outlast.open("memory://") as app:
+                handle = await app.start(film("dawn"), id="film-1")
+                token = await tokens.get()
+                await app.complete(token, 240, id="webhook-1")
+                await app.complete(token, 240, id="webhook-1")  # delivered twice: the same answer
+                assert await handle.result() == 240
+            ```
+        """
+        await complete(self, token, value, id=id)
+
+    async def fail(self, token: str, message: str, *, id: str = "") -> None:
+        """Say that a step which was handed out has failed for good: the workflow gets a `RuntimeError`. See `complete`.
+
+        Args:
+            message: Of the error.
+
+        Example:
+            ```python
+            import asyncio
+
+            import outlast
+
+            tokens: asyncio.Queue[str] = asyncio.Queue()
+
+            @outlast.step
+            async def render(scene: str) -> int:
+                tokens.put_nowait(outlast.completion_token())
+                outlast.complete_later()
+
+            @outlast.workflow
+            async def film(scene: str) -> str:
+                try:
+                    return f"{await render(scene)} frames"
+                except RuntimeError as error:
+                    return f"cut: {error}"
+
+            async with outlast.open("memory://") as app:
+                handle = await app.start(film("storm"), id="film-2")
+                await app.fail(await tokens.get(), "out of light")
+                assert await handle.result() == "cut: out of light"
+            ```
+        """
+        await fail(self, token, message, id=id)
 
     def handle(self, id: str, workflow: Workflow[..., R] | None = None) -> RunHandle[R]:
         """Return a handle of a run that exists, or may exist.
@@ -254,7 +518,7 @@ class Client:
                 waited = asyncio.get_running_loop().time() - began
                 if not said and waited >= _NO_WORKER_AFTER.total_seconds():
                     said = True
-                    await self._say_when_no_worker(head)
+                    await self.say_when_no_worker(head)
             return head
         finally:
             if unsubscribe is not None:
@@ -268,60 +532,99 @@ class Client:
         for woken in self._waiters.get(run, ()):
             woken.set()
 
+    async def _start_with(
+        self, call: Call[R], message: Message, id: str, if_closed: IfClosed
+    ) -> RunHandle[R]:
+        """Put a message into the inbox of a run, which is started with it when there is none."""
+        workflow = _workflow_of(call)
+        run = RunKey(self.tenant, check_run_id(id))
+        started = self._started(workflow, call, None)
+        generation = 1
+        while True:
+            verdict = await self._bear(run, started, generation, (message,))
+            match verdict:
+                case Applied():
+                    break
+                case Fenced():
+                    continue
+                case Conflict(head=head) if head is not None:
+                    if await self._is_ours(head, generation, started.seed):
+                        break
+                    generation = head.generation + 1
+                    if head.status.closed and if_closed == "restart":
+                        continue
+                    if head.workflow != workflow.name:
+                        raise _taken(head, f"the workflow {head.workflow}")
+                    verdict = await self.commit(PutMessage(run, message))
+                    if verdict == Refused("closed") and if_closed == "restart":
+                        continue
+                    check_accepted(verdict, run)
+                    break
+                case _:
+                    check_accepted(verdict, run)
+        return RunHandle(self, run, workflow)
+
+    def _started(
+        self, workflow: Workflow[..., Any], call: Call[Any], timeout: timedelta | None
+    ) -> Started:
+        """Return the first entry of a run, but for its namespace, which belongs to a generation."""
+        seconds = run_seconds(timeout, what=f"the start of {workflow.name}")
+        return Started(
+            name=workflow.name,
+            arguments=Raw(workflow.arguments.encode(call.args, call.kwargs)),
+            seed=self._random.bits(16),
+            namespace="",
+            principal=self.principal,
+            timeout_seconds=workflow.timeout_seconds if seconds is None else seconds,
+        )
+
     async def _bear(
         self,
         run: RunKey,
-        workflow: Workflow[..., Any],
-        arguments: bytes,
+        started: Started,
         generation: int,
-        seed: bytes,
+        messages: tuple[Message, ...] = (),
     ) -> Verdict:
         """Write the start; a caller who is cancelled meanwhile leaves no run behind that nobody moves."""
-        birth = asyncio.ensure_future(self._start(run, workflow, arguments, generation, seed))
+        birth = asyncio.ensure_future(self._start(run, started, generation, messages))
         self._births.add(birth)
         birth.add_done_callback(self._births.discard)
         return await asyncio.shield(birth)
 
     async def _start(
-        self,
-        run: RunKey,
-        workflow: Workflow[..., Any],
-        arguments: bytes,
-        generation: int,
-        seed: bytes,
+        self, run: RunKey, started: Started, generation: int, messages: tuple[Message, ...]
     ) -> Verdict:
-        started = Started(
-            name=workflow.name,
-            arguments=Raw(arguments),
-            seed=seed,
-            namespace=namespace(run.tenant, run.run_id, generation),
-            principal=self.principal,
-        )
-        owner = self._birth.owner(workflow.name) if self._birth else None
+        started = replace(started, namespace=namespace(run.tenant, run.run_id, generation))
+        owner = self._birth.owner(started.name) if self._birth else None
         entries: list[Entry] = [started]
         if owner is not None and self._birth is not None:
             entries.append(self._birth.taken)
         rows = tuple(to_row(entry, seq, seq) for seq, entry in enumerate(entries))
         change = StartRun(
             run=run,
-            workflow=workflow.name,
-            fingerprint=_fingerprint(workflow.name, arguments),
+            workflow=started.name,
+            fingerprint=fingerprint_of(started.name, bytes(started.arguments)),
             entries=rows,
             generation=generation,
             worker=owner,
+            messages=messages,
         )
         verdict = await self.commit(change)
         if isinstance(verdict, Applied) and owner is not None and self._birth is not None:
-            head = _born(change, verdict)
+            head = born_head(change, verdict)
             self._birth.adopt(head, tuple(StampedRow(row, verdict.at) for row in rows))
         return verdict
 
     async def _is_ours(self, head: RunHead, generation: int, seed: bytes) -> bool:
         """Whether the run that stands there is the one we started, when the answer to our start was lost."""
-        if head.generation != generation:
+        if head.incarnation < generation:
             return False
         rows = await self.store.journal(head.run, generation=generation)
-        first = from_row(rows[0].row) if rows else None
+        try:
+            first = from_row(rows[0].row) if rows else None
+        except DecodeError:
+            # What we have just written could be read.
+            return False
         return isinstance(first, Started) and first.seed == seed
 
     def _attaches(
@@ -330,15 +633,11 @@ class Client:
         """Whether an existing run is the one that is meant; False when a new generation is to be started."""
         if head.status.closed and if_closed == "restart":
             return False
-        if head.fingerprint != _fingerprint(workflow.name, arguments):
+        if head.fingerprint != fingerprint_of(workflow.name, arguments):
             what = (
                 "other input" if head.workflow == workflow.name else f"the workflow {head.workflow}"
             )
-            raise RunConflictError(
-                f"the id is taken by a run with {what}",
-                run=head.run.run_id,
-                hint="an id stands for one event: derive it from what makes this work different",
-            )
+            raise _taken(head, what)
         if head.status.closed and if_closed == "refuse":
             raise RunConflictError(
                 f"a run of this id has ended as {head.status}",
@@ -347,7 +646,8 @@ class Client:
             )
         return True
 
-    async def _say_when_no_worker(self, head: RunHead) -> None:
+    async def say_when_no_worker(self, head: RunHead) -> None:
+        """Warn when no worker lives that could move the run."""
         if head.status not in {Status.READY, Status.RUNNING, Status.WAITING}:
             return
         workers = await self.store.workers()
@@ -403,34 +703,37 @@ class Runs:
         return [status_of(head) for head in heads]
 
 
+def _workflow_of(call: Call[R]) -> Workflow[..., R]:
+    """Return the workflow that is called.
+
+    Raises:
+        DefinitionError: It is no call of a workflow.
+    """
+    given: Any = call
+    callee: Any = given.callee if isinstance(given, Call) else None
+    if isinstance(given, Call):
+        given.use()
+    if not isinstance(callee, Workflow):
+        raise DefinitionError(
+            f"{given!r} is not a call of a workflow",
+            hint=f"call it: write {given.name}(…)"
+            if isinstance(given, Workflow)
+            else "start what @workflow decorates, called: fix(finding)",
+        )
+    return cast("Workflow[..., R]", callee)
+
+
+def _taken(head: RunHead, what: str) -> RunConflictError:
+    return RunConflictError(
+        f"the id is taken by a run with {what}",
+        run=head.run.run_id,
+        hint="an id stands for one event: derive it from what makes this work different",
+    )
+
+
 def _fate_unknown() -> StoreUnavailableError:
     return StoreUnavailableError(
         "the store was sent this change and has not said what became of it: whether it was written is not known",
         hint="once it answers, make the same start, message or decision again under its id: that counts once; before you restart, "
         "cancel or terminate something again, look whether it has happened",
-    )
-
-
-def _fingerprint(workflow: str, arguments: bytes) -> str:
-    return hashlib.sha256(workflow.encode() + b"\0" + arguments).hexdigest()
-
-
-def _born(change: StartRun, verdict: Applied) -> RunHead:
-    return RunHead(
-        run=change.run,
-        generation=change.generation,
-        workflow=change.workflow,
-        fingerprint=change.fingerprint,
-        status=Status.RUNNING,
-        reason="",
-        owner=change.worker,
-        epoch=verdict.epoch,
-        version=0,
-        next_seq=len(change.entries),
-        digest=b"",
-        wake_at=None,
-        mail=True,
-        lapses=0,
-        created_at=verdict.at,
-        changed_at=verdict.at,
     )

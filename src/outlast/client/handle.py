@@ -3,61 +3,78 @@
 from __future__ import annotations
 
 import contextlib
-from asyncio import CancelledError
+from datetime import timedelta
 from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 from msgspec import UNSET, Raw
 
+from outlast.client.explain import Explanation, explain
+from outlast.client.fork import ForkRequest
+from outlast.client.fork import fork as fork_run
+from outlast.client.fork import retry as retry_run
 from outlast.client.port import Port
+from outlast.client.query import BUDGET
+from outlast.client.query import ask as ask_query
+from outlast.client.text import command
+from outlast.client.update import ask, check_accepted, signal_message
 from outlast.client.view import (
+    Generation,
     JournalEntry,
     RunDetail,
     RunStatus,
     cancel_in,
+    deadline_in,
+    generation_of,
     not_found,
+    pause_in,
     place_in,
     status_of,
+    time_out_in,
     view_of,
 )
 from outlast.effects.intent import Resolution
+from outlast.effects.key import DEFAULT_TENANT
 from outlast.effects.standing import alarms, standings
 from outlast.errors import (
     DecodeError,
     DefinitionError,
     OutlastError,
-    RunCancelledError,
-    RunConflictError,
-    RunTerminatedError,
+    RunNotFoundError,
     StoreError,
-    WorkflowFailedError,
 )
 from outlast.journal.codec import codec_for
+from outlast.journal.end import cancelled, failed, terminated
 from outlast.journal.entry import (
     Cancelled,
     Completed,
+    EffectPolicy,
     Entry,
     Failed,
+    Published,
     from_row,
 )
-from outlast.journal.failure import Failure, rebuild
+from outlast.journal.failure import Failure
 from outlast.journal.parse import read
 from outlast.store.change import (
-    Applied,
     Message,
     MessageKind,
     PutMessage,
-    Refused,
     RunKey,
     Status,
     Terminate,
     Verdict,
 )
 from outlast.workflows.definition import Workflow
-from outlast.workflows.message import Signal
+from outlast.workflows.message import Signal, Update
+from outlast.workflows.query import Query
 
 R = TypeVar("R")
 T = TypeVar("T")
+A = TypeVar("A")
+
+_GENERATIONS = 6
+"""How many of them a run's detail has."""
 
 
 class RunHandle(Generic[R]):
@@ -65,6 +82,23 @@ class RunHandle(Generic[R]):
 
     Args:
         workflow: Known when the run was started through a call: gives the result its type.
+
+    Example:
+        ```python
+        import outlast
+
+        GO = outlast.Signal("go", str)
+
+        @outlast.workflow
+        async def wait() -> str:
+            return await outlast.receive(GO)
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(wait(), id="w")
+            await handle.send(GO, "now")
+            assert await handle.result() == "now"
+            assert [type(one.entry).__name__ for one in await handle.journal()][-1] == "Completed"
+        ```
     """
 
     def __init__(
@@ -82,7 +116,7 @@ class RunHandle(Generic[R]):
     async def result(self) -> R:
         """Wait for the end, and return what the workflow returned.
 
-        A handle made by id alone returns plain JSON data.
+        That of the last generation, where the run continues as new. A handle made by id alone returns plain JSON data.
 
         Raises:
             WorkflowFailedError: The workflow raised; the cause is that exception.
@@ -92,11 +126,7 @@ class RunHandle(Generic[R]):
         """
         head = await self._client.wait_closed(self._run)
         if head.status is Status.TERMINATED:
-            raise RunTerminatedError(
-                f"the run was terminated: {head.reason}",
-                run=self.id,
-                hint="start it again with if_closed='restart'",
-            )
+            raise terminated(self.id, head.reason)
         rows = await self._client.store.journal(self._run, generation=head.generation)
         last = from_row(rows[-1].row)
         match last:
@@ -119,34 +149,120 @@ class RunHandle(Generic[R]):
         return status_of(await self._client.head(self._run))
 
     @overload
-    async def send(self, signal: Signal[None], *, id: str = ...) -> None: ...
+    async def send(self, signal: Signal[None], *, id: str = ..., early: bool = ...) -> None: ...
     @overload
-    async def send(self, signal: Signal[T], value: T, *, id: str = ...) -> None: ...
+    async def send(
+        self, signal: Signal[T], value: T, *, id: str = ..., early: bool = ...
+    ) -> None: ...
     @overload
-    async def send(self, signal: str, value: Any = ..., *, id: str = ...) -> None: ...
-    async def send(self, signal: Signal[Any] | str, value: Any = None, *, id: str = "") -> None:
+    async def send(
+        self, signal: str, value: Any = ..., *, id: str = ..., early: bool = ...
+    ) -> None: ...
+    async def send(
+        self, signal: Signal[Any] | str, value: Any = None, *, id: str = "", early: bool = False
+    ) -> None:
         """Send a message; it is accepted when this returns, and delivered once.
 
         Args:
             signal: A `Signal`, or its name.
             id: The same id again is the same message; random by default.
+            early: Accept it also when there is no such run yet: it waits for the first run of that id.
 
         Raises:
             EncodeError: The value does not fit the signal's type.
             RunNotFoundError: There is no such run.
             RunConflictError: The run has ended.
+            InboxFullError: The run has 10,000 messages that it has not taken in.
         """
-        if isinstance(signal, Signal):
-            name, body = signal.name, signal.codec.encode(value)
-        else:
-            name, body = signal, codec_for(Any, where=f"signal {signal!r}").encode(value)
-        message_id = f"signal/{id or self._client.new_id()}"
-        await self._put(message_id, MessageKind.SIGNAL, name, body)
+        message = signal_message(self._client, signal, value, id)
+        change = PutMessage(self._run, message, early=early)
+        check_accepted(await self._client.commit(change), self._run)
+
+    @overload
+    async def update(self, update: Update[None, A], *, id: str = ...) -> A: ...
+    @overload
+    async def update(self, update: Update[T, A], value: T, *, id: str = ...) -> A: ...
+    @overload
+    async def update(self, update: str, value: Any = ..., *, id: str = ...) -> Any: ...
+    async def update(
+        self, update: Update[Any, Any] | str, value: Any = None, *, id: str = ""
+    ) -> Any:
+        """Send an update, wait until the run has answered it, and return the result.
+
+        Every update that was accepted is answered, also when the run is parked, moves to another worker, or ends. Giving up the wait
+        does not take the update back; the same id again waits for the same answer.
+
+        Args:
+            update: An `Update`, or its name; by name the result is plain JSON data.
+            id: The same id again is the same update; random by default.
+
+        Raises:
+            UpdateRejectedError: The run said no, or ended before; nothing of the update was done. The cause is what the validator
+                raised.
+            UpdateFailedError: The handler raised; the cause is that exception.
+            RunCancelledError: The run was cancelled while it handled the update.
+            RunConflictError: The run has ended, or was terminated before it answered.
+            RunNotFoundError: There is no such run.
+            InboxFullError: The run has 10,000 messages that it has not taken in.
+            EncodeError: The value does not fit the update's type.
+        """
+        return await ask(self._client, self._run, update, value, id)
 
     async def cancel(self, reason: str = "") -> None:
         """Ask the run to stop and clean up. An effect that was intended is settled first."""
-        body = msgspec.json.encode({"by": self._client.principal, "reason": reason})
-        await self._put(f"cancel/{self._client.new_id()}", MessageKind.CANCEL, "", body)
+        await self._ask(MessageKind.CANCEL, reason)
+
+    async def pause(self, reason: str = "") -> None:
+        """Ask that the run begin nothing until it is resumed.
+
+        What is being attempted then ends and is recorded; no other attempt begins, no timer fires, and messages wait in the inbox.
+        The run is `paused` when its last attempt has ended. A cancel ends the pause, and so does a resume.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+            RunConflictError: The run has ended.
+
+        Example:
+            ```python
+            import asyncio
+
+            import outlast
+
+
+            @outlast.step
+            async def greet(name: str) -> str:
+                return f"hello {name}"
+
+
+            @outlast.workflow
+            async def greet_later(name: str) -> str:
+                await outlast.sleep(0.05)
+                return await greet(name)
+
+
+            async def main() -> None:
+                async with outlast.open("memory://") as app:
+                    handle = await app.start(greet_later("Ada"), id="greeting-1")
+                    await handle.pause("maintenance")
+                    while (await handle.status()).status != "paused":
+                        await asyncio.sleep(0.01)
+                    await handle.resume("done")
+                    assert await handle.result() == "hello Ada"
+
+
+            asyncio.run(main())
+            ```
+        """
+        await self._ask(MessageKind.PAUSE, reason)
+
+    async def resume(self, reason: str = "") -> None:
+        """Let a paused run go on: with what came due and what it was sent meanwhile, in the order in which that came.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+            RunConflictError: The run has ended.
+        """
+        await self._ask(MessageKind.RESUME, reason)
 
     async def terminate(self, reason: str = "") -> None:
         """End the run without running it: no clean-up. Works on any run, however large or broken."""
@@ -195,10 +311,173 @@ class RunHandle(Generic[R]):
             message_id, MessageKind.RESOLUTION, operation, msgspec.json.encode(resolution)
         )
 
-    async def journal(self) -> list[JournalEntry]:
-        """Return the journal of the present generation."""
+    async def fork(
+        self,
+        position: int | None = None,
+        *,
+        id: str,
+        reason: str,
+        outcome: tuple[str, Any] | None = None,
+        effects: EffectPolicy = "refuse",
+        generation: int | None = None,
+    ) -> RunHandle[R]:
+        """Begin a new run with what this one did up to a position, and return its handle. This run is only read.
+
+        The new run knows the outcomes of the effects that this one settled later: an equal call gets its outcome, and nothing is
+        attempted. It inherits no approval, and no message that came later. See `docs/forks.md`.
+
+        Args:
+            position: The number of an entry of the journal; those before it are kept. All that can be, by default.
+            id: Of the new run. The same fork under the same id is the same run.
+            reason: Why; kept in the new run's journal.
+            outcome: Instead of a position: a step's operation and the value that it is to have returned, as `("r:3", 5)`. What stands
+                before its outcome is kept. Plain data, as JSON holds it.
+            effects: What becomes of an effect whose outcome this run does not know: `refuse` it with a `ForkedEffectError`, or make it
+                under the `same_key` that this run would have used, or under a `new_key`.
+            generation: Of this id; the present one by default.
+
+        Raises:
+            RunNotFoundError: There is no such run, or no such generation of it.
+            DefinitionError: No fork can begin there, or it is not said why.
+            RunConflictError: The id is taken by another run.
+
+        Example:
+            ```python
+            import outlast
+
+            @outlast.step
+            async def price(item: str) -> int:
+                return 30
+
+            @outlast.workflow
+            async def offer(item: str) -> str:
+                return f"{item} for {await price(item)}"
+
+            async with outlast.open("memory://") as app:
+                origin = await app.start(offer("lamp"), id="offer-1")
+                assert await origin.result() == "lamp for 30"
+                fork = await origin.fork(outcome=("r:1", 25), id="offer-1b", reason="as a discount")
+                assert await fork.result() == "lamp for 25"
+            ```
+        """
+        asked = ForkRequest(id, reason, position, outcome, effects)
+        run = await fork_run(self._client, self._run, asked, generation)
+        return RunHandle(self._client, run, self._workflow)
+
+    async def retry(
+        self, *, id: str = "", reason: str, effects: EffectPolicy = "same_key"
+    ) -> RunHandle[R]:
+        """Do again what made this run fail, be cancelled or be terminated, in a fork that keeps what was done before.
+
+        Finished steps are not repeated, and effects that were completed have their outcome. One that failed is made again, under
+        the same key. An approval that was given and not used is asked for again.
+
+        Args:
+            id: Of the new run; `<id>/retry-<n>` by default, and then it takes up what the last of these retries has come to.
+            reason: Why; kept in the new run's journal.
+            effects: See `fork`.
+
+        Raises:
+            RunConflictError: The run, or its last retry, has not ended, or it has a result.
+            RunNotFoundError: There is no such run.
+
+        Example:
+            ```python
+            import outlast
+
+            counter = {"up": False, "counted": 0}
+
+            @outlast.step
+            async def count() -> int:
+                counter["counted"] += 1
+                return 2
+
+            @outlast.step(retry=outlast.RetryPolicy(maximum_attempts=1))
+            async def ask(number: int) -> int:
+                if not counter["up"]:
+                    raise ConnectionError("the service is down")
+                return number * 2
+
+            @outlast.workflow
+            async def report() -> int:
+                return await ask(await count())
+
+            async with outlast.open("memory://") as app:
+                failed = await app.start(report(), id="report-1")
+                try:
+                    await failed.result()
+                except outlast.WorkflowFailedError:
+                    counter["up"] = True
+                again = await failed.retry(reason="the service is up again")
+                assert (await again.result(), again.id, counter["counted"]) == (4, "report-1/retry-1", 1)
+            ```
+        """
+        run = await retry_run(self._client, self._run, id=id, reason=reason, effects=effects)
+        return RunHandle(self._client, run, self._workflow)
+
+    async def accept(
+        self, *, entry: int | None = None, history: int | None = None, reason: str
+    ) -> None:
+        """Let something pass that stops the run; it is recorded before the run is looked at again.
+
+        Args:
+            entry: Position in the journal of an effect's intent, whose recorded arguments may stand although the code of today
+                asks with others. Kind and name must be the same.
+            history: So many entries the journal of this generation may have; its bytes in proportion.
+            reason: Why; kept in the journal.
+
+        Raises:
+            DefinitionError: Nothing is named, there is no such intent, or the journal is as long already.
+            RunNotFoundError: There is no such run.
+            RunConflictError: The run has ended.
+        """
+        head = await self._client.head(self._run)
+        if entry is None and history is None:
+            raise DefinitionError("nothing is named to accept", hint="give entry= or history=")
+        if history is not None and history <= head.next_seq:
+            raise DefinitionError(
+                f"the journal has {head.next_seq} entries, and {history} would be no room for more",
+                run=self.id,
+                hint="give a larger number",
+            )
+        if entry is not None:
+            await self._check_intent(entry, head.generation)
+        said = {"generation": head.generation, "entry": entry, "history": history}
+        body = msgspec.json.encode({**said, "by": self._client.principal, "reason": reason})
+        await self._put(f"accept/{self._client.new_id()}", MessageKind.ACCEPT, "", body)
+
+    async def _check_intent(self, entry: int, generation: int) -> None:
+        rows = await self._client.store.journal(self._run, generation=generation)
+        kind = rows[entry].row.kind if 0 <= entry < len(rows) else ""
+        if kind != "effect_intended":
+            raise DefinitionError(
+                f"entry {entry} is {kind}, and no intent of an effect"
+                if kind
+                else f"there is no entry {entry}",
+                run=self.id,
+                hint="name the entry that the error of the blocked run names; see `outlast runs journal`",
+            )
+
+    async def generations(self, *, limit: int = 100) -> list[Generation]:
+        """Return the run's generations, the present one first."""
+        head = await self._client.head(self._run)
+        rows = await self._client.store.generations(self._run, limit=limit)
+        return [generation_of(row, head) for row in rows]
+
+    async def journal(self, *, generation: int | None = None) -> list[JournalEntry]:
+        """Return the journal of the present generation, or of another one.
+
+        Raises:
+            RunNotFoundError: There is no such run, or no such generation of it.
+        """
         await self._client.head(self._run)
-        rows = await self._client.store.journal(self._run)
+        rows = await self._client.store.journal(self._run, generation=generation)
+        if not rows:
+            raise RunNotFoundError(
+                f"there is no generation {generation} of the run",
+                run=self.id,
+                hint="leave it out for the present one; `outlast runs show` lists them",
+            )
         return [JournalEntry(one.row.seq, one.row.turn, one.at, from_row(one.row)) for one in rows]
 
     async def detail(self) -> RunDetail:
@@ -231,24 +510,113 @@ class RunHandle(Generic[R]):
             alarms=alarms((one.entry, one.at) for one in entries),
             place=place_in(written),
             cancelled_by=cancel_in(written),
+            paused_by=pause_in(written),
+            deadline=deadline_in(entries),
+            timed_out_at=time_out_in(entries),
+            generations=[
+                generation_of(row, image.head)
+                for row in await store.generations(self._run, limit=_GENERATIONS)
+            ],
         )
+
+    @overload
+    async def query(
+        self,
+        query: Query[None, A],
+        value: None = None,
+        *,
+        timeout: timedelta = ...,  # noqa: ASYNC109
+    ) -> A: ...
+    @overload
+    async def query(
+        self,
+        query: Query[T, A],
+        value: T,
+        *,
+        timeout: timedelta = ...,  # noqa: ASYNC109
+    ) -> A: ...
+    @overload
+    async def query(
+        self,
+        query: str,
+        value: Any = None,
+        *,
+        timeout: timedelta = ...,  # noqa: ASYNC109
+    ) -> Any: ...
+    async def query(
+        self,
+        query: Query[Any, Any] | str,
+        value: Any = None,
+        *,
+        timeout: timedelta = BUDGET,  # noqa: ASYNC109 - of load, replay and handler
+    ) -> Any:
+        """Ask the run a question, and return the answer: what its code says from where it stood at the last commit.
+
+        The run's code is replayed in this process, so no worker is needed and nothing is written; the run may be parked, blocked or
+        closed. It stays in memory here, so that asking again replays only what came since.
+
+        Args:
+            query: A name too; then value and answer are plain JSON data.
+            timeout: Real time for reading, replay and handler together. What was replayed by then is kept.
+
+        Raises:
+            QueryError: There is no answer: see its `reason`.
+            RunNotFoundError: There is no such run.
+            EncodeError: The value does not fit the query's type.
+        """
+        if isinstance(query, Query):
+            body = query.codec.encode(value)
+            return query.result.decode(
+                await ask_query(self._client, self._run, query.name, body, timeout)
+            )
+        body = codec_for(Any, where=f"the value of query {query!r}").encode(value)
+        answer = await ask_query(self._client, self._run, query, body, timeout)
+        return read(answer, f"the answer to query {query!r}")
+
+    @overload
+    async def published(self, key: str) -> Any: ...
+    @overload
+    async def published(self, key: str, type: type[T]) -> T | None: ...
+    async def published(self, key: str, type: Any = Any) -> Any:  # noqa: A002 - the field's word
+        """Return the last value that the run has published under a key; None when there is none. It reads one entry, and runs no code.
+
+        Args:
+            type: Of the value; plain JSON data by default.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+            DecodeError: The value does not fit the type.
+        """
+        found = await self._client.store.latest(self._run, "published", key)
+        if found is None:
+            await self._client.head(self._run)
+            return None
+        entry = from_row(found.row)
+        assert isinstance(entry, Published)  # by its kind
+        return codec_for(type, where=f"the value published as {key!r}").decode(bytes(entry.value))
+
+    async def explain(self) -> Explanation:
+        """Return why the run is where it is: what it waits for, since when, what happens next, who can act and how.
+
+        As text it is what `outlast runs explain` prints. The commands in it are for the store of the environment.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+        """
+        tenant = self._client.tenant
+        options = [] if tenant == DEFAULT_TENANT else ["--tenant", tenant]
+        return explain(await self.detail(), lambda *words: command(["outlast", *options, *words]))
+
+    async def _ask(self, kind: MessageKind, reason: str) -> None:
+        body = msgspec.json.encode({"by": self._client.principal, "reason": reason})
+        await self._put(f"{kind.value}/{self._client.new_id()}", kind, "", body)
 
     async def _put(self, message_id: str, kind: MessageKind, name: str, body: bytes) -> None:
         message = Message(message_id, kind, name, self._client.principal, body)
         self._check(await self._client.commit(PutMessage(self._run, message)))
 
     def _check(self, verdict: Verdict) -> None:
-        match verdict:
-            case Applied():
-                return
-            case Refused(reason="not_found"):
-                raise not_found(self._run)
-            case Refused(reason="closed"):
-                raise RunConflictError(
-                    "the run has ended", run=self.id, hint="see `outlast runs show`"
-                )
-            case _:
-                raise StoreError(f"the store answered {verdict}", run=self.id)
+        check_accepted(verdict, self._run)
 
     def _decode(self, value: Raw) -> Any:
         if self._workflow is None:
@@ -256,17 +624,6 @@ class RunHandle(Generic[R]):
         return self._workflow.result.decode(bytes(value))
 
     def _ended(self, failure: Failure, entries: list[Entry]) -> OutlastError:
-        cause = rebuild(failure)
-        said = f"{failure.type}: {failure.message}"
         if isinstance(entries[-1], Failed):
-            place = place_in(entries)
-            text = f"the run failed: {said}" + (f", raised {place}" if place else "")
-            error: OutlastError = WorkflowFailedError(text, run=self.id)
-        elif isinstance(cause, CancelledError) and (asked := cancel_in(entries)):
-            error = RunCancelledError(f"the run was cancelled {asked}", run=self.id)
-        else:
-            error = RunCancelledError(f"the run was cancelled: {said}", run=self.id)
-        if isinstance(cause, OutlastError):
-            error.hint = cause.hint
-        error.__cause__ = cause
-        return error
+            return failed(self.id, failure, place_in(entries))
+        return cancelled(self.id, failure, cancel_in(entries))

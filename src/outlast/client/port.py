@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from outlast.client.replica import Replicas
 from outlast.store.change import (
     Change,
     RunHead,
@@ -11,6 +12,7 @@ from outlast.store.change import (
     Verdict,
 )
 from outlast.store.protocol import Store
+from outlast.workflows.registry import Registry
 
 
 class Port(Protocol):
@@ -19,6 +21,8 @@ class Port(Protocol):
     store: Store
     tenant: str
     principal: str
+    registry: Registry | None
+    replicas: Replicas
 
     async def head(self, run: RunKey) -> RunHead:
         """Return the run's row."""
@@ -34,4 +38,8 @@ class Port(Protocol):
 
     def new_id(self) -> str:
         """Return a random id."""
+        ...
+
+    async def say_when_no_worker(self, head: RunHead) -> None:
+        """Warn when no worker lives that could move the run."""
         ...

@@ -21,17 +21,24 @@ from outlast.journal.entry import (
     Entry,
     Failed,
     Moment,
+    PauseRequested,
+    ResumeRequested,
+    RunTimedOut,
+    Started,
 )
 from outlast.journal.parse import NotJsonError, parse, parse_as
 from outlast.journal.place import origin_of
+from outlast.journal.prefix import began_at
 from outlast.store.change import (
     ApprovalRow,
     RunHead,
     RunKey,
     Status,
 )
+from outlast.store.protocol import GenerationRow
 
 _SHOWN = 200
+_ENDS = frozenset({"completed", "failed", "cancelled", "continued_as_new"})
 """Characters of an entry in its repr."""
 
 
@@ -41,10 +48,15 @@ class _Note(msgspec.Struct):
     timers: dict[str, Moment] = {}
     approvals: dict[str, Moment] = {}
     retries: dict[str, Moment] = {}
+    deadline: Moment | None = None
+    completions: dict[str, Moment | None] = {}
+    deadlines: dict[str, Moment] = {}
     signals: list[str] = []
     in_doubt: dict[str, str] = {}
     alarms: list[str] = []
     error: str = ""
+    updates: list[str] = []
+    runs: dict[str, str] = {}
 
 
 class _Cover(msgspec.Struct):
@@ -70,8 +82,24 @@ class RunStatus(msgspec.Struct, frozen=True):
 
     Args:
         reason: Why it is blocked, or how it ended.
-        waits: What it waits for: timers, approvals, retries, signals, effects in doubt.
+        waits: What it waits for: timers, approvals, retries, completions from outside, signals, updates, effects in doubt, other
+            runs.
         worker: Who has it in memory.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def wait() -> None:
+            await outlast.sleep(3600)
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(wait(), id="w")
+            status = await handle.status()
+            assert (status.run_id, status.workflow, status.generation) == ("w", "wait", 1)
+            assert not status.status.closed
+        ```
     """
 
     run_id: str
@@ -108,6 +136,21 @@ class JournalEntry(msgspec.Struct, frozen=True):
         return f"JournalEntry({self.seq}, {self.at:%Y-%m-%d %H:%M:%S} UTC, {what}, {text})"
 
 
+class Generation(msgspec.Struct, frozen=True):
+    """One generation of a run: a start, a restart of its id, or what came after a `continue_as_new`.
+
+    Args:
+        entries: How long its journal is.
+        ended: `continued as new`, `completed`, `failed`, `cancelled`, `terminated`, or an empty string while it goes on.
+        at: When the last entry of its journal was committed.
+    """
+
+    generation: int
+    entries: int
+    ended: str
+    at: datetime
+
+
 class RunDetail(msgspec.Struct, frozen=True):
     """Everything about a run that can be seen from outside, read at one moment.
 
@@ -123,6 +166,10 @@ class RunDetail(msgspec.Struct, frozen=True):
         alarms: What came for the run and was put aside, since it last made progress there.
         place: Where in the author's code the failure was raised that ended the run.
         cancelled_by: Who asked it to stop, and why.
+        paused_by: Who asked it to begin nothing, and why; empty when it is not paused.
+        deadline: When its time is over, as its start says.
+        timed_out_at: When its time was over and it was told so.
+        generations: The newest ones, the present one first.
     """
 
     status: RunStatus
@@ -137,6 +184,10 @@ class RunDetail(msgspec.Struct, frozen=True):
     alarms: list[Alarm] = []
     place: str = ""
     cancelled_by: str = ""
+    paused_by: str = ""
+    deadline: datetime | None = None
+    timed_out_at: datetime | None = None
+    generations: list[Generation] = []
 
 
 class ApprovalView(msgspec.Struct, frozen=True):
@@ -181,6 +232,14 @@ def status_of(head: RunHead) -> RunStatus:
     )
 
 
+def generation_of(row: GenerationRow, head: RunHead) -> Generation:
+    """Return a generation as people see it."""
+    ended = row.kind.replace("_", " ") if row.kind in _ENDS else "terminated"
+    if row.generation == head.generation:
+        ended = str(head.status) if head.status.closed else ""
+    return Generation(row.generation, row.entries, ended, row.at)
+
+
 def place_in(entries: list[Entry]) -> str:
     """Return where in the author's code the failure was raised that ended a run; empty when none did."""
     match entries[-1:]:
@@ -194,9 +253,40 @@ def cancel_in(entries: list[Entry]) -> str:
     """Return who asked the run to stop, and why; empty when nobody did."""
     for entry in reversed(entries):
         if isinstance(entry, CancelRequested):
-            by = f"by {entry.by}" if entry.by else "by somebody"
-            return f"{by}: {entry.reason}" if entry.reason else by
+            return _asked(entry)
     return ""
+
+
+def pause_in(entries: list[Entry]) -> str:
+    """Return who asked the run to begin nothing, and why; empty when it is not paused."""
+    for entry in reversed(entries):
+        match entry:
+            case PauseRequested():
+                return _asked(entry)
+            case ResumeRequested() | CancelRequested():
+                return ""
+            case _:
+                pass
+    return ""
+
+
+def deadline_in(entries: list[JournalEntry]) -> datetime | None:
+    """Return when the run's time is over, as its start says; None when it may take as long as it likes."""
+    match entries[:1]:
+        case [JournalEntry(entry=Started() as started)]:
+            return started.deadline(began_at((one.entry, one.at) for one in entries))
+        case _:
+            return None
+
+
+def time_out_in(entries: list[JournalEntry]) -> datetime | None:
+    """Return when the run was told that its time is over; None when it was not."""
+    return next((one.at for one in entries if isinstance(one.entry, RunTimedOut)), None)
+
+
+def _asked(entry: CancelRequested | PauseRequested) -> str:
+    by = f"by {entry.by}" if entry.by else "by somebody"
+    return f"{by}: {entry.reason}" if entry.reason else by
 
 
 def view_of(row: ApprovalRow) -> ApprovalView:

@@ -31,19 +31,90 @@ class Repeat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Applied(Generic[T]):
-    """A probe's answer: the effect happened, and this is its result."""
+    """A probe's answer: the effect happened, and this is its result.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+        from outlast import Applied, NotApplied, Unknown
+
+        ORDERS: dict[str, int] = {}
+        ONLINE = True
+
+        async def find_order(item: str) -> Applied[int] | NotApplied | Unknown:
+            if not ONLINE:
+                return Unknown("the shop does not answer")
+            return Applied(ORDERS[item]) if item in ORDERS else NotApplied()
+
+        @outlast.effect(probe=find_order, start_to_close_timeout=timedelta(seconds=5))
+        async def order(item: str) -> int:
+            ORDERS[item] = len(ORDERS) + 1
+            return ORDERS[item]
+
+        await order.plain("tea")
+        assert await find_order("tea") == Applied(1)
+        ```
+    """
 
     value: T
 
 
 @dataclass(frozen=True, slots=True)
 class NotApplied:
-    """A probe's answer: the effect did not happen, and no attempt of it is under way."""
+    """A probe's answer: the effect did not happen, and no attempt of it is under way.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+        from outlast import Applied, NotApplied, Unknown
+
+        ORDERS: dict[str, int] = {}
+        ONLINE = True
+
+        async def find_order(item: str) -> Applied[int] | NotApplied | Unknown:
+            if not ONLINE:
+                return Unknown("the shop does not answer")
+            return Applied(ORDERS[item]) if item in ORDERS else NotApplied()
+
+        @outlast.effect(probe=find_order, start_to_close_timeout=timedelta(seconds=5))
+        async def order(item: str) -> int:
+            ORDERS[item] = len(ORDERS) + 1
+            return ORDERS[item]
+
+        assert await find_order("coffee") == NotApplied()
+        ```
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A probe's answer: the remote system cannot say."""
+    """A probe's answer: the remote system cannot say.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+        from outlast import Applied, NotApplied, Unknown
+
+        ORDERS: dict[str, int] = {}
+        ONLINE = True
+
+        async def find_order(item: str) -> Applied[int] | NotApplied | Unknown:
+            if not ONLINE:
+                return Unknown("the shop does not answer")
+            return Applied(ORDERS[item]) if item in ORDERS else NotApplied()
+
+        @outlast.effect(probe=find_order, start_to_close_timeout=timedelta(seconds=5))
+        async def order(item: str) -> int:
+            ORDERS[item] = len(ORDERS) + 1
+            return ORDERS[item]
+
+        ONLINE = False
+        assert await find_order("tea") == Unknown("the shop does not answer")
+        ```
+    """
 
     why: str
 
@@ -61,12 +132,14 @@ def quiet_after(*, timeout: timedelta | None, settle: timedelta, since: timedelt
 
 
 class Resolution(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an operator established about an operation; the body of an inbox item.
+    """What an operator, or the relay, established about an operation; the body of an inbox item.
 
     Args:
         generation: Of the run that was looked at; another one's operation is not meant.
-        outcome: `applied` (with `value`), `not_applied`, or `failed` (with `failure`).
+        outcome: `applied` (with `value`), `not_applied`, or `failed` (with `failure`). The relay says of other runs: `started`,
+            `refused` (with `failure`), `ended` (with `status`), `sent`, `unsent` (with `failure`).
         value: JSON of the result.
+        status: How another run ended.
     """
 
     operation: str
@@ -76,3 +149,4 @@ class Resolution(msgspec.Struct, frozen=True, omit_defaults=True):
     failure: Failure | None = None
     by: str = ""
     reason: str = ""
+    status: str = ""

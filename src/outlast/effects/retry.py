@@ -38,6 +38,29 @@ class RetryPolicy:
         maximum_interval: No wait is longer; 100 times the first when not given.
         maximum_attempts: No more attempts than this; 0 for no limit.
         non_retryable_error_types: Names of exception types that end the attempts at once, as `ValueError` or `httpx.HTTPError`.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+
+        tries = 0
+
+        @outlast.step(retry=outlast.RetryPolicy(initial_interval=timedelta(milliseconds=1), maximum_attempts=3))
+        async def flaky() -> int:
+            global tries
+            tries += 1
+            if tries < 3:
+                raise ConnectionError("try again")
+            return tries
+
+        @outlast.workflow
+        async def insist() -> int:
+            return await flaky()
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(insist(), id="i") == 3
+        ```
     """
 
     initial_interval: timedelta = timedelta(seconds=1)

@@ -1,6 +1,6 @@
 """How each open operation of a run stands, read from what is stored: for those who look at a run from outside.
 
-What leaves no trace is not here: a step under its first attempt, a timer, a wait for a message.
+What leaves no trace is not here: a step under its first attempt that has said nothing of itself, a timer, a wait for a message.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from outlast.journal.entry import (
     ApprovalDecided,
     ApprovalExpired,
     CancelRequested,
+    ChildRefused,
+    ChildStarted,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
@@ -24,27 +26,39 @@ from outlast.journal.entry import (
     EffectIntended,
     EffectRefused,
     Entry,
+    Forked,
+    MessageAnswered,
     MessageReceived,
+    RunEnded,
+    RunTimedOut,
     StepCompleted,
     StepFailed,
     TimerFired,
+    UpdateReceived,
 )
 from outlast.journal.failure import Failure
 from outlast.journal.parse import NotJsonError, parse, parse_as
-from outlast.store.change import OperationPut
+from outlast.store.change import OTHER_RUN, OperationPut
 
 _failures = msgspec.json.Decoder(Failure)
-State: TypeAlias = Literal["retrying", "intended", "in doubt"]
+State: TypeAlias = Literal["retrying", "intended", "in doubt", "attempted", "handed out"]
 
 
-_OUTCOMES = (StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared)
+_OUTCOMES = (
+    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared),
+    *(ChildRefused, RunEnded, MessageAnswered),
+)
 _PROGRESS = (
     *_OUTCOMES,
     TimerFired,
     MessageReceived,
+    UpdateReceived,
     ApprovalDecided,
     ApprovalExpired,
     CancelRequested,
+    RunTimedOut,
+    Forked,
+    ChildStarted,
 )
 
 
@@ -144,14 +158,16 @@ class Standing(msgspec.Struct, frozen=True):
 
     Args:
         kind: `step` or `effect`.
-        state: `retrying` after a recorded failure, `intended` without an outcome yet, or `in doubt`.
+        state: `retrying` after a recorded failure, `intended` without an outcome yet, `in doubt`; of a step also `attempted`, when
+            its first attempt was heard of, and `handed out`, when its outcome comes from outside.
         since: When it came into that state; None for a step, whose row has no time.
         failures: Attempts recorded as failed.
-        due_at: When the next attempt may begin.
+        due_at: When the next attempt may begin; of what was handed out, when it is no longer waited for.
         failure: The last one, as `type: message`.
         key: The effect's idempotency key.
         arguments: The effect's, by parameter name.
         why: What is known of an effect in doubt.
+        progress: The details of its last heartbeat that was kept.
     """
 
     operation: str
@@ -165,6 +181,7 @@ class Standing(msgspec.Struct, frozen=True):
     key: str = ""
     arguments: Any = None
     why: str = ""
+    progress: Any = None
 
 
 def standings(
@@ -198,7 +215,8 @@ def standings(
             case _:
                 pass
     for row in rows:
-        _add_row(found, row)
+        if row.kind not in OTHER_RUN:
+            _add_row(found, row)
     return list(found.values())
 
 
@@ -210,14 +228,21 @@ def _change(found: dict[str, Standing], operation: str, **fields: Any) -> None:
 def _add_row(found: dict[str, Standing], row: OperationPut) -> None:
     known = found.get(row.operation)
     if known is None:
-        known = Standing(operation=row.operation, kind=row.kind, name=row.name, state="retrying")
+        known = Standing(operation=row.operation, kind=row.kind, name=row.name, state="attempted")
     found[row.operation] = msgspec.structs.replace(
         known,
-        state="retrying" if known.state == "intended" and row.failures else known.state,
+        state=_state_of(row, known.state),
         failures=row.failures,
         due_at=row.due_at,
         failure=_failure(row.detail),
+        progress=_readable(msgspec.Raw(row.progress)) if row.progress else None,
     )
+
+
+def _state_of(row: OperationPut, known: State) -> State:
+    if row.awaits:
+        return "handed out"
+    return "retrying" if known != "in doubt" and row.failures else known
 
 
 def _readable(value: msgspec.Raw) -> Any:

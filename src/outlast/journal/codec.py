@@ -187,6 +187,21 @@ def codec_for(annotation: Any, *, where: str) -> TypeCodec[Any]:
         raise _definition_error(unfit, where) from None
 
 
+_PLAIN: frozenset[type[Any]] = frozenset({dict, list, str, int, float, bool, type(None)})
+
+
+def codec_of(value: Any, *, where: str) -> TypeCodec[Any]:
+    """Return the codec of a value whose type no annotation names: plain JSON data as it is, anything else by its own type.
+
+    Args:
+        where: What it is, for messages.
+
+    Raises: DefinitionError: It is of a type that cannot be stored.
+    """
+    kind: Any = value.__class__
+    return codec_for(Any if kind in _PLAIN else kind, where=where)
+
+
 def arguments_codec(
     signature: inspect.Signature, hints: Mapping[str, Any], *, where: str
 ) -> ArgumentCodec:

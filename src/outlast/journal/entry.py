@@ -8,11 +8,11 @@ A row keeps kind, operation and name beside the sealed-able body: those three ar
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any, NewType, TypeAlias, get_args
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal, NewType, TypeAlias, get_args
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from outlast.errors import DecodeError
 from outlast.journal.failure import Failure, is_too_deep
@@ -29,6 +29,18 @@ ENTRY_NESTING = VALUE_NESTING + 8
 
 Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 """An aware time: a naive one could be compared with no other."""
+
+
+EffectPolicy: TypeAlias = Literal["refuse", "same_key", "new_key"]
+"""What becomes of an effect of a fork that its origin did not settle: it is refused, or made under the key that the origin would have
+used, or made under a key of the fork's own."""
+
+
+class RunName(Struct, frozen=True):
+    """What a run's code is told of its own name."""
+
+    run_id: str
+    generation: int = 1
 
 
 class Cover(Struct, frozen=True):
@@ -52,14 +64,28 @@ class GrantUse(Struct, frozen=True):
     cover: int
 
 
-class Started(Struct, frozen=True, tag="started"):
+class Parent(Struct, frozen=True):
+    """The operation of a run that started another run."""
+
+    run_id: str
+    generation: int
+    operation: OperationId
+
+
+class Started(Struct, frozen=True, tag="started", omit_defaults=True):
     """The run exists.
 
     Args:
         arguments: JSON object of the workflow's bound arguments by parameter name.
         seed: 16 random bytes; every generator of the run is derived from them.
         namespace: The `workflow_id` of idempotency keys: run id, tenant and `~n`.
-        principal: Who started it.
+        principal: Who started it; of a child, who started its parent.
+        parent: Of a child: the operation of its parent.
+        timeout_seconds: How long the run may take, counted from this entry, or from `Forked`; None for as long as it likes.
+        ends_at: Of a later generation: when the time is over that the first one was given. A fork has its time anew.
+        effects: Of a fork, and of a child of one: what becomes of effects whose outcome it does not know.
+        keys: Of a fork, in its first generation: the namespace of its keys under `same_key`.
+        known_as: Of a fork: the name under which its first entries were written; the code that replays them is told it again.
     """
 
     name: str
@@ -67,6 +93,35 @@ class Started(Struct, frozen=True, tag="started"):
     seed: bytes
     namespace: str
     principal: str = ""
+    parent: Parent | UnsetType = UNSET
+    timeout_seconds: float | None = None
+    ends_at: Moment | None = None
+    effects: EffectPolicy | Literal[""] = ""
+    keys: str = ""
+    known_as: RunName | None = None
+
+    @property
+    def timeout(self) -> timedelta | None:
+        """How long the run may take; None for as long as it likes."""
+        if self.timeout_seconds is None:
+            return None
+        try:
+            return timedelta(seconds=self.timeout_seconds)
+        except OverflowError:
+            return timedelta.max
+
+    def deadline(self, at: datetime) -> datetime | None:
+        """Return when the run's time is over; None when it may take as long as it likes.
+
+        Args:
+            at: When the run began: when this entry was committed, or the last fork was made.
+        """
+        if self.ends_at is not None:
+            return self.ends_at
+        try:
+            return None if self.timeout is None else at + self.timeout
+        except OverflowError:
+            return datetime.max.replace(tzinfo=at.tzinfo)
 
 
 class Taken(Struct, frozen=True, tag="taken"):
@@ -140,7 +195,7 @@ class EffectCompleted(Struct, frozen=True, tag="effect_completed"):
     """The effect happened.
 
     Args:
-        source: How it is known: `attempt`, `probe`, `operator` or `late`.
+        source: How it is known: `attempt`, `probe`, `operator`, `late`, or `fork` for what the origin of a fork settled.
         by: Who said so, for `operator`.
     """
 
@@ -199,6 +254,33 @@ class MessageReceived(Struct, frozen=True, tag="message_received"):
     sender: str = ""
 
 
+class UpdateReceived(Struct, frozen=True, tag="update_received"):
+    """A message that wants an answer was taken from the inbox."""
+
+    message_id: str
+    name: str
+    value: Raw
+    sender: str = ""
+
+
+class UpdateAnswered(Struct, frozen=True, tag="update_answered"):
+    """An update has its answer; the same stands in the message's row, where its sender reads it.
+
+    Args:
+        value: JSON of what the handler returned.
+        failure: What it raised, or why the update was rejected; then there is no value.
+        rejected: It was refused, and nothing of it was done.
+        cancelled: It was not done, because the run was asked to stop.
+    """
+
+    message_id: str
+    name: str
+    value: Raw = Raw(b"null")
+    failure: Failure | None = None
+    rejected: bool = False
+    cancelled: bool = False
+
+
 class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
     """A person was asked.
 
@@ -245,16 +327,231 @@ class CancelRequested(Struct, frozen=True, tag="cancel_requested"):
     reason: str = ""
 
 
+class PauseRequested(Struct, frozen=True, tag="pause_requested"):
+    """Somebody asked that the run begin nothing until it is resumed."""
+
+    by: str = ""
+    reason: str = ""
+
+
+class ResumeRequested(Struct, frozen=True, tag="resume_requested"):
+    """Somebody asked the run to go on."""
+
+    by: str = ""
+    reason: str = ""
+
+
+class RunTimedOut(Struct, frozen=True, tag="run_timed_out"):
+    """The run's time was over before its end: it stops and cleans up."""
+
+
+class ChildRequested(Struct, frozen=True, tag="child_requested"):
+    """A child is on its way: from here on it will be started, whatever becomes of this run.
+
+    Args:
+        name: Its workflow.
+        arguments: JSON object of the bound arguments by parameter name.
+        parent_close: What the end of this run means to it: `terminate`, `cancel` or `abandon`.
+    """
+
+    operation: OperationId
+    name: str
+    run_id: str
+    arguments: Raw
+    parent_close: str
+
+
+class ChildStarted(Struct, frozen=True, tag="child_started"):
+    """The child exists."""
+
+    operation: OperationId
+
+
+class ChildRefused(Struct, frozen=True, tag="child_refused"):
+    """The child was not started, and will not be: its id is taken."""
+
+    operation: OperationId
+    failure: Failure
+
+
+class RunEnded(Struct, frozen=True, tag="run_ended"):
+    """A child, or a run that is watched, has ended.
+
+    Args:
+        status: `completed`, `failed`, `cancelled` or `terminated`.
+        value: JSON of what a completed one returned.
+        failure: What another one raised; of a terminated one nothing.
+        reason: Of a terminated one: why.
+    """
+
+    operation: OperationId
+    run_id: str
+    status: str
+    value: Raw = Raw(b"null")
+    failure: Failure | None = None
+    reason: str = ""
+
+
+class MessageSent(Struct, frozen=True, tag="message_sent"):
+    """A message to another run is on its way.
+
+    Args:
+        name: Of the signal; empty for a cancel.
+        kind: `signal` or `cancel`.
+        value: JSON of the signal's value, or of who cancels and why.
+    """
+
+    operation: OperationId
+    name: str
+    run_id: str
+    kind: str
+    value: Raw
+
+
+class WatchRequested(Struct, frozen=True, tag="watch_requested"):
+    """The run is to be told of the end of another one."""
+
+    operation: OperationId
+    run_id: str
+
+
+class MessageAnswered(Struct, frozen=True, tag="message_answered"):
+    """The other run's inbox took the message; or why it did not, or why the run cannot be watched."""
+
+    operation: OperationId
+    failure: Failure | None = None
+
+
 class AlarmRaised(Struct, frozen=True, tag="alarm_raised"):
     """Something came that contradicts or follows what was recorded; kept, never acted on.
 
     Args:
-        what: A stable word: `late_outcome`, `late_decision`, `unfit_outcome`, `unfit_message`, `unreadable_message`.
+        what: A stable word: `late_outcome`, `late_decision`, `unfit_outcome`, `unfit_message`, `unfit_acceptance`,
+            `unreadable_message`.
     """
 
     operation: OperationId
     what: str
     detail: Raw
+
+
+class Published(Struct, frozen=True, tag="published"):
+    """The run published a value under a name: from here on it is read from outside.
+
+    Args:
+        operation: Empty where a generation begins with what the one before it had published.
+    """
+
+    operation: OperationId
+    name: str
+    value: Raw
+
+
+class KnownEffect(Struct, frozen=True):
+    """What a fork knows of an effect that was intended in its origin.
+
+    Args:
+        action_sha256: Together with name and number: which call it was.
+        run_id: Where it was intended, as `operation`.
+        key: Under which it was intended.
+        outcome: `unknown` when it was in flight or in doubt.
+        value: JSON of the result, of a completed one.
+        failure: Of a failed one.
+    """
+
+    name: str
+    action_sha256: str
+    number: int
+    run_id: str
+    operation: OperationId
+    key: str
+    outcome: Literal["completed", "failed", "unknown"]
+    value: Raw = Raw(b"null")
+    failure: Failure | None = None
+
+
+class Forked(Struct, frozen=True, tag="forked"):
+    """The run is a fork: what stands before this entry was written by its origin, at the times that stand there.
+
+    Args:
+        known_as: The fork's own name, which its code is told from here on.
+        origin: Whose entries they are.
+        position: Of the first entry that was not kept, in the origin's journal.
+        changed: The operation whose outcome was given anew, the last one before this; empty for none.
+        effects: What becomes of effects that are not among the known.
+        known: The effects that the origin settled after the position or left unsettled, in order.
+    """
+
+    known_as: RunName
+    origin: RunName
+    position: int
+    by: str
+    reason: str
+    effects: EffectPolicy
+    changed: OperationId = NO_OPERATION
+    known: tuple[KnownEffect, ...] = ()
+
+
+class LeftOut(Struct, frozen=True, tag="left_out"):
+    """In a fork: a request or intent of the origin stood here that was not settled before the position, so it is made anew.
+
+    Args:
+        what: The kind of the entry that stood here.
+    """
+
+    operation: OperationId
+    name: str
+    what: str
+
+
+class ContinueSuggested(Struct, frozen=True, tag="continue_suggested"):
+    """The journal is long: the workflow should go on in a new generation.
+
+    Args:
+        entries: How long it was when that was noticed.
+        size_bytes: The same in bytes of its bodies.
+    """
+
+    entries: int
+    size_bytes: int
+
+
+class Patched(Struct, frozen=True, tag="patched"):
+    """The code came to a patch, and went on as changed.
+
+    Args:
+        name: The id of the patch.
+        deprecated: It was asked by `deprecate_patch`: code that does not know it replays this all the same.
+    """
+
+    name: str
+    deprecated: bool = False
+
+
+class Accepted(Struct, frozen=True, tag="accepted"):
+    """An operator let something pass that would stop the run.
+
+    Args:
+        entry: Position of an `EffectIntended` of this journal whose arguments may differ from what the code asks.
+        history: So many entries the journal may have.
+    """
+
+    entry: int | None = None
+    history: int | None = None
+    by: str = ""
+    reason: str = ""
+
+
+class ContinuedAsNew(Struct, frozen=True, tag="continued_as_new"):
+    """This generation is over, and the run goes on in the next one.
+
+    Args:
+        name: Of the workflow that goes on.
+        arguments: JSON object of its bound arguments by parameter name.
+    """
+
+    name: str
+    arguments: Raw
 
 
 class Completed(Struct, frozen=True, tag="completed"):
@@ -288,11 +585,30 @@ Entry: TypeAlias = (
     | EffectCleared
     | TimerFired
     | MessageReceived
+    | UpdateReceived
+    | UpdateAnswered
     | ApprovalRequested
     | ApprovalDecided
     | ApprovalExpired
     | CancelRequested
+    | PauseRequested
+    | ResumeRequested
+    | RunTimedOut
+    | ChildRequested
+    | ChildStarted
+    | ChildRefused
+    | RunEnded
+    | MessageSent
+    | WatchRequested
+    | MessageAnswered
     | AlarmRaised
+    | Published
+    | Forked
+    | LeftOut
+    | ContinueSuggested
+    | Patched
+    | Accepted
+    | ContinuedAsNew
     | Completed
     | Failed
     | Cancelled
@@ -373,10 +689,16 @@ def from_row(row: EntryRow) -> Entry:
             f"journal entry {row.seq} announces '{kind}' and holds '{tag}'",
             hint="the store was changed by hand or is damaged",
         )
-    failure = getattr(entry, "failure", None)
-    if isinstance(failure, Failure) and is_too_deep(failure):
+    if any(is_too_deep(failure) for failure in _failures_in(entry)):
         raise DecodeError(
             f"journal entry {row.seq} ({kind}) holds a failure that is nested deeper than any that is captured",
             hint="the store was changed by hand, is damaged, or was written by a newer version of Outlast",
         )
     return entry
+
+
+def _failures_in(entry: Entry) -> list[Failure]:
+    if isinstance(entry, Forked):
+        return [known.failure for known in entry.known if known.failure is not None]
+    failure = getattr(entry, "failure", None)
+    return [failure] if isinstance(failure, Failure) else []

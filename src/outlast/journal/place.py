@@ -12,11 +12,14 @@ from outlast.journal.failure import Failure
 
 _LIBRARY = {
     "call.py": ("Call.", "call_async", "plain"),
+    "child.py": ("run_child", "start_child", "ChildHandle.", "ExternalRun.", "_ChildCall."),
     "codec.py": ("TypeCodec.", "ArgumentCodec."),
     "condition.py": ("Conditions.",),
     "definition.py": ("Definition.", "Workflow.", "Step.", "Effect."),
     "executor.py": ("Executor.",),
-    "inside.py": ("sleep", "receive", "wait_condition", "approval", "_cover"),
+    "inside.py": ("sleep", "receive", "wait_condition", "publish", "approval", "_cover"),
+    "handler.py": ("Handlers.", "_result_of", "on_signal", "on_update"),
+    "growth.py": ("continue_as_new", "patched", "deprecate_patch"),
     "ledger.py": ("EffectLedger.",),
     "locks.py": (
         "Barrier.",
@@ -29,8 +32,10 @@ _LIBRARY = {
     "loop.py": ("WorkflowLoop.",),
     "machine.py": ("Machine.",),
     "mailbox.py": ("Mailbox.",),
+    "query.py": ("on_query", "Queries."),
     "queues.py": ("Queue.",),
     "refusal.py": ("refuse", "_refusal."),
+    "roll.py": ("roll_over",),
     "taskgroups.py": ("TaskGroup.",),
     "tasks.py": ("sleep", "wait", "wait_for", "gather", "shield", "_wait", "_cancel_and_wait"),
     "timeouts.py": ("Timeout.",),

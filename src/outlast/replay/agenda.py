@@ -6,27 +6,47 @@ means that the code is not the code that wrote the journal.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from outlast.errors import NonDeterminismError
 from outlast.journal.entry import NO_OPERATION, OperationId
-from outlast.replay.command import Abandon, Command, Finish
+from outlast.replay.command import Abandon, Command, Finish, MarkPatch
 from outlast.replay.ledger import EffectLedger
 from outlast.replay.operation import (
     ApprovalOperation,
+    ChildOperation,
     EffectOperation,
     Operation,
+    PublishOperation,
+    SendOperation,
     StepOperation,
     TimerOperation,
+    UpdateOperation,
+    WatchOperation,
     describe,
     name_of,
 )
 
-O = TypeVar("O", StepOperation, EffectOperation, TimerOperation, ApprovalOperation)  # noqa: E741
+O = TypeVar(  # noqa: E741
+    "O",
+    StepOperation,
+    EffectOperation,
+    TimerOperation,
+    ApprovalOperation,
+    ChildOperation,
+    SendOperation,
+    WatchOperation,
+    PublishOperation,
+)
 
 _MOST_DESCRIBED = 10
 _MOST_TEXT = 2000
+_CHANGED = (
+    "the workflow's code changed under a run in flight, or it decides by something that is not recorded; deploy the code that began "
+    "the run, or put outlast.patched() around the change, or keep decisions out of clocks, random values, sets and globals"
+)
 
 
 class Agenda:
@@ -45,6 +65,8 @@ class Agenda:
         self._open: dict[OperationId, Operation] = {}
         self._abandoned: set[OperationId] = set()
         self._commands: dict[OperationId, Command] = {}
+        self.aside: Callable[[], str] = str
+        """Tells what else belongs into the words of a mismatch."""
 
     def find(self, operation: OperationId) -> Operation | None:
         """Return an open operation."""
@@ -54,18 +76,28 @@ class Agenda:
         """Return the open effects, oldest first."""
         return [one for one in self._open.values() if isinstance(one, EffectOperation)]
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything is open whose outcome could wake the code."""
+        return any(not isinstance(one, UpdateOperation) for one in self._open.values())
+
+    def unsent(self) -> list[SendOperation]:
+        """Return the cancels that children are still to be sent, because who waited for them was cancelled; oldest first."""
+        return [one for one in self._open.values() if _is_unsent(one)]
+
     def is_abandoned(self, operation: OperationId) -> bool:
         """Whether the workflow gave the operation up."""
         return operation in self._abandoned
 
-    def open(self, operation: Operation, command: Command) -> None:
+    def open(self, operation: Operation, command: Command | None = None) -> None:
         """Note a new operation and what is to be done for it."""
         self._open[operation.operation] = operation
-        self.command(command)
+        if command is not None:
+            self.command(command)
 
     def command(self, command: Command) -> None:
         """Let this command stand for its operation, in place of an earlier one."""
-        assert not isinstance(command, Finish)
+        assert not isinstance(command, Finish | MarkPatch)
         self._commands[command.operation] = command
 
     def silence(self, operation: OperationId) -> None:
@@ -89,9 +121,11 @@ class Agenda:
             self._forget(found)
 
     def abandon_all(self) -> None:
-        """Forget everything but the effects that are intended: the body has ended."""
+        """Forget all but what goes on when the body has ended: intended effects, answers, what was published, cancels that are owed."""
         for found in list(self._open.values()):
-            if not (isinstance(found, EffectOperation) and found.intent is not None):
+            is_bound = isinstance(found, EffectOperation) and found.bound
+            goes_on = isinstance(found, UpdateOperation | PublishOperation) or _is_unsent(found)
+            if not (is_bound or goes_on):
                 self._forget(found)
 
     def take(self) -> list[Command]:
@@ -105,11 +139,11 @@ class Agenda:
         self._open.clear()
         self._commands.clear()
 
-    def expect(self, operation: OperationId, kind: type[O], name: str = "") -> O | None:
+    def expect(self, operation: OperationId, kind: type[O], name: str | None = "") -> O | None:
         """Return the open operation that an entry speaks of, or None when the workflow gave it up.
 
         Args:
-            name: Of the step or effect; empty for kinds without one.
+            name: Of the step or effect; empty for kinds without one, None for entries that do not repeat it.
 
         Raises:
             NonDeterminismError: The code asks for something else there, or for nothing.
@@ -117,12 +151,12 @@ class Agenda:
         found = self._open.get(operation)
         if found is None and operation in self._abandoned:
             return None
-        if isinstance(found, kind) and name_of(found) == name:
+        if isinstance(found, kind) and name in (None, name_of(found)):
             return found
         wanted = kind.__name__.removesuffix("Operation").lower()
         raise self.mismatch(
             f"the journal answers {operation} and the code asks for something else there",
-            recorded=f"{wanted} {name}".strip() + f" at {operation}",
+            recorded=f"{wanted} {name or ''}".strip() + f" at {operation}",
             asked=describe(found) if found else f"nothing at {operation}; open: {self.describe()}",
             operation=operation,
         )
@@ -144,15 +178,26 @@ class Agenda:
         return found
 
     def mismatch(
-        self, what: str, *, recorded: str, asked: str, operation: OperationId = NO_OPERATION
+        self,
+        what: str,
+        *,
+        recorded: str,
+        asked: str,
+        operation: OperationId = NO_OPERATION,
+        hint: str = _CHANGED,
     ) -> NonDeterminismError:
         """Return the error that shows both sides."""
+        recorded, asked = _short(recorded), _short(asked)
+        aside = self.aside()
         return NonDeterminismError(
-            f"{what}\n  journal entry {self.position}: {_short(recorded)}\n  code: {_short(asked)}",
+            f"{what}\n  journal entry {self.position}: {recorded}\n  code: {asked}"
+            + (f"\n  {aside}" if aside else ""),
             run=self._run_id,
             operation=operation or None,
-            hint="the workflow's code changed under a run in flight, or it decides by something that is not recorded; "
-            "deploy the code that began the run, or keep decisions out of clocks, random values, sets and globals",
+            hint=hint,
+            position=self.position,
+            recorded=recorded,
+            asked=asked,
         )
 
     def describe(self) -> str:
@@ -168,10 +213,19 @@ class Agenda:
         del self._open[operation]
         self._abandoned.add(operation)
         untaken = self._commands.pop(operation, None) is not None
+        if isinstance(found, ChildOperation | SendOperation):
+            # What is on its way stays so, and the store knows what the end of this run means to a child.
+            return
         approval_id = found.approval_id if isinstance(found, ApprovalOperation) else ""
-        asked = isinstance(found, ApprovalOperation) and found.requested is not None
+        asked = (isinstance(found, ApprovalOperation) and found.requested is not None) or (
+            isinstance(found, WatchOperation) and found.is_requested
+        )
         if asked or not untaken:
             self._commands[operation] = Abandon(operation=operation, approval_id=approval_id)
+
+
+def _is_unsent(one: Operation) -> TypeGuard[SendOperation]:
+    return isinstance(one, SendOperation) and one.future is None and not one.is_requested
 
 
 def _short(text: str) -> str:

@@ -14,11 +14,13 @@ from msgspec import Raw, Struct
 from outlast.journal.entry import (
     Cancelled,
     Completed,
+    ContinuedAsNew,
     Cover,
     EffectIntended,
     Failed,
     GrantUse,
     OperationId,
+    UpdateAnswered,
 )
 
 
@@ -27,11 +29,14 @@ class RunStep(Struct, frozen=True):
 
     Args:
         arguments: JSON object of the bound arguments by parameter name.
+        scheduled_at: The run's time when it was asked for, where a deadline counts from it. It never goes back, so it can be ahead of
+            the store's.
     """
 
     operation: OperationId
     name: str
     arguments: bytes
+    scheduled_at: datetime | None = None
 
 
 class IntendEffect(Struct, frozen=True):
@@ -40,6 +45,7 @@ class IntendEffect(Struct, frozen=True):
     Args:
         number: Which equal call this is, from 1.
         grant: The cover that this call spends, when an approval of the run covers it.
+        scheduled_at: As for `RunStep`.
     """
 
     operation: OperationId
@@ -50,6 +56,7 @@ class IntendEffect(Struct, frozen=True):
     match_sha256: str
     number: int
     grant: GrantUse | None
+    scheduled_at: datetime | None = None
 
 
 class SettleEffect(Struct, frozen=True):
@@ -57,11 +64,13 @@ class SettleEffect(Struct, frozen=True):
 
     Args:
         intent: What may happen, and under which key.
+        scheduled_at: As for `RunStep`.
     """
 
     operation: OperationId
     name: str
     intent: EffectIntended
+    scheduled_at: datetime | None = None
 
 
 class StartTimer(Struct, frozen=True):
@@ -98,6 +107,60 @@ class AwaitDecision(Struct, frozen=True):
     expires_at: datetime
 
 
+class PublishValue(Struct, frozen=True):
+    """Record that the value is published. It is never given up, and goes before the end of the run."""
+
+    operation: OperationId
+    name: str
+    value: Raw
+
+
+class StartChild(Struct, frozen=True):
+    """Record that the child is requested, and have it started; nothing is sent before that is durable.
+
+    Args:
+        arguments: JSON object of the bound arguments by parameter name.
+        tells_start: Whether somebody waits to be told that it exists.
+    """
+
+    operation: OperationId
+    name: str
+    run_id: str
+    arguments: bytes
+    parent_close: str
+    tells_start: bool
+
+
+class SendMessage(Struct, frozen=True):
+    """Record that the message is sent, and have it delivered.
+
+    Args:
+        kind: `signal` or `cancel`.
+        child: Only the run that this operation has started is meant; empty for whichever has the id.
+    """
+
+    operation: OperationId
+    name: str
+    run_id: str
+    kind: str
+    value: bytes
+    child: OperationId
+
+
+class WatchRun(Struct, frozen=True):
+    """Record that the run's end is waited for, and have it told."""
+
+    operation: OperationId
+    run_id: str
+
+
+class AwaitRun(Struct, frozen=True):
+    """Record what comes of what was asked of another run: that it has started, that it has ended, that it took a message."""
+
+    operation: OperationId
+    run_id: str
+
+
 class Abandon(Struct, frozen=True):
     """The workflow no longer waits for this operation: stop what can be stopped.
 
@@ -109,10 +172,31 @@ class Abandon(Struct, frozen=True):
     approval_id: str = ""
 
 
-class Finish(Struct, frozen=True):
-    """Record the end of the run. Given once, when no intended effect is unsettled."""
+class AnswerUpdate(Struct, frozen=True):
+    """Record the answer to an update, and let its sender have it.
 
-    outcome: Completed | Failed | Cancelled
+    Args:
+        operation: The path of the task that handled it, as `m3`.
+    """
+
+    operation: OperationId
+    answer: UpdateAnswered
+
+
+class MarkPatch(Struct, frozen=True):
+    """Record, before anything else of the next change, that the code came to a patch and went on as changed.
+
+    It belongs to no operation, and nothing gives it up.
+    """
+
+    name: str
+    deprecated: bool
+
+
+class Finish(Struct, frozen=True):
+    """Record the end of the run, or of its generation. Given once, when no intended effect is unsettled."""
+
+    outcome: Completed | Failed | Cancelled | ContinuedAsNew
 
 
 Command: TypeAlias = (
@@ -122,6 +206,21 @@ Command: TypeAlias = (
     | StartTimer
     | RequestApproval
     | AwaitDecision
+    | PublishValue
+    | StartChild
+    | SendMessage
+    | WatchRun
+    | AwaitRun
     | Abandon
+    | AnswerUpdate
+    | MarkPatch
     | Finish
 )
+
+
+def later(moment: datetime, seconds: float) -> datetime:
+    """Return the moment so many seconds later, or the last one that can be written."""
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=moment.tzinfo)

@@ -9,23 +9,40 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, NoReturn, Protocol, TypeAlias
 from uuid import UUID
 
 from msgspec import Raw, Struct
 
 from outlast.errors import OutsideWorkflowError
-from outlast.journal.entry import Cover
+from outlast.journal.entry import NO_OPERATION, Cover, OperationId
 from outlast.replay.entropy import RunRandom
+from outlast.replay.query import QueryHandler
 
 
 class RunInfo(Struct, frozen=True):
     """What a workflow may know about its own run.
 
     Args:
-        generation: From 1; one more for each re-use of the id.
+        generation: From 1; one more for each re-use of the id, and for each `continue_as_new`.
         started_at: When a worker first took the run up.
         entries: How long the journal is now.
+        parent: The id of the run that started this one as its child; empty for none.
+        continue_suggested: The journal is long enough to go on in a new generation: see `continue_as_new`.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def age() -> float:
+            about: outlast.RunInfo = outlast.info()
+            await outlast.sleep(0.01)
+            return (outlast.now() - about.started_at).total_seconds()
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(age(), id="a") >= 0.01
+        ```
     """
 
     tenant: str
@@ -34,6 +51,8 @@ class RunInfo(Struct, frozen=True):
     generation: int
     started_at: datetime
     entries: int
+    continue_suggested: bool = False
+    parent: str = ""
 
 
 class StepRequest(Struct, frozen=True):
@@ -43,12 +62,14 @@ class StepRequest(Struct, frozen=True):
         arguments: JSON object of the bound arguments by parameter name.
         decode: Turns the recorded JSON into the annotated type.
         raises: Exception types that arrive as themselves.
+        has_deadline: Whether time runs from now on, for all attempts together.
     """
 
     name: str
     arguments: bytes
     decode: Callable[[bytes], Any]
     raises: tuple[type[BaseException], ...]
+    has_deadline: bool = False
 
 
 class EffectRequest(Struct, frozen=True):
@@ -60,6 +81,7 @@ class EffectRequest(Struct, frozen=True):
         fields: Canonical JSON of each argument by parameter name: what a pattern is held against.
         repeats: Whether an equal call after a success is another effect rather than an error.
         same_arguments: Whether recorded arguments mean the same to today's types.
+        has_deadline: Whether time runs from now on, for all attempts together.
     """
 
     name: str
@@ -71,6 +93,7 @@ class EffectRequest(Struct, frozen=True):
     same_arguments: Callable[[bytes], bool]
     decode: Callable[[bytes], Any]
     raises: tuple[type[BaseException], ...]
+    has_deadline: bool = False
 
 
 class ApprovalRequest(Struct, frozen=True):
@@ -93,7 +116,109 @@ class ApprovalRequest(Struct, frozen=True):
     same_subject: Callable[[bytes], bool]
 
 
-Request: TypeAlias = StepRequest | EffectRequest | ApprovalRequest
+class ChildRequest(Struct, frozen=True):
+    """Start a run as a child of this one.
+
+    Args:
+        name: Of its workflow.
+        identify: Returns its id, given the operation that starts it; raises for one that cannot be an id.
+        arguments: JSON object of the bound arguments by parameter name.
+        parent_close: What the end of this run means to it: `terminate`, `cancel` or `abandon`.
+        decode: Turns the recorded JSON of its result into the annotated type.
+        awaits: What `perform` returns the future of: the `start`, which gives a `Child`, or the `end`, which gives the result.
+    """
+
+    name: str
+    identify: Callable[[str], str]
+    arguments: bytes
+    parent_close: str
+    decode: Callable[[bytes], Any]
+    awaits: Literal["start", "end"]
+
+
+class MessageRequest(Struct, frozen=True):
+    """Send a message to another run, and wait until its inbox has taken it.
+
+    Args:
+        kind: `signal` or `cancel`.
+        name: Of the signal; empty for a cancel.
+        value: JSON of the signal's value, or of who cancels and why.
+        child: Only the run that this operation has started is meant.
+    """
+
+    run_id: str
+    kind: str
+    name: str
+    value: bytes
+    child: OperationId = NO_OPERATION
+
+
+class WatchRequest(Struct, frozen=True):
+    """Wait for the end of a run that something else has started.
+
+    Args:
+        decode: Turns the recorded JSON of its result into the annotated type.
+    """
+
+    run_id: str
+    decode: Callable[[bytes], Any]
+
+
+OtherRunRequest: TypeAlias = ChildRequest | MessageRequest | WatchRequest
+"""What is asked of another run."""
+
+Request: TypeAlias = StepRequest | EffectRequest | ApprovalRequest | OtherRunRequest
+
+
+class Child(Protocol):
+    """A child that exists."""
+
+    @property
+    def operation(self) -> OperationId:
+        """The operation that started it."""
+        ...
+
+    @property
+    def run_id(self) -> str:
+        """Its id."""
+        ...
+
+    def ended(self) -> asyncio.Future[Any]:
+        """Return a future of its result; a cancel of it is sent to the child, and it ends with the child."""
+        ...
+
+
+class SignalHandler(Struct, frozen=True):
+    """What the workflow does with each signal of a name.
+
+    Args:
+        decode: Turns the recorded JSON into the signal's type.
+        call: Plain or async, of one value.
+    """
+
+    name: str
+    decode: Callable[[bytes], Any]
+    call: Callable[[Any], Any]
+
+
+class UpdateHandler(Struct, frozen=True):
+    """What the workflow does with each update of a name.
+
+    Args:
+        decode: Turns the recorded JSON into the update's type.
+        encode: Turns what `call` came to into JSON.
+        call: Plain or async, of one value.
+        validate: Raises to reject; may only look.
+    """
+
+    name: str
+    decode: Callable[[bytes], Any]
+    encode: Callable[[Any], bytes]
+    call: Callable[[Any], Any]
+    validate: Callable[[Any], object] | None
+
+
+Handler: TypeAlias = SignalHandler | UpdateHandler
 
 
 class Context(Protocol):
@@ -119,8 +244,28 @@ class Context(Protocol):
         """Begin an operation of the current task and return the future of its outcome."""
         ...
 
+    def on_query(self, name: str, handler: QueryHandler) -> None:
+        """Answer the queries of this name."""
+        ...
+
+    def publish(self, name: str, value: Raw) -> None:
+        """Have a value (JSON) recorded under this name, for whoever looks on from outside."""
+        ...
+
+    def patched(self, name: str, *, deprecated: bool = False) -> bool:
+        """Return whether the code goes on as changed at this patch."""
+        ...
+
+    def continue_as_new(self, name: str, arguments: bytes) -> NoReturn:
+        """End this generation, and let the run go on as this workflow with these arguments (JSON)."""
+        ...
+
     def receive(self, name: str, decode: Callable[[bytes], Any]) -> Awaitable[Any]:
         """Wait for the next message of that name."""
+        ...
+
+    def handle(self, handler: Handler) -> None:
+        """Handle the messages of a name, those that came before first."""
         ...
 
     def wait_condition(self, predicate: Callable[[], bool]) -> Awaitable[None]:

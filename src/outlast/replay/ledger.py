@@ -44,6 +44,25 @@ class Grant(msgspec.Struct, frozen=True):
         reason: What they said.
         subject_sha256: The hash of what they saw.
         use_by: Covered effects begin before this.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+        import outlast
+
+        @outlast.workflow
+        async def ask() -> str:
+            grant: outlast.Grant = await outlast.approval("ship?", role="boss", expires_in=timedelta(hours=1))
+            return grant.reason
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(ask(), id="a")
+            while not (asked := await app.approvals.list()):
+                await asyncio.sleep(0.01)
+            await app.approvals.approve("a", asked[0].approval_id, seen_sha256=asked[0].subject_sha256, reason="go on")
+            assert await handle.result() == "go on"
+        ```
     """
 
     approval_id: str
@@ -130,7 +149,8 @@ class EffectLedger:
     """The equal calls and the covers of one run."""
 
     def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
+        self.run_id = run_id
+        """As the run's code knows it; for messages."""
         self._calls: dict[tuple[str, str], _Calls] = {}
         # By effect and hash, so that a run with thousands of approvals finds its cover at once; patterns have no hash.
         self._covers: dict[tuple[str, str], list[_Cover]] = {}
@@ -153,7 +173,7 @@ class EffectLedger:
         if calls is not None and calls.successes and not request.repeats:
             raise RepeatedEffectError(
                 f"an equal call of this effect already succeeded in this run, as {calls.last}, and was not made again",
-                run=self._run_id,
+                run=self.run_id,
                 operation=operation,
                 step=request.name,
                 hint="use the first call's result; if a second one is meant, declare @effect(repeats=True)",
@@ -172,7 +192,7 @@ class EffectLedger:
         if succeeded:
             calls.successes, calls.last = calls.successes + 1, effect.operation
         taken = self._taken.pop(effect.operation, None)
-        if taken is not None and effect.intent is None:
+        if taken is not None and not effect.bound:
             taken.spent_by = None
 
     def asked(self, approval_id: str, covers: tuple[Cover, ...], subject: bytes = b"{}") -> None:
@@ -229,14 +249,14 @@ class EffectLedger:
         if spent_by is not None:
             return ApprovalSpentError(
                 f"the approval that covers this call was spent by operation {spent_by}",
-                run=self._run_id,
+                run=self.run_id,
                 operation=operation,
                 step=request.name,
                 hint="one approval lets each covered action happen once; ask again for another",
             )
         return ApprovalMismatchError(
             f"this call of {request.name} is not what an approval of this run covers; {self._nearest(request)}",
-            run=self._run_id,
+            run=self.run_id,
             operation=operation,
             step=request.name,
             hint="call the effect with exactly the approved arguments, or ask for an approval that covers these",

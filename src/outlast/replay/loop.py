@@ -116,6 +116,10 @@ class WorkflowLoop(TaskLoop):
         self._in_callback = False
         self._last_time = 0.0
         self._closed = False
+        self._reading = False
+        self.disturbed = False
+        """Whether a reader has tried to act."""
+        self._looking = ""
 
     # What the machine does
 
@@ -130,6 +134,28 @@ class WorkflowLoop(TaskLoop):
             return
         with self._entered():
             self._run_ready()
+
+    def read(self, look: Callable[[], T]) -> T:
+        """Call a function of the run's code that only looks, as the running loop; also when the run's code has ended.
+
+        Raises:
+            RuntimeError: The loop is running, or a task of another one is.
+            ForbiddenInWorkflowError: The function would begin or wake something; `disturbed` stays true then.
+        """
+        with self._entered():
+            self._reading = True
+            try:
+                return look()
+            finally:
+                self._reading = False
+
+    def refuse_reader(self, what: str) -> None:
+        """Raise ForbiddenInWorkflowError if the running code only looks."""
+        if self._reading:
+            self.disturbed = True
+            raise ForbiddenInWorkflowError(
+                f"a query handler cannot {what}", hint="It only reads; send the run a signal."
+            )
 
     def fire(self, handle: TimerHandle) -> None:
         """Queue the callback of a timer that is due."""
@@ -153,9 +179,42 @@ class WorkflowLoop(TaskLoop):
         return task
 
     def next_operation(self) -> tuple[TaskPath, int]:
-        """Return the current task's path and the number of its next operation."""
+        """Return the current task's path and the number of its next operation.
+
+        Raises:
+            ForbiddenInWorkflowError: The code that runs may only look.
+        """
+        self.check_acting("beginning an operation")
         branch = self._branch()
         return branch.path, branch.next_operation()
+
+    @contextmanager
+    def looking(self, who: str) -> Generator[None, None, None]:
+        """Let the code inside look and not act: it begins no operation and no task.
+
+        Args:
+            who: For the refusal, as `the validator of update 'add'`.
+        """
+        self._looking = who
+        try:
+            yield
+        finally:
+            self._looking = ""
+
+    def check_acting(self, what: str) -> None:
+        """Return when the code that runs may act.
+
+        Args:
+            what: It means to do, as `beginning an operation`.
+
+        Raises:
+            ForbiddenInWorkflowError: It may only look.
+        """
+        if self._looking:
+            raise ForbiddenInWorkflowError(
+                f"{what} is not for {self._looking}",
+                hint="it may look at what the workflow knows, and return or raise; act in the handler",
+            )
 
     def current_path(self) -> TaskPath:
         """Return the path of the current task, or the one that stands for plain callbacks."""
@@ -196,6 +255,7 @@ class WorkflowLoop(TaskLoop):
 
     def defer_cancel(self, task: WorkflowTask[Any]) -> bool:
         """Note a cancel for the end of the running callback; False for the current task's own and from outside."""
+        self.refuse_reader("cancel a task")
         if not self._in_callback or self._current() is task:
             return False
         self._deferred[task.number] = task
@@ -254,6 +314,7 @@ class WorkflowLoop(TaskLoop):
 
     def create_future(self) -> WorkflowFuture[Any]:
         """Create a future of this loop."""
+        self.refuse_reader("create a future")
         return WorkflowFuture(loop=self)
 
     def create_task(
@@ -265,8 +326,14 @@ class WorkflowLoop(TaskLoop):
         **options: Any,  # eager_start and what comes: a workflow's tasks always start from the queue
     ) -> WorkflowTask[T]:
         """Create a task below the current one; a call starts its operation at once, in the current task's name."""
+        if self._reading:
+            coro.close()
+            self.refuse_reader("create a task")
         if self.evicting:
             return self._dead_task(coro)
+        if self._looking:
+            coro.close()
+            self.check_acting("creating a task")
         branch = self._branch()
         if isinstance(coro, Startable):
             coro.begin()
@@ -349,12 +416,14 @@ class WorkflowLoop(TaskLoop):
             task.deliver_cancels()
 
     def _enqueue(self, handle: asyncio.Handle) -> None:
+        self.refuse_reader("wake anything")
         if self.evicting:
             handle.cancel()
         else:
             self._ready.append(handle)
 
     def _call_after(self, delay: float, handle: TimerHandle) -> TimerHandle:
+        self.refuse_reader("set a timer")
         if math.isnan(delay):
             message = "a delay must be a number of seconds, not NaN"
             raise ValueError(message)

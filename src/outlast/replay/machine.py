@@ -1,34 +1,39 @@
 """The replay machine: committed entries go in, turn by turn; commands come out. It does no I/O and knows no clock.
 
-Live and in replay it computes the same thing, because it only ever sees what was committed. What the workflow asks for while a
-turn is delivered becomes a pending command; the entry that settles it removes it again. `take_commands` hands out what is
-left, and must not be called before the whole journal was delivered.
+Live and in replay it computes the same, since it sees only what was committed. What the workflow asks for while a turn is delivered
+becomes a pending command; the entry that settles it removes it. `take_commands` hands out what is left, after the whole journal.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine, Sequence
-from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeAlias, assert_never
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import datetime
+from typing import Any, NoReturn, Protocol, assert_never
 from uuid import UUID
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from outlast.errors import (
-    ApprovalExpiredError,
     ForbiddenInWorkflowError,
     OutlastError,
+    QueryError,
 )
 from outlast.journal.entry import (
+    Accepted,
     AlarmRaised,
     ApprovalDecided,
     ApprovalExpired,
     ApprovalRequested,
     Cancelled,
     CancelRequested,
+    ChildRefused,
+    ChildRequested,
+    ChildStarted,
     Completed,
+    ContinuedAsNew,
+    ContinueSuggested,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
@@ -37,15 +42,30 @@ from outlast.journal.entry import (
     EffectRefused,
     Entry,
     Failed,
+    Forked,
+    LeftOut,
+    MessageAnswered,
     MessageReceived,
+    MessageSent,
     OperationId,
+    Patched,
+    PauseRequested,
+    Published,
+    ResumeRequested,
+    RunEnded,
+    RunName,
+    RunTimedOut,
     Started,
     StepCompleted,
     StepFailed,
     Taken,
     TimerFired,
+    UpdateAnswered,
+    UpdateReceived,
+    WatchRequested,
 )
 from outlast.journal.failure import Failure, capture, rebuild
+from outlast.journal.prefix import intent_left_out, is_silent
 from outlast.replay.agenda import Agenda
 from outlast.replay.command import (
     Abandon,
@@ -57,17 +77,24 @@ from outlast.replay.command import (
     RunStep,
     SettleEffect,
     StartTimer,
+    later,
 )
 from outlast.replay.condition import Conditions
 from outlast.replay.context import (
     ApprovalRequest,
+    ChildRequest,
     EffectRequest,
+    Handler,
+    MessageRequest,
     Request,
     RunInfo,
     StepRequest,
+    WatchRequest,
     current_context,
 )
+from outlast.replay.ending import Outcome, cancelled, ended_by, word_of
 from outlast.replay.entropy import RunRandom
+from outlast.replay.handler import Handlers
 from outlast.replay.ledger import EffectLedger, grant_of, not_granted
 from outlast.replay.loop import TimerHandle, WorkflowLoop
 from outlast.replay.mailbox import Mailbox
@@ -78,9 +105,12 @@ from outlast.replay.operation import (
     StepOperation,
     TimerOperation,
 )
+from outlast.replay.other_run import OtherRuns
+from outlast.replay.patch import Patches
+from outlast.replay.publication import Publications
+from outlast.replay.query import Queries, QueryHandler
+from outlast.replay.roll import outcome_in, roll_over
 from outlast.replay.task import WorkflowFuture
-
-Outcome: TypeAlias = Completed | Failed | Cancelled
 
 
 class Program(Protocol):
@@ -111,7 +141,7 @@ class Machine:
         self._program = program
         self._tenant = tenant
         self._run_id = run_id
-        self._generation = generation
+        self._name = RunName(run_id, generation)
         self._loop = WorkflowLoop(self)
         self._context = contextvars.Context()
         self._context.run(current_context.set, self)
@@ -122,22 +152,41 @@ class Machine:
         self._ledger = EffectLedger(run_id)
         self._agenda = Agenda(run_id, self._ledger)
         self._mailbox = Mailbox(self._loop)
+        self._handlers = Handlers(self._loop, self._agenda, self._mailbox, run_id)
         self._conditions = Conditions(self._loop)
+        self._publications = Publications(self._agenda)
+        self.published = self._publications.values
+        """The last value that was published under each name."""
+        self._queries = Queries(self._loop, self._context, run_id)
+        self.patches = Patches()
+        """Where the code was patched, and what it was told there."""
+        self._agenda.aside = self.patches.describe
+        self._accepted: set[int] = set()
+        self._more = False
+        self._suggested = False
+        self._others = OtherRuns(self._loop, self._agenda, run_id)
         self._draws: dict[str, int] = {}
+        self._fate: Outcome | None = None
         self._outcome: Outcome | None = None
         self._finish_given = False
         self._closed: Outcome | None = None
+        self._stopped_by: CancelRequested | RunTimedOut | None = None
 
     # What the worker asks
 
     @property
+    def begun(self) -> bool:
+        """Whether the body was started: the run was taken up once."""
+        return self._root is not None
+
+    @property
     def closed(self) -> Outcome | None:
-        """The recorded end of the run."""
+        """The recorded end of the run, or of this generation."""
         return self._closed
 
     @property
     def outcome(self) -> Outcome | None:
-        """What the body came to, recorded or not."""
+        """What the run came to, recorded or not: body and handlers have ended."""
         return self._outcome
 
     @property
@@ -150,9 +199,28 @@ class Machine:
         }
 
     @property
+    def unsettled(self) -> list[OperationId]:
+        """Effects that are intended, and have neither an outcome nor a doubt."""
+        effects = self._agenda.effects()
+        return [one.operation for one in effects if one.intent and not one.in_doubt]
+
+    @property
     def awaited_signals(self) -> list[str]:
         """Names of the messages that the workflow waits for."""
         return self._mailbox.awaited
+
+    def waiting_for_others(self) -> bool:
+        """Whether somebody outside can still move the run: it waits for more than the outcomes of what it has begun."""
+        return bool(self._mailbox.awaited) or any(self.handled)
+
+    @property
+    def handled(self) -> tuple[list[str], list[str]]:
+        """Names of the signals and of the updates that have a handler."""
+        return self._handlers.signals, self._handlers.updates
+
+    def unhandled(self) -> list[Entry]:
+        """Return what was delivered and nobody took, in the order in which it came: it belongs to the next generation."""
+        return self._handlers.unhandled()
 
     @property
     def pinned(self) -> int:
@@ -167,38 +235,71 @@ class Machine:
         """Whether the operation still waits for its outcome."""
         return self._agenda.find(operation) is not None
 
-    def deliver(self, turn: Sequence[Entry], at: datetime) -> None:
+    def foresee(self, entries: Iterable[Entry]) -> None:
+        """Note what entries that are about to be delivered say of the code: the markers of patches, and what was accepted."""
+        for entry in entries:
+            if isinstance(entry, Patched):
+                self.patches.foresee(entry)
+            elif isinstance(entry, Accepted) and entry.entry is not None:
+                self._accepted.add(entry.entry)
+
+    def deliver(self, turn: Sequence[Entry], at: datetime, *, more: bool = False) -> None:
         """Deliver one turn, and let the workflow run until it waits.
 
         Args:
             turn: The entries of one turn, in order.
             at: When they were committed.
+            more: It was written before now, and so were turns that are delivered after it: other code may have written them.
 
         Raises:
             NonDeterminismError: The code does not ask for what the entries answer.
             DecodeError: A recorded value does not fit the type that the code names.
         """
         self._now = max(at, self._now) if self._now else at
+        self._more = more
         for entry in turn:
             self._apply(entry)
             self._agenda.position += 1
-        # Workflow code cannot see an intent. If one let code run (a condition over the time, say), that code could give up an
-        # effect whose intent is the next entry of the same commit.
-        if not all(isinstance(entry, EffectIntended) for entry in turn):
+        self._mailbox.wake()
+        # Workflow code cannot see an intent, a marker or an answer. If one let code run (a condition over the time, say), that
+        # code could give up an effect whose intent is the next entry of the same commit. A pause is none of its business.
+        if not all(is_silent(entry) for entry in turn):
             self._run()
 
     def take_commands(self) -> list[Command]:
         """Return the commands that were not returned before, in the order in which they were given."""
-        commands = self._agenda.take()
-        if self._outcome and not self._finish_given and not self._agenda.effects():
+        commands: list[Command] = [*self.patches.take(), *self._agenda.take()]
+        is_settled = not (self._agenda.effects() or self._agenda.unsent())
+        if self._outcome and not self._finish_given and is_settled:
             self._finish_given = True
             commands.append(Finish(outcome=self._outcome))
         return commands
+
+    def query(self, name: str, value: bytes) -> bytes:
+        """Answer a question from where the run stands; nothing of it is changed.
+
+        Args:
+            value: As JSON.
+
+        Returns: The answer as JSON.
+
+        Raises:
+            QueryError: There is no answer.
+        """
+        if self._root is None:
+            raise QueryError(
+                "no worker has taken the run up yet",
+                reason="not_begun",
+                run=self._run_id,
+                hint="ask again when it has begun: `outlast runs explain` says what it waits for",
+            )
+        return self._queries.answer(name, value)
 
     def evict(self) -> None:
         """Take the run out of memory: end every task without letting it act. The machine is of no use afterwards."""
         self._loop.evict()
         self._agenda.clear()
+        self.patches.clear()
         self._finish_given = True
 
     # What workflow code asks (the Context protocol)
@@ -206,13 +307,17 @@ class Machine:
     def info(self) -> RunInfo:
         """Return what is known about the run."""
         assert self._started_at is not None
+        assert self._started is not None
+        parent = self._started.parent
         return RunInfo(
             tenant=self._tenant,
-            run_id=self._run_id,
+            run_id=self._name.run_id,
             workflow=self._program.name,
-            generation=self._generation,
+            generation=self._name.generation,
             started_at=self._started_at,
             entries=self._agenda.position,
+            continue_suggested=self._suggested,
+            parent="" if parent is UNSET else parent.run_id,
         )
 
     def now(self) -> datetime:
@@ -222,6 +327,7 @@ class Machine:
 
     def random(self) -> RunRandom:
         """Return a fresh generator, the same one in every replay."""
+        self._loop.refuse_reader("draw from the run's randomness")
         assert self._started is not None
         path = self._loop.current_path()
         self._draws[path] = count = self._draws.get(path, 0) + 1
@@ -233,6 +339,7 @@ class Machine:
 
     def perform(self, request: Request) -> asyncio.Future[Any]:
         """Begin an operation of the current task and return the future of its outcome."""
+        self._loop.refuse_reader("begin an operation")
         future: WorkflowFuture[Any] = self._loop.create_future()
         if self._loop.evicting:
             return future
@@ -245,14 +352,43 @@ class Machine:
                 self._begin_effect(operation, request, future)
             case ApprovalRequest():
                 self._begin_approval(operation, request, future)
+            case ChildRequest() | MessageRequest() | WatchRequest():
+                self._others.begin(operation, request, future)
             case _:
                 assert_never(request)
         return future
 
+    def on_query(self, name: str, handler: QueryHandler) -> None:
+        """Answer the queries of this name."""
+        self._loop.refuse_reader("register a handler")
+        if not self._loop.evicting:
+            self._queries.register(name, handler)
+
+    def publish(self, name: str, value: Raw) -> None:
+        """Have a value recorded under this name, for whoever looks on from outside."""
+        self._loop.refuse_reader("publish a value")
+        if not self._loop.evicting:
+            self._publications.publish(self._next_operation(), name, value)
+
+    def patched(self, name: str, *, deprecated: bool = False) -> bool:
+        """Return whether the code goes on as changed at this patch."""
+        if self._loop.evicting:
+            return self.patches.answers.get(name, False)
+        return self.patches.ask(name, deprecated=deprecated, more=self._more)
+
+    def continue_as_new(self, name: str, arguments: bytes) -> NoReturn:
+        """End this generation, and let the run go on as this workflow with these arguments."""
+        roll_over(name, arguments, path=self._loop.current_path(), run_id=self._name.run_id)
+
     async def receive(self, name: str, decode: Callable[[bytes], Any]) -> Any:
         """Wait for the next message of that name."""
+        self._handlers.check_receiver(name)
         message = await self._mailbox.receive(name)
         return decode(bytes(message.value))
+
+    def handle(self, handler: Handler) -> None:
+        """Handle the messages of a name, those that came before first."""
+        self._handlers.add(handler)
 
     async def wait_condition(self, predicate: Callable[[], bool]) -> None:
         """Wait until `predicate` is true; it is looked at after all messages of a turn were handled."""
@@ -271,7 +407,7 @@ class Machine:
         assert self._now is not None
         operation = self._next_operation()
         handle.operation = operation
-        due = _later(self._now, delay_seconds)
+        due = later(self._now, delay_seconds)
         self._agenda.open(
             TimerOperation(operation, handle),
             StartTimer(operation=operation, due=due, armed_at=self._now),
@@ -292,7 +428,12 @@ class Machine:
     ) -> None:
         self._agenda.open(
             StepOperation(operation, request, future),
-            RunStep(operation=operation, name=request.name, arguments=request.arguments),
+            RunStep(
+                operation=operation,
+                name=request.name,
+                arguments=request.arguments,
+                scheduled_at=self._now if request.has_deadline else None,
+            ),
         )
 
     def _begin_effect(
@@ -300,7 +441,7 @@ class Machine:
     ) -> None:
         twin = self._ledger.open_twin(request)
         if twin is not None:
-            future.uncancellable = twin.intent is not None
+            future.uncancellable = twin.bound
             future.on_cancel = lambda: self._agenda.abandon(twin.operation)
             twin.followers.append(future)
             return
@@ -311,6 +452,7 @@ class Machine:
             future.set_exception(error)
             return
         effect = EffectOperation(operation, request, future, number, grant, match)
+        effect.scheduled_at = self._now if request.has_deadline else None
         self._ledger.opened(effect)
         self._agenda.open(
             effect,
@@ -323,13 +465,14 @@ class Machine:
                 match_sha256=match,
                 number=number,
                 grant=grant,
+                scheduled_at=effect.scheduled_at,
             ),
         )
 
     def _begin_approval(
         self, operation: OperationId, request: ApprovalRequest, future: WorkflowFuture[Any]
     ) -> None:
-        approval_id = f"{self._generation}~{operation}"
+        approval_id = f"{self._name.generation}~{operation}"
         self._ledger.asked(approval_id, request.covers, bytes(request.subject))
         self._agenda.open(
             ApprovalOperation(operation, request, future, approval_id),
@@ -351,6 +494,7 @@ class Machine:
         match entry:
             case Started():
                 self._started = entry
+                self._know_as(entry.known_as)
             case Taken():
                 self._begin_run()
             case StepCompleted() | StepFailed():
@@ -373,21 +517,56 @@ class Machine:
                 if timer is not None:
                     self._agenda.close(timer.operation)
                     self._loop.fire(timer.handle)
-            case MessageReceived():
-                self._mailbox.put(entry)
+            case MessageReceived() | UpdateReceived():
+                self._handlers.deliver(entry)
+            case UpdateAnswered():
+                self._handlers.answered(entry)
             case ApprovalRequested():
                 self._apply_request(entry)
             case ApprovalDecided() | ApprovalExpired():
                 self._apply_decision(entry)
             case CancelRequested():
-                if self._root is not None and not self._root.done():
-                    self._root.cancel()
-            case AlarmRaised():
+                self._stopped_by = self._stopped_by or entry
+                self._handlers.cancelled = True
+                self._cancel_code("the run was cancelled")
+                self._stay()
+            case RunTimedOut():
+                self._stopped_by = self._stopped_by or entry
+                self._handlers.out_of_time = self._out_of_time()
+                self._cancel_code(self._out_of_time())
+            case (
+                ChildRequested()
+                | ChildStarted()
+                | ChildRefused()
+                | RunEnded()
+                | MessageSent()
+                | WatchRequested()
+                | MessageAnswered()
+            ):
+                self._others.apply(entry)
+            case AlarmRaised() | Accepted() | PauseRequested() | ResumeRequested():
                 pass
-            case Completed() | Failed() | Cancelled():
+            case Published():
+                self._publications.settle(entry)
+            case Forked():
+                self._know_as(entry.known_as)
+            case LeftOut():
+                if intent_left_out(entry):
+                    self._agenda.expect_effect(entry.operation, entry.name).bind()
+            case ContinueSuggested():
+                self._suggested = True
+            case Patched():
+                self._apply_marker(entry)
+            case Completed() | Failed() | Cancelled() | ContinuedAsNew():
                 self._apply_end(entry)
             case _:
                 assert_never(entry)
+
+    def _know_as(self, name: RunName | None) -> None:
+        """Tell the code another name of the run from here on: the entries that a fork keeps were written under its origin's."""
+        if name is not None:
+            self._name = name
+            self._ledger.run_id = name.run_id
 
     def _begin_run(self) -> None:
         if self._started_at is not None:
@@ -396,7 +575,11 @@ class Machine:
         self._started_at = self._now
         # Decoded here and not in the task: arguments that do not fit are for an operator, and no failure of the run.
         body = self._program.start(bytes(self._started.arguments))
-        self._root = self._loop.spawn(body, name=self._run_id, context=self._context)
+        self._root = self._loop.spawn(body, name=self._name.run_id, context=self._context)
+
+    def _out_of_time(self) -> str:
+        assert self._started is not None
+        return f"the run was not done within {self._started.timeout}"
 
     def _apply_step(self, entry: StepCompleted | StepFailed) -> None:
         step = self._agenda.expect(entry.operation, StepOperation, entry.name)
@@ -410,24 +593,31 @@ class Machine:
 
     def _apply_intent(self, entry: EffectIntended) -> None:
         effect = self._agenda.expect_effect(entry.operation, entry.name)
-        # What runs is what was asked for, as long as nothing between may change it.
+        # What runs is what was asked for, as long as nothing between may change it, and nobody has accepted that it differs.
+        is_accepted = self._agenda.position in self._accepted
         for recorded in (bytes(entry.requested), bytes(entry.effective)):
-            if not effect.request.same_arguments(recorded):
+            if not (is_accepted or effect.request.same_arguments(recorded)):
                 raise self._agenda.mismatch(
                     f"the journal holds the effect {entry.name!r} with other arguments",
                     recorded=recorded.decode(errors="replace"),
                     asked=effect.request.arguments.decode(errors="replace"),
                     operation=entry.operation,
+                    hint="deploy the code that began the run; or, where the recorded arguments may stand, "
+                    f"`outlast runs accept {self._name.run_id} --entry {self._agenda.position} --reason TEXT`",
                 )
         effect.intent = entry
-        for future in effect.futures():
-            future.uncancellable = True
+        effect.bind()
         self._command_settle(effect)
 
     def _command_settle(self, effect: EffectOperation) -> None:
         assert effect.intent is not None
         self._agenda.command(
-            SettleEffect(operation=effect.operation, name=effect.request.name, intent=effect.intent)
+            SettleEffect(
+                operation=effect.operation,
+                name=effect.request.name,
+                intent=effect.intent,
+                scheduled_at=effect.scheduled_at,
+            )
         )
 
     def _settle_effect(self, operation: OperationId, name: str, result: Raw | Failure) -> None:
@@ -483,14 +673,32 @@ class Machine:
             if not approval.future.done():
                 approval.future.set_result(grant_of(entry, requested))
         elif not approval.future.done():
-            approval.future.set_exception(not_granted(entry, requested, self._run_id))
+            approval.future.set_exception(not_granted(entry, requested, self._name.run_id))
+
+    def _apply_marker(self, entry: Patched) -> None:
+        if not self.patches.settle(entry):
+            raise self._agenda.mismatch(
+                f"the journal holds the marker of patch {entry.name!r}, and the code has not asked for it",
+                recorded=f"patch {entry.name}",
+                asked=f"no patch; open: {self._agenda.describe()}",
+                hint=f"keep outlast.patched({entry.name!r}) where it was asked; once no open run lacks the marker, "
+                f"outlast.deprecate_patch({entry.name!r}) may stand there instead",
+            )
+
+    def _stay(self) -> None:
+        """Let a run that would have gone on in a new generation stop with this one: it was cancelled."""
+        if isinstance(self._fate, ContinuedAsNew):
+            self._fate = cancelled()
+            self._handlers.close(word_of(self._fate))
+        if isinstance(self._outcome, ContinuedAsNew):
+            self._outcome = self._fate
 
     def _apply_end(self, entry: Outcome) -> None:
         if type(self._outcome) is not type(entry):
-            code = "still waits" if self._outcome is None else _word(self._outcome)
+            code = "still waits" if self._outcome is None else word_of(self._outcome)
             raise self._agenda.mismatch(
-                f"the journal says that the run {_word(entry)}, and the code {code}",
-                recorded=_word(entry),
+                f"the journal says that the run {word_of(entry)}, and the code {code}",
+                recorded=word_of(entry),
                 asked=f"{code}; open: {self._agenda.describe()}",
             )
         self._closed = entry
@@ -503,14 +711,52 @@ class Machine:
             return
         try:
             self._run_until_idle()
+            while not self._loop.errors and self._settle(self._root):
+                self._run_until_idle()
         except (ForbiddenInWorkflowError, SystemExit) as error:
             # It spins; or it calls `sys.exit()`, which must end the run and not the worker.
-            self._end_body(Failed(failure=capture(error)))
+            self._end_code(Failed(failure=capture(error)))
             return
         if self._loop.errors:
-            self._end_body(Failed(failure=capture(self._loop.errors[0])))
-        elif self._root.done():
-            self._end_body(self._outcome_of(self._root))
+            self._end_code(Failed(failure=capture(self._loop.errors[0])))
+        elif self._fate is not None and self._root.done() and self._handlers.ended:
+            self._end_code(self._fate)
+
+    def _settle(self, root: asyncio.Task[Any]) -> bool:
+        """Note how body and handlers ended; True when that cancels what still runs.
+
+        A run comes to what its body comes to, unless a handler of a signal fails before: the first failure counts. What is being
+        handled when the body returns goes on as long as anything can wake it; a failure cancels body and handlers, once.
+        """
+        ends: list[Outcome] = []
+        if root.done() and not self._handlers.closed:
+            ends.append(self._outcome_of(root))
+        error = self._handlers.settle()
+        if error is not None:
+            ends.append(ended_by(error))
+        for end in ends:
+            if self._fate is None or isinstance(self._fate, Completed | ContinuedAsNew):
+                self._fate = end
+        if root.done() and self._fate is not None:
+            self._handlers.close(word_of(self._fate))
+        failed = any(not isinstance(end, Completed | ContinuedAsNew) for end in ends)
+        if failed and self._cancel_code(None, again=False):
+            return True
+        stuck = root.done() and not self._handlers.ended and not self._agenda.waits
+        return stuck and self._handlers.give_up()
+
+    def _cancel_code(self, message: str | None, *, again: bool = True) -> bool:
+        """Cancel body and handlers, wherever they wait; intended effects are settled first. True when there is anything to cancel.
+
+        Args:
+            message: Of the `CancelledError` that the code sees.
+            again: Also what was asked to stop already, and is cleaning up.
+        """
+        root = self._root
+        cancels = root is not None and not root.done() and (again or not root.cancelling())
+        if root is not None and cancels:
+            root.cancel(message)
+        return self._handlers.cancel(message, again=again) or cancels
 
     def _run_until_idle(self) -> None:
         self._loop.run_until_idle()
@@ -525,48 +771,26 @@ class Machine:
             self._loop.call_soon(look, context=self._context)
             self._loop.run_until_idle()
 
-    def _end_body(self, outcome: Outcome) -> None:
+    def _end_code(self, outcome: Outcome) -> None:
         self._outcome = outcome
+        self._handlers.end(word_of(outcome))
         self._conditions.clear()
         self._loop.close()
         self._agenda.abandon_all()
 
     def _outcome_of(self, root: asyncio.Task[Any]) -> Outcome:
+        """Judge how the body has come to its end."""
+        if root.cancelled() and isinstance(self._stopped_by, RunTimedOut):
+            return Failed(failure=capture(TimeoutError(self._out_of_time())))
         if root.cancelled():
-            return Cancelled(failure=capture(asyncio.CancelledError("the run was cancelled")))
+            return cancelled()
         error = root.exception()
         if error is not None:
-            return _end_by(error)
+            return outcome_in(error) or ended_by(error)
         try:
             return Completed(value=Raw(self._program.encode(root.result())))
         except OutlastError as refused:
             return Failed(failure=capture(refused))
-
-
-def _end_by(error: BaseException) -> Failed | Cancelled:
-    """An approval that nobody gave cancels the run, also out of a group of tasks; anything else fails it."""
-    failure = capture(error)
-    return Cancelled(failure=failure) if _is_expiry(error) else Failed(failure=failure)
-
-
-def _is_expiry(error: BaseException) -> bool:
-    """Whether it is nothing but approvals that nobody gave; without recursion, since an author's groups may be of any depth."""
-    waiting, seen = [error], set[int]()
-    while waiting:
-        each = waiting.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        members: tuple[BaseException, ...] | None = getattr(each, "exceptions", None)
-        if isinstance(each, BaseExceptionGroup) and members:
-            waiting.extend(members)
-        elif not isinstance(each, ApprovalExpiredError):
-            return False
-    return True
-
-
-def _word(outcome: Outcome) -> str:
-    return type(outcome).__name__.lower()
 
 
 def _set_failure(
@@ -574,11 +798,3 @@ def _set_failure(
 ) -> None:
     if not future.done():
         future.set_exception(rebuild(failure, raises))
-
-
-def _later(moment: datetime, seconds: float) -> datetime:
-    """Return the moment so many seconds later, or the last one that can be written."""
-    try:
-        return moment + timedelta(seconds=seconds)
-    except OverflowError:
-        return datetime.max.replace(tzinfo=moment.tzinfo)

@@ -22,27 +22,55 @@ class Mailbox:
 
     def __init__(self, loop: TaskLoop) -> None:
         self._loop = loop
-        self._mail: dict[str, deque[MessageReceived]] = {}
+        self._mail: dict[str, deque[tuple[int, MessageReceived]]] = {}
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._new: list[str] = []
+        self.received: set[str] = set()
+        """Names for which somebody has ever waited."""
+
+    @property
+    def unread(self) -> list[tuple[int, MessageReceived]]:
+        """The messages that nobody took, each with its number, in the order in which they came."""
+        return sorted(
+            (pair for waiting in self._mail.values() for pair in waiting), key=lambda pair: pair[0]
+        )
 
     @property
     def awaited(self) -> list[str]:
         """Names for which somebody waits."""
         return list(self._waiting)
 
-    def put(self, message: MessageReceived) -> None:
-        """Add a message, and wake who waits longest for one of its name."""
-        self._mail.setdefault(message.name, deque()).append(message)
-        self._wake(message.name)
+    def put(self, message: MessageReceived, number: int) -> None:
+        """Add a message; nobody is woken yet.
+
+        Args:
+            number: Its place among the messages of the journal.
+        """
+        self._mail.setdefault(message.name, deque()).append((number, message))
+        self._new.append(message.name)
+
+    def wake(self) -> None:
+        """Wake for each new message who waits longest for one of its name.
+
+        To be called when all messages of a turn were handed out: what they are handled by runs before what receives.
+        """
+        names, self._new = self._new, []
+        for name in names:
+            self._wake(name)
+
+    def take_all(self, name: str) -> list[tuple[int, MessageReceived]]:
+        """Return the messages of that name that nobody took, each with its number, and keep none."""
+        return list(self._mail.pop(name, ()))
 
     async def receive(self, name: str) -> MessageReceived:
         """Return the next message of that name; who waits longest is woken first."""
         if self._loop.evicting:
             await self._loop.create_future()
+        self.received.add(name)
         while name not in self._mail:
             await self._wait(name)
         queue = self._mail[name]
-        message = queue.popleft()
+        _, message = queue.popleft()
         if not queue:
             del self._mail[name]
         return message

@@ -7,10 +7,26 @@ workflow stopped waiting. Entries for abandoned operations are expected and chan
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from outlast.journal.entry import ApprovalRequested, EffectIntended, GrantUse, OperationId
-from outlast.replay.context import ApprovalRequest, EffectRequest, StepRequest
+from outlast.journal.entry import (
+    ApprovalRequested,
+    EffectIntended,
+    GrantUse,
+    OperationId,
+    RunEnded,
+    UpdateAnswered,
+    UpdateReceived,
+)
+from outlast.replay.context import (
+    ApprovalRequest,
+    ChildRequest,
+    EffectRequest,
+    MessageRequest,
+    StepRequest,
+    WatchRequest,
+)
 from outlast.replay.loop import TimerHandle
 from outlast.replay.task import WorkflowFuture
 
@@ -31,6 +47,8 @@ class EffectOperation:
     Args:
         number: Which equal call this is.
         followers: Equal calls made while this one was open; they take its outcome.
+        scheduled_at: When it was asked for, where a deadline counts from it.
+        bound: It was intended, here or in the origin of a fork: whoever waits for it waits until it is settled.
     """
 
     operation: OperationId
@@ -42,10 +60,18 @@ class EffectOperation:
     intent: EffectIntended | None = None
     in_doubt: str = ""
     followers: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
+    scheduled_at: datetime | None = None
+    bound: bool = False
 
     def futures(self) -> list[WorkflowFuture[Any]]:
         """Return the futures that wait for the outcome, the first caller's first."""
         return [self.future, *self.followers]
+
+    def bind(self) -> None:
+        """Let nobody who waits for it be cancelled."""
+        self.bound = True
+        for future in self.futures():
+            future.uncancellable = True
 
 
 @dataclass(slots=True, eq=False)
@@ -71,12 +97,97 @@ class ApprovalOperation:
     requested: ApprovalRequested | None = None
 
 
-Operation = StepOperation | EffectOperation | TimerOperation | ApprovalOperation
+@dataclass(slots=True, eq=False)
+class PublishOperation:
+    """A published value that is not recorded yet. Nobody waits for it."""
+
+    operation: OperationId
+    name: str
+
+
+@dataclass(slots=True, eq=False)
+class UpdateOperation:
+    """An update whose answer is not recorded: it waits for its handler, is handled, or has come to an answer.
+
+    Args:
+        operation: `m{number}`, the path of the task that handles it.
+        number: Its place among the messages of the journal.
+    """
+
+    operation: OperationId
+    number: int
+    message: UpdateReceived
+    answer: UpdateAnswered | None = None
+
+
+@dataclass(slots=True, eq=False)
+class ChildOperation:
+    """A child: commanded, then requested, then started, until it has ended. Nobody need wait for it.
+
+    Args:
+        starts: Who waits for its start.
+        ends: Who waits for its end.
+        end: How it ended.
+        is_cancelled: Whether somebody who waits was cancelled, which is sent on once.
+    """
+
+    operation: OperationId
+    request: ChildRequest
+    run_id: str
+    is_requested: bool = False
+    is_started: bool = False
+    starts: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
+    ends: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
+    end: RunEnded | None = None
+    is_cancelled: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class SendOperation:
+    """A message to another run: commanded, then on its way, until it has been taken.
+
+    Args:
+        future: Who waits; nobody for the cancel that follows from a cancelled wait.
+    """
+
+    operation: OperationId
+    request: MessageRequest
+    future: WorkflowFuture[Any] | None
+    is_requested: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class WatchOperation:
+    """A run whose end is waited for."""
+
+    operation: OperationId
+    request: WatchRequest
+    future: WorkflowFuture[Any]
+    is_requested: bool = False
+
+
+Operation = (
+    StepOperation
+    | EffectOperation
+    | TimerOperation
+    | ApprovalOperation
+    | PublishOperation
+    | UpdateOperation
+    | ChildOperation
+    | SendOperation
+    | WatchOperation
+)
+
+_NAMED = StepOperation | EffectOperation | ChildOperation | SendOperation
 
 
 def name_of(operation: Operation) -> str:
-    """Return the name of the step or effect, or an empty string for what has none."""
-    return operation.request.name if isinstance(operation, StepOperation | EffectOperation) else ""
+    """Return the name of the step, effect, child's workflow, signal, update or published value; empty for what has none."""
+    if isinstance(operation, PublishOperation):
+        return operation.name
+    if isinstance(operation, UpdateOperation):
+        return operation.message.name
+    return operation.request.name if isinstance(operation, _NAMED) else ""
 
 
 def describe(operation: Operation) -> str:

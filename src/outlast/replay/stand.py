@@ -17,16 +17,21 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from msgspec import Raw, Struct
 
-from outlast.journal.entry import Completed, OperationId
+from outlast.journal.entry import Completed, ContinuedAsNew, OperationId
 from outlast.journal.failure import Failure
 from outlast.replay.command import Abandon, Command
 from outlast.replay.machine import Machine, Outcome
 from outlast.replay.operation import (
     ApprovalOperation,
+    ChildOperation,
     EffectOperation,
     Operation,
+    PublishOperation,
+    SendOperation,
     StepOperation,
     TimerOperation,
+    UpdateOperation,
+    WatchOperation,
     name_of,
 )
 
@@ -51,6 +56,8 @@ class Stand:
         conditions: How many are waited for.
         draws: How many generators each task took.
         tasks: Where each unfinished task waits, outermost frame first, as `function:line`.
+        handlers: Names of the signals and of the updates that have a handler.
+        patches: What the code was told at each patch.
     """
 
     outcome: Any
@@ -62,6 +69,8 @@ class Stand:
     conditions: int
     draws: dict[str, int]
     tasks: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    handlers: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    patches: dict[str, bool] = field(default_factory=dict[str, bool])
 
 
 class Difference(NamedTuple):
@@ -106,10 +115,16 @@ def stand_of(machine: Machine, commands: Mapping[OperationId, Command]) -> Stand
         },
         given_up=sorted(machine._agenda._abandoned),
         receivers={name: len(waiting) for name, waiting in mailbox._waiting.items()},
-        unread={name: [one.message_id for one in mail] for name, mail in mailbox._mail.items()},
+        unread={name: [one.message_id for _, one in mail] for name, mail in mailbox._mail.items()},
         conditions=len(machine._conditions),
         draws=dict(machine._draws),
         tasks={task.path: _frames(task.get_coro()) for task in machine._loop.unfinished_tasks()},
+        handlers={
+            kind: names
+            for kind, names in zip(("signals", "updates"), machine.handled, strict=True)
+            if names
+        },
+        patches=dict(machine.patches.answers),
     )
 
 
@@ -174,6 +189,8 @@ def _outcome(outcome: Outcome | None) -> Any:
     word = type(outcome).__name__.lower()
     if isinstance(outcome, Completed):
         return {word: bytes(outcome.value).decode()}
+    if isinstance(outcome, ContinuedAsNew):
+        return {word: {"name": outcome.name, "arguments": bytes(outcome.arguments).decode()}}
     return {word: _failure(outcome.failure)}
 
 
@@ -200,9 +217,26 @@ def _operation(operation: Operation, command: Command | None) -> dict[str, Any]:
             told["approval_id"] = operation.approval_id
             told["subject_sha256"] = operation.request.subject_sha256
             told["asked"] = operation.requested is not None
-        case TimerOperation():
+        case UpdateOperation():
+            told["message_id"] = operation.message.message_id
+            told["answered"] = operation.answer is not None
+        case ChildOperation():
+            told |= _child(operation)
+        case SendOperation():
+            told |= {"to": operation.request.run_id, "sent": operation.is_requested}
+        case WatchOperation():
+            told |= {"run_id": operation.request.run_id, "watched": operation.is_requested}
+        case TimerOperation() | PublishOperation():
             pass
-    told["command"] = None if command is None else {"do": type(command).__name__, **_plain(command)}
+    told["command"] = None if command is None else _command(command)
+    return told
+
+
+def _command(command: Command) -> dict[str, Any]:
+    """Return a command; a time from which nothing counts is left out, as from where none was known yet."""
+    told = {"do": type(command).__name__, **_plain(command)}
+    if told.get("scheduled_at", "") is None:
+        del told["scheduled_at"]
     return told
 
 
@@ -219,9 +253,23 @@ def _effect(effect: EffectOperation) -> dict[str, Any]:
     }
 
 
+def _child(child: ChildOperation) -> dict[str, Any]:
+    return {
+        "run_id": child.run_id,
+        "arguments": child.request.arguments.decode(),
+        "parent_close": child.request.parent_close,
+        "requested": child.is_requested,
+        "started": child.is_started,
+        "waiting": [len(child.starts), len(child.ends)],
+        "cancelled": child.is_cancelled,
+    }
+
+
 def _plain(value: Any) -> Any:
     """Return a value of a command as JSON has it; bytes are JSON text already."""
     match value:
+        case Failure():
+            return _failure(value)
         case Struct():
             return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
         case bytes() | Raw():

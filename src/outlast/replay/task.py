@@ -99,6 +99,8 @@ class WorkflowFuture(asyncio.Future[T]):
         self.uncancellable = False
         self.on_cancel: Callable[[], object] | None = None
         """Called at once when the future is cancelled, by whom ever."""
+        self.on_refused: Callable[[], object] | None = None
+        """Called at once when it is to be cancelled and refuses because it is uncancellable."""
         self._home = loop
         super().__init__(loop=loop)
 
@@ -111,8 +113,13 @@ class WorkflowFuture(asyncio.Future[T]):
 
         A task that waits for a future which refuses is cancelled when the future is resolved.
         """
-        if self.uncancellable or self._home.evicting or not super().cancel(msg):
+        if self._home.evicting or self.done():
             return False
+        if self.uncancellable:
+            if self.on_refused is not None:
+                self.on_refused()
+            return False
+        super().cancel(msg)
         if self.on_cancel is not None:
             self.on_cancel()
         return True

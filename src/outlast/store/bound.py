@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TypeAlias
 
+from outlast.journal.entry import EntryRow
 from outlast.store.change import (
     ApprovalExpire,
     ApprovalPut,
@@ -18,15 +19,19 @@ from outlast.store.change import (
     Change,
     ClearOutbox,
     Decide,
+    DropWatch,
     Message,
     OperationDrop,
     OperationPut,
+    OutboxItem,
     PutControl,
     PutMessage,
+    PutWatch,
     RunChange,
     RunKey,
     StartRun,
     Terminate,
+    Watch,
 )
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -49,20 +54,25 @@ def unstorable_part(change: Change) -> str:
         case RunChange():
             return _first(_owned(change))
         case StartRun():
-            what = _texts((), workflow=change.workflow, fingerprint=change.fingerprint)
-            return _first(itertools.chain(_run(change.run), what, _entries(change)))
+            return _first(_start(change))
         case PutMessage():
-            return _first(itertools.chain(_run(change.run), _message(("message",), change.message)))
+            what = itertools.chain(_run(change.run), _texts((), origin=change.origin))
+            return _first(itertools.chain(what, _message(("message",), change.message)))
         case Decide():
             given = _texts((), by=change.by, approval_id=change.approval_id)
             return _first(
                 itertools.chain(_run(change.run), given, _message(("message",), change.message))
             )
         case Terminate():
-            given = _texts((), by=change.by, reason=change.reason)
+            given = _texts((), by=change.by, reason=change.reason, origin=change.origin)
             return _first(itertools.chain(_run(change.run), given))
         case ClearOutbox():
-            return _first(_run(change.run))
+            answers = itertools.chain.from_iterable(
+                _message(("answers", place), answer) for place, answer in enumerate(change.answers)
+            )
+            return _first(itertools.chain(_run(change.run), answers))
+        case PutWatch() | DropWatch():
+            return _first(itertools.chain(_run(change.run), _watch(change.watch)))
         case PutControl():
             names = _texts((), name=change.name, tenant=change.tenant)
             return _first(itertools.chain(names, _body(("body",), change.body)))
@@ -77,6 +87,7 @@ def _first(paths: Iterable[_Path]) -> str:
 
 def _owned(change: RunChange) -> Iterator[_Path]:
     yield from _entries(change)
+    yield from _rows("next", change.next)
     head = change.head
     if head is not None:
         yield from _texts(("head",), reason=head.reason, unfit_build=head.unfit_build)
@@ -87,11 +98,12 @@ def _owned(change: RunChange) -> Iterator[_Path]:
     for place, message_id in enumerate(change.consumed):
         yield from _text(("consumed", place), message_id)
     for place, item in enumerate(change.outbox):
-        target = item.target
-        yield from _texts(("outbox", place, "target"), run_id=target.run_id, tenant=target.tenant)
-        yield from _message(("outbox", place, "message"), item.message)
+        yield from _outbox_item(("outbox", place), item)
     for place, act in enumerate(change.approvals):
         yield from _approval(("approvals", place), act)
+    for place, answer in enumerate(change.answers):
+        yield from _text(("answers", place, "message_id"), answer.message_id)
+        yield from _body(("answers", place, "body"), answer.body)
     for place, spend in enumerate(change.spends):
         path = ("spends", place)
         yield from _texts(path, operation=spend.operation, approval_id=spend.approval_id)
@@ -101,11 +113,54 @@ def _run(run: RunKey) -> Iterator[_Path]:
     return _texts((), run_id=run.run_id, tenant=run.tenant)
 
 
+def _start(change: StartRun) -> Iterator[_Path]:
+    yield from _run(change.run)
+    yield from _texts(
+        (), workflow=change.workflow, fingerprint=change.fingerprint, origin=change.origin
+    )
+    if change.watch is not None:
+        yield from _watch(change.watch)
+    yield from _entries(change)
+    yield from _messages(change)
+    for place, at in enumerate(change.times):
+        yield from _time(("times", place), at)
+
+
+def _watch(watch: Watch) -> Iterator[_Path]:
+    watcher = watch.watcher
+    yield from _texts(("watch", "watcher"), run_id=watcher.run_id, tenant=watcher.tenant)
+    yield from _text(("watch", "operation"), watch.operation)
+
+
+def _outbox_item(path: _Path, item: OutboxItem) -> Iterator[_Path]:
+    target = item.target
+    yield from _texts((*path, "target"), run_id=target.run_id, tenant=target.tenant)
+    yield from _texts(
+        path,
+        message_id=item.message_id,
+        name=item.name,
+        sender=item.sender,
+        operation=item.operation,
+        origin=item.origin,
+        reason=item.reason,
+    )
+    yield from _body((*path, "body"), item.body)
+
+
 def _entries(change: RunChange | StartRun) -> Iterator[_Path]:
-    for place, row in enumerate(change.entries):
-        path = ("entries", place)
+    return _rows("entries", change.entries)
+
+
+def _rows(field: str, rows: tuple[EntryRow, ...]) -> Iterator[_Path]:
+    for place, row in enumerate(rows):
+        path = (field, place)
         yield from _texts(path, kind=row.kind, operation=row.operation, name=row.name)
         yield from _body((*path, "body"), row.body)
+
+
+def _messages(change: StartRun) -> Iterator[_Path]:
+    for place, message in enumerate(change.messages):
+        yield from _message(("messages", place), message)
 
 
 def _message(path: _Path, message: Message) -> Iterator[_Path]:
@@ -119,6 +174,7 @@ def _operation(path: _Path, act: OperationPut | OperationDrop) -> Iterator[_Path
         yield from _texts(path, kind=act.kind, name=act.name)
         yield from _time((*path, "due_at"), act.due_at)
         yield from _body((*path, "detail"), act.detail)
+        yield from _body((*path, "progress"), act.progress)
 
 
 def _approval(path: _Path, act: ApprovalPut | ApprovalExpire | ApprovalWithdraw) -> Iterator[_Path]:

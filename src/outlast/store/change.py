@@ -69,18 +69,23 @@ class MessageKind(StrEnum):
     """What an inbox item is. Operator acts and outcomes from elsewhere come the same way as signals."""
 
     SIGNAL = "signal"
+    UPDATE = "update"
     CANCEL = "cancel"
     DECISION = "decision"
     RESOLUTION = "resolution"
     OUTCOME = "outcome"
+    PAUSE = "pause"
+    RESUME = "resume"
+    ACCEPT = "accept"
 
 
 class Message(Struct, frozen=True):
     """An inbox item.
 
     Args:
-        message_id: Unique in one generation of the run, also after it was consumed: a second one with the same id is the same
-            message. A restarted id is a new run, which knows nothing of what the former one was sent.
+        message_id: Unique in the run, also after it was consumed and after a roll-over: a second one with the same id is the same
+            message, as long as it is among the last 10,000. A restarted id is a new run, which knows nothing of what
+            the former one was sent.
         name: Of the signal; of the operation for outcomes and resolutions.
         sender: Principal or run that sent it.
         body: JSON by kind.
@@ -93,22 +98,102 @@ class Message(Struct, frozen=True):
     body: Annotated[bytes, PAYLOAD]
 
 
-class OutboxItem(Struct, frozen=True):
-    """A message on its way to another run; the relay moves it, de-duplicated by sender and number."""
+MAX_UNREAD = 10_000
+"""Unread items of a run, from which on its inbox takes no more signals and updates; what operators and effects say still passes."""
 
-    number: Annotated[int, PLAIN]
+CAPPED = frozenset({MessageKind.SIGNAL, MessageKind.UPDATE})
+"""Kinds of messages that a full inbox refuses."""
+
+
+class Answer(Struct, frozen=True):
+    """The answer to an update, kept in its row.
+
+    Args:
+        body: JSON of the `UpdateAnswered` entry.
+    """
+
+    message_id: Annotated[str, PLAIN]
+    body: Annotated[bytes, PAYLOAD]
+
+
+class OutboxKind(StrEnum):
+    """What the relay is to do for a run."""
+
+    START = "start"
+    SIGNAL = "signal"
+    CANCEL = "cancel"
+    TERMINATE = "terminate"
+    WATCH = "watch"
+    UNWATCH = "unwatch"
+    ENDED = "ended"
+
+
+class OutboxItem(Struct, frozen=True):
+    """What a run asks of another one, or has to tell it; the relay sees to it, and doing so twice is doing it once.
+
+    Args:
+        target: Of the sender's own tenant.
+        message_id: Of the inbox item that comes of it.
+        name: Of the workflow to start, of the signal; of `ended`, the status.
+        sender: The principal that starts; the run that sends.
+        body: JSON by kind; empty for what needs none.
+        generation: Of the sender.
+        operation: The sender's, which is told what came of it; empty where nobody waits. For `watch`, `unwatch` and `ended`, the
+            watcher's.
+        target_generation: For `ended`: of the watcher; another one is not told.
+        origin: Only a run that was started by this operation is meant; for `start`, the operation that starts it.
+        reason: For `ended`: why the run was terminated.
+        number: Given by the store, in order, and never again to another item of the run.
+    """
+
     target: Annotated[RunKey, PLAIN]
-    message: Annotated[Message, PLAIN]
+    kind: Annotated[OutboxKind, PLAIN]
+    message_id: Annotated[str, PLAIN] = ""
+    name: Annotated[str, PLAIN] = ""
+    sender: Annotated[str, PLAIN] = ""
+    body: Annotated[bytes, PAYLOAD] = b""
+    generation: Annotated[int, PLAIN] = 1
+    operation: Annotated[str, PLAIN] = ""
+    target_generation: Annotated[int, PLAIN] = 0
+    origin: Annotated[str, PLAIN] = ""
+    reason: Annotated[str, PLAIN] = ""
+    number: Annotated[int, PLAIN] = 0
+
+
+class Watch(Struct, frozen=True):
+    """Who is told of the end of a run: the operation of another run of the tenant."""
+
+    watcher: Annotated[RunKey, PLAIN]
+    generation: Annotated[int, PLAIN]
+    operation: Annotated[str, PLAIN]
+
+
+CHILD_TERMINATE = "child_terminate"
+CHILD_CANCEL = "child_cancel"
+CHILD_ABANDON = "child_abandon"
+WATCHED = "watch"
+OTHER_RUN = frozenset({CHILD_TERMINATE, CHILD_CANCEL, CHILD_ABANDON, WATCHED})
+"""Kinds of open operations that stand for another run, whose id is their name: a child, by what the end of its parent means to it, or
+a run that is watched."""
+
+
+def origin_of(run_id: str, generation: int, operation: str) -> str:
+    """Return what the row of a run says of the operation that started it."""
+    return f"{run_id}~{generation}~{operation}"
 
 
 class OperationPut(Struct, frozen=True):
-    """The mutable row of an open operation: what is known of its attempts.
+    """The mutable row of an open operation: what is known of its attempts, or which other run it stands for.
 
     Args:
-        kind: `step` or `effect`.
+        kind: `step`, `effect`, or one of `OTHER_RUN`.
+        name: Of the step or effect; the id of the other run.
         failures: Attempts recorded as failed. An attempt cut off by a crash is not among them.
-        due_at: No attempt begins before this.
-        detail: JSON of the last failure and of heartbeat details.
+        due_at: No attempt begins before this; of a step that was handed out, when it is no longer waited for.
+        detail: JSON of the last failure.
+        progress: JSON of the details of the last beat that was kept: what the next attempt may go on from.
+        awaits: The step was handed out: its outcome comes from outside, and no attempt is under way.
+        unapplied: Each failed attempt of the effect has proved that it changed nothing.
     """
 
     operation: Annotated[str, PLAIN]
@@ -117,6 +202,9 @@ class OperationPut(Struct, frozen=True):
     failures: Annotated[int, PLAIN] = 0
     due_at: Annotated[datetime | None, PLAIN] = None
     detail: Annotated[bytes, PAYLOAD] = b""
+    progress: Annotated[bytes, PAYLOAD] = b""
+    awaits: Annotated[bool, PLAIN] = False
+    unapplied: Annotated[bool, PLAIN] = False
 
 
 class OperationDrop(Struct, frozen=True):
@@ -197,6 +285,7 @@ class HeadUpdate(Struct, frozen=True):
             progress and forgets them (this one excepted); a claim forgets nothing, or two builds that both do not fit would
             hand the run to and fro for ever.
         note: JSON: what the run waits for, for `explain`.
+        ending: Take no more signals and updates, as a closed run does: the end is to be written next. Until the next update.
     """
 
     status: Annotated[Status, PLAIN]
@@ -207,6 +296,7 @@ class HeadUpdate(Struct, frozen=True):
     mail_seen: Annotated[int | None, PLAIN] = None
     unfit_build: Annotated[str, PLAIN] = ""
     note: Annotated[bytes, PAYLOAD] = b""
+    ending: Annotated[bool, PLAIN] = False
 
 
 class RunChange(Struct, frozen=True, tag="run"):
@@ -217,6 +307,11 @@ class RunChange(Struct, frozen=True, tag="run"):
         digest: Of this change (`digest_of`): kept on the head, so that a change sent again is recognised as applied.
         entries: Appended; the first one's `seq` is the head's `next_seq`.
         consumed: Ids of the inbox items that the entries stand for.
+        answers: To updates that are consumed, by this change or before, each once. Refused with `answer` otherwise.
+        next: The first entries of the next generation, from `seq` 0, when this change ends the present one: a roll-over. The
+            first is `Started`, whose name the run's `workflow` becomes. The inbox does not move: what is unread is for the new
+            generation, in order. Open operations and pending requests go. `head` gives the run back as `ready`; anything else
+            is refused with `next`.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -231,6 +326,8 @@ class RunChange(Struct, frozen=True, tag="run"):
     outbox: Annotated[tuple[OutboxItem, ...], PLAIN] = ()
     approvals: Annotated[tuple[ApprovalPut | ApprovalExpire | ApprovalWithdraw, ...], PLAIN] = ()
     spends: Annotated[tuple[GrantSpend, ...], PLAIN] = ()
+    answers: Annotated[tuple[Answer, ...], PLAIN] = ()
+    next: Annotated[tuple[EntryRow, ...], PLAIN] = ()
 
 
 class StartRun(Struct, frozen=True, tag="start"):
@@ -244,6 +341,11 @@ class StartRun(Struct, frozen=True, tag="start"):
         fingerprint: SHA-256 of workflow name and arguments; equal ones attach.
         entries: `Started`, and `Taken` too when the run is born claimed.
         worker: Born claimed by this worker, at epoch 1 or the former epoch + 1; or none, and `ready`.
+        messages: In the inbox from the beginning; one whose id is known there already is that one.
+        times: Of the first entries, where these are older than the run (a fork keeps its origin's); all others have the time of the
+            commit. Refused with `times` when they go back, or beyond the commit's time, or when there are more of them than entries.
+        origin: Of a child: the operation that starts it (`origin_of`).
+        watch: Who is told of its end.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -252,6 +354,10 @@ class StartRun(Struct, frozen=True, tag="start"):
     entries: Annotated[tuple[EntryRow, ...], PLAIN]
     generation: Annotated[int, PLAIN] = 1
     worker: Annotated[WorkerId | None, PLAIN] = None
+    messages: Annotated[tuple[Message, ...], PLAIN] = ()
+    times: Annotated[tuple[datetime, ...], PLAIN] = ()
+    origin: Annotated[str, PLAIN] = ""
+    watch: Annotated[Watch | None, PLAIN] = None
 
 
 class PutMessage(Struct, frozen=True, tag="message"):
@@ -259,12 +365,17 @@ class PutMessage(Struct, frozen=True, tag="message"):
 
     Args:
         early: Accept it although no run of that key exists yet: it waits for generation 1. Otherwise refused with `not_found`.
-            A closed run refuses with `closed`.
+            A closed run refuses with `closed`; so does one that is ending, and one with `MAX_UNREAD` unread items with `full` (kinds of
+            `CAPPED` only).
+        generation: Only this one is meant; another one refuses with `generation`. 0 for whichever is there.
+        origin: Only a run that was started by this operation is meant; another one refuses with `origin`. Empty for any.
     """
 
     run: Annotated[RunKey, PLAIN]
     message: Annotated[Message, PLAIN]
     early: Annotated[bool, PLAIN] = False
+    generation: Annotated[int, PLAIN] = 0
+    origin: Annotated[str, PLAIN] = ""
 
 
 class Decide(Struct, frozen=True, tag="decide"):
@@ -289,19 +400,46 @@ class Decide(Struct, frozen=True, tag="decide"):
 class Terminate(Struct, frozen=True, tag="terminate"):
     """End a run without running it: no entry is read, no payload loaded, so it works on any run.
 
-    The store bumps the epoch, so that the owner is fenced. Refused with `not_found` or `closed`.
+    The store bumps the epoch, so that the owner is fenced. Refused with `not_found` or `closed`; with `origin` when `origin` is given
+    and another operation, or none, started the run.
     """
 
     run: Annotated[RunKey, PLAIN]
     by: Annotated[str, PLAIN]
     reason: Annotated[str, PLAIN]
+    origin: Annotated[str, PLAIN] = ""
 
 
 class ClearOutbox(Struct, frozen=True, tag="clear_outbox"):
-    """The relay has delivered these items of `run`."""
+    """The relay has seen to these items of `run`; in the same moment the run is told what came of them.
+
+    Args:
+        answers: Put into the run's own inbox as by `PutMessage`; not when it has ended, or is of another generation by now: nobody
+            waits for them then.
+        generation: For which the answers are.
+    """
 
     run: Annotated[RunKey, PLAIN]
     numbers: Annotated[tuple[int, ...], PLAIN]
+    answers: Annotated[tuple[Message, ...], PLAIN] = ()
+    generation: Annotated[int, PLAIN] = 0
+
+
+class PutWatch(Struct, frozen=True, tag="put_watch"):
+    """Let the end of a run be told to a watcher. The same watch again is applied without effect.
+
+    Refused with `not_found`, or `closed` when it has ended already.
+    """
+
+    run: Annotated[RunKey, PLAIN]
+    watch: Annotated[Watch, PLAIN]
+
+
+class DropWatch(Struct, frozen=True, tag="drop_watch"):
+    """Tell a watcher nothing more. No error when there is no such watch."""
+
+    run: Annotated[RunKey, PLAIN]
+    watch: Annotated[Watch, PLAIN]
 
 
 class PutControl(Struct, frozen=True, tag="control"):
@@ -318,7 +456,15 @@ class PutControl(Struct, frozen=True, tag="control"):
 
 
 Change: TypeAlias = (
-    RunChange | StartRun | PutMessage | Decide | Terminate | ClearOutbox | PutControl
+    RunChange
+    | StartRun
+    | PutMessage
+    | Decide
+    | Terminate
+    | ClearOutbox
+    | PutWatch
+    | DropWatch
+    | PutControl
 )
 
 
@@ -327,13 +473,17 @@ class RunHead(Struct, frozen=True):
 
     Args:
         generation: From 1; one more for each re-use of the id or roll-over.
+        workflow: Of the present generation.
+        fingerprint: Of the start; a roll-over leaves it, so that the same start again attaches.
         epoch: Of the last claim.
-        version: Number of owned changes applied in this generation.
+        version: Number of owned changes applied since the start; a roll-over is one of them.
         next_seq: Position of the next entry.
         digest: Of the last owned change.
         mail: Whether there are messages that the owner has not consumed.
         lapses: Owners that died in a row without any new entry between.
         changed_at: When the last owned change was committed; entry times never go below it.
+        incarnation: The generation that the last start began: later ones are roll-overs, and share its inbox.
+        origin: Of a child: the operation that started it (`origin_of`). Generations that follow by roll-over keep it.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -353,6 +503,8 @@ class RunHead(Struct, frozen=True):
     created_at: Annotated[datetime, PLAIN]
     changed_at: Annotated[datetime, PLAIN]
     note: Annotated[bytes, PAYLOAD] = b""
+    incarnation: Annotated[int, PLAIN] = 1
+    origin: Annotated[str, PLAIN] = ""
 
 
 class Applied(Struct, frozen=True):
@@ -361,10 +513,12 @@ class Applied(Struct, frozen=True):
     Args:
         at: The commit's time by the store's clock: the time of its entries.
         epoch: Of the run, for a `StartRun` that was born claimed.
+        outbox: Whether there is something in the run's outbox because of it. A hint: a change that is found written says nothing.
     """
 
     at: datetime
     epoch: int = 0
+    outbox: bool = False
 
 
 class Fenced(Struct, frozen=True):
@@ -408,6 +562,35 @@ class Unknown(Struct, frozen=True):
 Verdict: TypeAlias = Applied | Fenced | Conflict | Refused | Unknown
 
 
+def born_head(change: StartRun, verdict: Applied) -> RunHead:
+    """Return the row of a run that was born claimed."""
+    return RunHead(
+        run=change.run,
+        generation=change.generation,
+        workflow=change.workflow,
+        fingerprint=change.fingerprint,
+        status=Status.RUNNING,
+        reason="",
+        owner=change.worker,
+        epoch=verdict.epoch,
+        version=0,
+        next_seq=len(change.entries),
+        digest=b"",
+        wake_at=None,
+        mail=True,
+        lapses=0,
+        created_at=verdict.at,
+        changed_at=verdict.at,
+        origin=change.origin,
+        incarnation=change.generation,
+    )
+
+
+def fingerprint_of(workflow: str, arguments: bytes) -> str:
+    """Return what two starts have in common that are one: SHA-256 of workflow name and arguments, in hex."""
+    return hashlib.sha256(workflow.encode() + b"\0" + arguments).hexdigest()
+
+
 def digest_of(change: RunChange) -> bytes:
     """Return SHA-256 over everything in `change` but its digest."""
     return hashlib.sha256(
@@ -438,6 +621,23 @@ class StampedMessage(Struct, frozen=True):
     message: Message
     at: datetime
     number: int
+
+
+class MessageState(Struct, frozen=True):
+    """What has become of an update.
+
+    Args:
+        generation: Of the run to which it belongs: the latest one that knows its id.
+        consumed: Whether the run has taken it in.
+        over: Whether that run has ended; then there is an answer, or there will be none.
+        answer: JSON of the `UpdateAnswered` entry, where it is answered.
+    """
+
+    generation: Annotated[int, PLAIN]
+    consumed: Annotated[bool, PLAIN]
+    over: Annotated[bool, PLAIN] = False
+    answered: Annotated[bool, PLAIN] = False
+    answer: Annotated[bytes, PAYLOAD] = b""
 
 
 class ApprovalRow(Struct, frozen=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -19,8 +20,11 @@ from outlast.store.change import (
     Decide,
     GrantSpend,
     HeadUpdate,
+    MessageKind,
+    PutMessage,
     Refused,
     RunChange,
+    StartRun,
     Status,
 )
 
@@ -35,6 +39,18 @@ MAX_UNFIT_BUILDS = 100
 """More are not remembered: the oldest is forgotten first. So many builds never live at once."""
 
 
+def start_times(change: StartRun, at: datetime) -> tuple[datetime, ...] | Refused:
+    """Return the time of each entry of a start, or why those that it brings along do not hold.
+
+    Args:
+        at: The time of the commit.
+    """
+    given = (*change.times, *[at] * (len(change.entries) - len(change.times)))
+    if len(given) > len(change.entries) or any(a > b for a, b in pairwise((*given, at))):
+        return Refused("times")
+    return given
+
+
 def unfit_after(builds: tuple[str, ...], change: RunChange) -> tuple[str, ...]:
     """Return the builds that are known not to fit a run after `change`, newest last; `builds` are those known before."""
     known = () if change.entries else builds
@@ -45,17 +61,62 @@ def unfit_after(builds: tuple[str, ...], change: RunChange) -> tuple[str, ...]:
     return (*others, head.unfit_build)[-MAX_UNFIT_BUILDS:]
 
 
-def due_from(head: HeadUpdate, *, calls: bool, now: datetime) -> datetime | None:
+RECALLS = frozenset({MessageKind.RESUME, MessageKind.CANCEL})
+"""The messages that end a pause. A paused run is offered for one of these, and for nothing else."""
+
+HISTORY = "history"
+"""The reason of a run that is blocked because its journal has come to the limit."""
+
+LIFTING = frozenset({MessageKind.ACCEPT, MessageKind.CANCEL, MessageKind.RESOLUTION})
+"""The messages for which such a run is offered. All others wait with it: each look at a journal of that length is dear."""
+
+KNOWN_MESSAGES = 10_000
+"""So many messages of a run are known by their ids after they were consumed and the run has rolled over; older ones are not."""
+
+
+def offers(status: Status, reason: str, kind: MessageKind) -> bool:
+    """Return whether a message of that kind offers a run of that status that nobody owns."""
+    if status is Status.PAUSED:
+        return kind in RECALLS
+    return status is not Status.BLOCKED or reason != HISTORY or kind in LIFTING
+
+
+def next_refusal(change: RunChange) -> str:
+    """Return why the roll-over that a change asks for does not hold: `next`."""
+    if not change.next:
+        return ""
+    head = change.head
+    is_given_back = head is not None and head.release and head.status is Status.READY
+    in_order = [row.seq for row in change.next] == list(range(len(change.next)))
+    return "" if is_given_back and in_order and change.next[0].name else "next"
+
+
+def due_from(head: HeadUpdate, *, calls: bool, recalled: bool, now: datetime) -> datetime | None:
     """Return since or from when a run that is given back with `head` can go on by itself; None when it cannot.
 
     Args:
         calls: Whether there are messages that offer the run.
+        recalled: Whether one of them ends a pause.
     """
-    if head.status.closed or head.status is Status.PAUSED:
+    if head.status.closed:
         return None
+    if head.status is Status.PAUSED:
+        return now if recalled else None
     if calls or head.unfit_build or head.status in (Status.READY, Status.RUNNING):
         return now
     return head.wake_at
+
+
+def stranger_refusal(change: PutMessage, generation: int, origin: str) -> str:
+    """Return why a message is for another run than the one that has the id: `generation` or `origin`.
+
+    Args:
+        generation: Of the run that has it.
+        origin: Of the run that has it.
+    """
+    if change.generation not in (0, generation):
+        return "generation"
+    return "" if change.origin in ("", origin) else "origin"
 
 
 def spend_refusal(row: ApprovalRow | None, spend: GrantSpend, now: datetime) -> str:

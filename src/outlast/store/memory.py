@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
@@ -19,20 +19,26 @@ from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import StampedRow
 from outlast.store.bound import UNSTORABLE, unstorable_part
 from outlast.store.change import (
+    CAPPED,
+    MAX_UNREAD,
     Applied,
     ApprovalRow,
     Change,
     ClearOutbox,
     Conflict,
     Decide,
+    DropWatch,
     Fenced,
     HeadUpdate,
     Message,
+    MessageKind,
+    MessageState,
     OperationDrop,
     OperationPut,
     OutboxItem,
     PutControl,
     PutMessage,
+    PutWatch,
     Refused,
     RunChange,
     RunHead,
@@ -48,25 +54,43 @@ from outlast.store.change import (
 from outlast.store.condition import (
     APPROVED,
     DENIED,
+    KNOWN_MESSAGES,
     PENDING,
+    RECALLS,
     WITHDRAWN,
     decision_refusal,
     due_from,
     listed_state,
+    next_refusal,
+    offers,
     settle_approvals,
+    start_times,
+    stranger_refusal,
     unfit_after,
 )
+from outlast.store.farewell import to_children, to_watchers
+from outlast.store.memory_outbox import MemoryOutbox
 from outlast.store.moment import EPOCH, Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
-from outlast.store.protocol import SUSPECT_LAPSES, Claim, ClaimedRun, LiveWorker, RunImage
+from outlast.store.protocol import (
+    SUSPECT_LAPSES,
+    Claim,
+    ClaimedRun,
+    GenerationRow,
+    LiveWorker,
+    RunImage,
+)
 
 _BOOT = "memory"
 
 
 @dataclass(slots=True)
 class _Item:
+    """An inbox item; `generation` is the one that began the incarnation that it is for."""
+
     stamped: StampedMessage
     generation: int
     consumed: bool = False
+    answer: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -77,10 +101,13 @@ class _Run:
     stopped: Instant | None = None
     calls: bool = False
     unfit_builds: tuple[str, ...] = ()
+    ending: bool = False
     journals: dict[int, list[StampedRow]] = field(default_factory=dict[int, list[StampedRow]])
     operations: dict[str, OperationPut] = field(default_factory=dict[str, OperationPut])
     approvals: dict[str, ApprovalRow] = field(default_factory=dict[str, ApprovalRow])
     former_approvals: list[ApprovalRow] = field(default_factory=list[ApprovalRow])
+    forgotten: int = 0
+    """How many messages are not known any more."""
 
     def give_back(
         self, status: Status, due: datetime | None, stopped: Instant, now: datetime
@@ -113,7 +140,7 @@ class MemoryStore:
         self._lock = threading.RLock()
         self._runs: dict[RunKey, _Run] = {}
         self._inboxes: dict[RunKey, dict[tuple[int, str], _Item]] = {}
-        self._outbox: dict[tuple[RunKey, int], OutboxItem] = {}
+        self._outbox = MemoryOutbox()
         self._workers: dict[WorkerId, _Worker] = {}
         self._controls: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._subscribers: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
@@ -157,8 +184,11 @@ class MemoryStore:
             case Terminate():
                 return self._terminate(change, now)
             case ClearOutbox():
-                for number in change.numbers:
-                    self._outbox.pop((change.run, number), None)
+                return self._clear_outbox(change, now)
+            case PutWatch():
+                return self._put_watch(change, now)
+            case DropWatch():
+                self._outbox.unwatch(change.run, change.watch)
                 return Applied(now)
             case PutControl():
                 current = self._controls.get((change.tenant, change.name), (0, b""))[0]
@@ -190,42 +220,56 @@ class MemoryStore:
         if isinstance(approvals, Refused):
             return approvals
         run.approvals.update(approvals)
-        self._write_owned(run, change, now, at)
-        return Applied(at)
+        return Applied(at, outbox=self._write_owned(run, change, now, at))
 
     def _refusal(self, run: _Run, change: RunChange) -> Refused | None:
-        """Return why the change does not fit the run's journal, inbox or outbox."""
+        """Return why the change does not fit the run's journal or inbox."""
         next_seq = run.head.next_seq
         if [row.seq for row in change.entries] != [
             *range(next_seq, next_seq + len(change.entries))
         ]:
             return Refused("seq")
+        if reason := next_refusal(change):
+            return Refused(reason)
+        named: set[str] = set()
         for message_id in change.consumed:
-            if not self._unread(run, message_id) or change.consumed.count(message_id) > 1:
+            if not self._unread(run, message_id) or message_id in named:
                 return Refused("message", message_id)
-        for item in change.outbox:
-            if (change.run, item.number) in self._outbox:
-                return Refused("outbox", str(item.number))
+            named.add(message_id)
+        answered = [answer.message_id for answer in change.answers]
+        for message_id in answered:
+            item = self._inboxes.get(change.run, {}).get((run.head.incarnation, message_id))
+            consumed = item is not None and (item.consumed or message_id in change.consumed)
+            if (
+                item is None
+                or not consumed
+                or item.stamped.message.kind is not MessageKind.UPDATE
+                or item.answer is not None
+                or answered.count(message_id) > 1
+            ):
+                return Refused("answer", message_id)
         if change.head is not None and change.head.status.closed:
             unread = {item.stamped.message.message_id for item in self._unconsumed(run)}
             if not unread <= set(change.consumed):
                 return Refused("mail")
         return None
 
-    def _write_owned(self, run: _Run, change: RunChange, now: datetime, at: datetime) -> None:
+    def _write_owned(self, run: _Run, change: RunChange, now: datetime, at: datetime) -> bool:
+        """Write a change that holds; whether something is in the outbox because of it."""
         head = run.head
         run.journals[head.generation].extend(StampedRow(row, at) for row in change.entries)
         for message_id in change.consumed:
-            item = self._inboxes[change.run][head.generation, message_id]
+            item = self._inboxes[change.run][head.incarnation, message_id]
             item.consumed = True
             item.stamped = replace(item.stamped, message=replace(item.stamped.message, body=b""))
+        for answer in change.answers:
+            self._inboxes[change.run][head.incarnation, answer.message_id].answer = answer.body
         for act in change.operations:
             if isinstance(act, OperationDrop):
                 run.operations.pop(act.operation, None)
             else:
                 run.operations[act.operation] = act
-        for sent in change.outbox:
-            self._outbox[change.run, sent.number] = sent
+        sends = self._outbox.add(change.run, change.outbox, at)
         run.head = replace(
             head,
             version=head.version + 1,
@@ -236,10 +280,37 @@ class MemoryStore:
             changed_at=at,
         )
         run.unfit_builds = unfit_after(run.unfit_builds, change)
+        if change.next:
+            sends = self._begin_next(run, change, at) or sends
         if change.head is not None:
-            self._write_head(run, change.head, now)
+            sends = self._write_head(run, change.head, now) or sends
+        return sends
 
-    def _write_head(self, run: _Run, update: HeadUpdate, now: datetime) -> None:
+    def _begin_next(self, run: _Run, change: RunChange, at: datetime) -> bool:
+        sends = self._drop_open(run)
+        run.former_approvals.extend(run.approvals.values())
+        run.approvals.clear()
+        generation = run.head.generation + 1
+        run.head = replace(
+            run.head,
+            generation=generation,
+            workflow=change.next[0].name,
+            next_seq=len(change.next),
+        )
+        run.journals[generation] = [StampedRow(row, at) for row in change.next]
+        self._forget_old(run, self._inboxes.get(change.run, {}))
+        return sends
+
+    def _forget_old(self, run: _Run, inbox: dict[tuple[int, str], _Item]) -> None:
+        if len(inbox) <= KNOWN_MESSAGES:
+            return
+        last = len(inbox) + run.forgotten
+        for name, item in list(inbox.items()):
+            if item.consumed and item.stamped.number <= last - KNOWN_MESSAGES:
+                del inbox[name]
+                run.forgotten += 1
+
+    def _write_head(self, run: _Run, update: HeadUpdate, now: datetime) -> bool:
         run.head = replace(
             run.head,
             status=update.status,
@@ -247,10 +318,16 @@ class MemoryStore:
             wake_at=update.wake_at,
             note=update.note,
         )
+        run.ending = update.ending
         if update.status.closed:
-            self._end(run, update.status)
-        elif update.release:
-            last = max((item.stamped.number for item in self._unconsumed(run)), default=0)
+            return self._end(run)
+        if update.release:
+            unread = [
+                item.stamped
+                for item in self._unconsumed(run)
+                if offers(update.status, update.reason, item.stamped.message.kind)
+            ]
+            last = max((stamped.number for stamped in unread), default=0)
             seen = (
                 (last if update.mail_seen is None else update.mail_seen)
                 if update.ignore_mail
@@ -258,15 +335,30 @@ class MemoryStore:
             )
             run.calls = last > seen
             run.head = replace(run.head, owner=None)
-            run.due, run.due_set_at = due_from(update, calls=run.calls, now=now), now
+            due = due_from(update, calls=run.calls, recalled=self._recalled(run), now=now)
+            run.due, run.due_set_at = due, now
             run.stopped = self._lease.instant()
+        return False
 
-    def _end(self, run: _Run, status: Status) -> None:
+    def _end(self, run: _Run) -> bool:
+        """Leave what only an open run has, and tell other runs; whether any is told."""
+        status, reason = run.head.status, run.head.reason
         run.give_back(status, None, self._lease.instant(), self._clock.now())
+        key, generation = run.head.run, run.head.generation
+        sends = self._drop_open(run)
+        items = to_watchers(generation, status, reason, self._outbox.take_watches(key))
+        return self._outbox.add(key, items, run.head.changed_at) or sends
+
+    def _drop_open(self, run: _Run) -> bool:
+        """Drop what only an open generation has: its open operations, and its pending approvals; whether other runs are told."""
+        key, generation = run.head.run, run.head.generation
+        rows = [run.operations[operation] for operation in sorted(run.operations)]
+        sends = self._outbox.add(key, to_children(key, generation, rows), run.head.changed_at)
         run.operations.clear()
         for approval_id, row in run.approvals.items():
             if row.state == PENDING:
                 run.approvals[approval_id] = replace(row, state=WITHDRAWN)
+        return sends
 
     # unowned changes
 
@@ -281,6 +373,9 @@ class MemoryStore:
         if [row.seq for row in change.entries] != list(range(len(change.entries))):
             return Refused("seq")
         at = now if former is None else max(now, former.changed_at)
+        times = start_times(change, at)
+        if isinstance(times, Refused):
+            return times
         epoch = 0 if former is None else former.epoch
         head = RunHead(
             run=change.run,
@@ -299,15 +394,23 @@ class MemoryStore:
             lapses=0,
             created_at=at,
             changed_at=at,
+            incarnation=change.generation,
+            origin=change.origin,
         )
+        if change.watch is not None:
+            self._outbox.watch(change.run, change.watch)
         if run is None:
             run = self._runs[change.run] = _Run(head, None)
         run.former_approvals.extend(run.approvals.values())
         run.approvals.clear()
-        run.head, run.calls, run.unfit_builds = head, False, ()
+        run.head, run.calls, run.unfit_builds, run.ending = head, False, (), False
         run.due, run.due_set_at = None if change.worker else now, now
+        for message in change.messages:
+            if self._known(change.run, run, message) is None:
+                self._add(change.run, run, message, now)
         run.head = replace(head, mail=bool(self._unconsumed(run)))
-        run.journals[change.generation] = [StampedRow(row, at) for row in change.entries]
+        stamped = zip(change.entries, times, strict=True)
+        run.journals[change.generation] = [StampedRow(row, time) for row, time in stamped]
         return Applied(at, run.head.epoch if change.worker else 0)
 
     def _put_message(self, change: PutMessage, now: datetime) -> Verdict:
@@ -317,23 +420,58 @@ class MemoryStore:
             return Applied(known.stamped.at)
         if run is None and not change.early:
             return Refused("not_found")
+        if run is not None and (
+            refusal := stranger_refusal(change, run.head.generation, run.head.origin)
+        ):
+            return Refused(refusal)
         if run is not None and run.head.status.closed:
             return Refused("closed")
+        if change.message.kind in CAPPED:
+            if run is not None and run.ending:
+                return Refused("closed")
+            if self._is_full(change.run, run):
+                return Refused("full", change.message.message_id)
         self._deliver(change.run, change.message, now)
+        return Applied(now)
+
+    def _clear_outbox(self, change: ClearOutbox, now: datetime) -> Verdict:
+        self._outbox.clear(change.run, change.numbers)
+        run = self._runs.get(change.run)
+        if run is None or run.head.status.closed or run.head.generation != change.generation:
+            return Applied(now)
+        for message in change.answers:
+            if self._known(change.run, run, message) is None:
+                self._deliver(change.run, message, now)
+        return Applied(now)
+
+    def _put_watch(self, change: PutWatch, now: datetime) -> Verdict:
+        run = self._runs.get(change.run)
+        if run is None:
+            return Refused("not_found")
+        if run.head.status.closed:
+            return Refused("closed")
+        self._outbox.watch(change.run, change.watch)
         return Applied(now)
 
     def _deliver(self, key: RunKey, message: Message, now: datetime) -> None:
         run = self._runs.get(key)
-        inbox = self._inboxes.setdefault(key, {})
-        stamped = StampedMessage(message, now, len(inbox) + 1)
-        generation = _receiving(run)
-        inbox[generation, message.message_id] = _Item(stamped, generation)
+        self._add(key, run, message, now)
         if run is None:
             return
         run.head = replace(run.head, mail=True)
-        run.calls, run.due_set_at = True, now
-        if run.head.owner is None and run.head.status is not Status.PAUSED:
+        run.due_set_at = now
+        if not offers(run.head.status, run.head.reason, message.kind):
+            return
+        run.calls = True
+        if run.head.owner is None:
             run.due = now if run.due is None else min(run.due, now)
+
+    def _add(self, key: RunKey, run: _Run | None, message: Message, now: datetime) -> None:
+        inbox = self._inboxes.setdefault(key, {})
+        forgotten = 0 if run is None else run.forgotten
+        stamped = StampedMessage(message, now, len(inbox) + forgotten + 1)
+        generation = _receiving(run)
+        inbox[generation, message.message_id] = _Item(stamped, generation)
 
     def _decide(self, change: Decide, now: datetime) -> Verdict:
         run = self._runs.get(change.run)
@@ -353,12 +491,19 @@ class MemoryStore:
         run = self._runs.get(change.run)
         if run is None:
             return Refused("not_found")
+        if change.origin not in ("", run.head.origin):
+            return Refused("origin")
         if run.head.status.closed:
             return Refused("closed")
         at = max(now, run.head.changed_at)
-        self._end(run, Status.TERMINATED)
-        run.head = replace(run.head, reason=change.reason, epoch=run.head.epoch + 1, changed_at=at)
-        return Applied(at)
+        run.head = replace(
+            run.head,
+            status=Status.TERMINATED,
+            reason=change.reason,
+            epoch=run.head.epoch + 1,
+            changed_at=at,
+        )
+        return Applied(at, outbox=self._end(run))
 
     # workers
 
@@ -412,7 +557,9 @@ class MemoryStore:
             taken = [self._take(self._runs[key], worker) for key in due_now[: max(limit, 0)]]
             left = [due for due, key in parked if due > now and self._runs[key].due is not None]
             next_due = next(iter(left), None)
-            return Claim(tuple(taken), tuple(mail), next_due, now)
+            held = sum(run.head.owner == worker for run in self._runs.values())
+            relay = self._outbox.next_relay(now)
+            return Claim(tuple(taken), tuple(mail), next_due, now, held, relay)
 
     def _one_suspect(self, keys: list[RunKey], worker: WorkerId) -> list[RunKey]:
         """Return the runs without those suspects that must wait for their turn to be alone."""
@@ -464,7 +611,8 @@ class MemoryStore:
             if run.head.owner == worker:
                 paused = run.head.status is Status.PAUSED
                 status = Status.PAUSED if paused else Status.READY
-                run.give_back(status, None if paused else due, stopped, self._clock.now())
+                is_offered = not paused or self._recalled(run)
+                run.give_back(status, due if is_offered else None, stopped, self._clock.now())
                 run.head = replace(run.head, lapses=run.head.lapses + lapses)
                 run.calls = run.head.mail
 
@@ -501,16 +649,55 @@ class MemoryStore:
         return found[:limit]
 
     async def journal(
-        self, run: RunKey, *, generation: int | None = None
+        self, run: RunKey, *, generation: int | None = None, after: int = -1
     ) -> tuple[StampedRow, ...]:
         """Return the rows of one generation, by default the current one."""
         with self._lock:
             self._check_open()
+            return tuple(self._rows(run, generation)[max(after + 1, 0) :])
+
+    async def latest(
+        self, run: RunKey, kind: str, name: str, *, generation: int | None = None
+    ) -> StampedRow | None:
+        """Return the last row of this kind and name."""
+        with self._lock:
+            self._check_open()
+            rows = reversed(self._rows(run, generation))
+            return next((one for one in rows if (one.row.kind, one.row.name) == (kind, name)), None)
+
+    async def answer(self, run: RunKey, message_id: str) -> MessageState | None:
+        """Return what has become of an update."""
+        with self._lock:
+            self._check_open()
+            found = [
+                item
+                for (_, known), item in self._inboxes.get(run, {}).items()
+                if known == message_id and item.stamped.message.kind is MessageKind.UPDATE
+            ]
+            if not found:
+                return None
+            last = max(found, key=lambda item: item.generation)
+            head = self._runs[run].head if run in self._runs else None
+            return MessageState(
+                last.generation,
+                last.consumed,
+                over=head is not None
+                and (head.status.closed or head.incarnation > last.generation),
+                answered=last.answer is not None,
+                answer=last.answer or b"",
+            )
+
+    async def generations(self, run: RunKey, *, limit: int = 100) -> tuple[GenerationRow, ...]:
+        """Return the run's generations, newest first."""
+        with self._lock:
+            self._check_open()
             found = self._runs.get(run)
-            if found is None:
-                return ()
+            journals = {} if found is None else found.journals
+            newest = sorted(journals, reverse=True)[:limit]
+            last = [(generation, journals[generation][-1]) for generation in newest]
             return tuple(
-                found.journals.get(found.head.generation if generation is None else generation, ())
+                GenerationRow(generation, one.row.seq + 1, one.row.kind, one.at)
+                for generation, one in last
             )
 
     async def approvals(
@@ -567,11 +754,21 @@ class MemoryStore:
             found = self._runs.get(run)
             return () if found is None else tuple(item.stamped for item in self._unconsumed(found))
 
-    async def outbox(self, limit: int) -> list[tuple[RunKey, OutboxItem]]:
-        """Return items that wait for the relay, oldest first per sender."""
+    async def outbox(
+        self, limit: int, *, run: RunKey | None = None, age: timedelta = timedelta(0)
+    ) -> list[tuple[RunKey, OutboxItem]]:
+        """Return items that wait for the relay, oldest first."""
         with self._lock:
             self._check_open()
-            return [(key, item) for (key, _), item in self._outbox.items()][:limit]
+            return self._outbox.list(limit, run, age, self._clock.now())
+
+    async def last_entry(self, run: RunKey, generation: int) -> StampedRow | None:
+        """Return the last row of one generation's journal."""
+        with self._lock:
+            self._check_open()
+            found = self._runs.get(run)
+            rows = [] if found is None else found.journals.get(generation, [])
+            return rows[-1] if rows else None
 
     def now(self) -> datetime:
         """Return the store's time."""
@@ -606,16 +803,33 @@ class MemoryStore:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(wake)
 
+    def _rows(self, key: RunKey, generation: int | None) -> list[StampedRow]:
+        run = self._runs.get(key)
+        if run is None:
+            return []
+        return run.journals.get(run.head.generation if generation is None else generation, [])
+
     def _unconsumed(self, run: _Run) -> list[_Item]:
         inbox = self._inboxes.get(run.head.run, {})
         return [
             item
             for item in inbox.values()
-            if not item.consumed and item.generation == run.head.generation
+            if not item.consumed and item.generation == run.head.incarnation
         ]
 
+    def _recalled(self, run: _Run) -> bool:
+        return any(item.stamped.message.kind in RECALLS for item in self._unconsumed(run))
+
+    def _is_full(self, key: RunKey, run: _Run | None) -> bool:
+        inbox = self._inboxes.get(key, {})
+        if len(inbox) < MAX_UNREAD:
+            return False
+        generation = _receiving(run)
+        unread = (not one.consumed and one.generation == generation for one in inbox.values())
+        return sum(unread) >= MAX_UNREAD
+
     def _unread(self, run: _Run, message_id: str) -> bool:
-        item = self._inboxes.get(run.head.run, {}).get((run.head.generation, message_id))
+        item = self._inboxes.get(run.head.run, {}).get((run.head.incarnation, message_id))
         return item is not None and not item.consumed
 
     def _known(self, key: RunKey, run: _Run | None, message: Message) -> _Item | None:
@@ -633,8 +847,8 @@ def _offered(run: _Run, build: str) -> bool:
 
 
 def _receiving(run: _Run | None) -> int:
-    """Return the generation that a message is for; one that comes before its run waits for the first."""
-    return 1 if run is None else run.head.generation
+    """Return the incarnation that a message is for; one that comes before its run waits for the first."""
+    return 1 if run is None else run.head.incarnation
 
 
 def place_of(change: Change) -> tuple[str, str]:

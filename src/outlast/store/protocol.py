@@ -15,6 +15,7 @@ from outlast.journal.entry import StampedRow
 from outlast.store.change import (
     ApprovalRow,
     Change,
+    MessageState,
     OperationPut,
     OutboxItem,
     RunHead,
@@ -25,6 +26,9 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+
+RELAY_AFTER = timedelta(seconds=2)
+"""The worker whose commit put an item into an outbox sees to it at once; what is left after so long is anybody's."""
 
 SUSPECT_LAPSES = 3
 """Owners that died in a row without any new entry, after which a run is taken up alone: it may be what kills them, or it may
@@ -51,12 +55,17 @@ class Claim(Struct, frozen=True):
         mail: Runs that the worker owned already and that have messages.
         next_due: When the next parked run of these workflows comes due, if any.
         now: The store's time.
+        held: How many runs the worker owns now. Fewer than it has in memory: one was terminated, or is another's.
+        next_relay: When the oldest item of any outbox is anybody's (`RELAY_AFTER`); None when all are empty. An item from a time that
+            has not come yet is anybody's now: the wall clock was set back since.
     """
 
     runs: tuple[ClaimedRun, ...]
     mail: tuple[RunKey, ...]
     next_due: datetime | None
     now: datetime
+    held: int = 0
+    next_relay: datetime | None = None
 
 
 class RunImage(Struct, frozen=True):
@@ -80,6 +89,21 @@ class LiveWorker(Struct, frozen=True):
     row: WorkerRow
     live: bool
     seen_ago: timedelta
+
+
+class GenerationRow(Struct, frozen=True):
+    """A generation of a run, as the last entry of its journal shows it.
+
+    Args:
+        entries: How many it has.
+        kind: Of the last entry: how it ended, unless it goes on or was terminated.
+        at: When that was committed.
+    """
+
+    generation: int
+    entries: int
+    kind: str
+    at: datetime
 
 
 class StoreReader(Protocol):
@@ -107,9 +131,34 @@ class StoreReader(Protocol):
         ...
 
     async def journal(
-        self, run: RunKey, *, generation: int | None = None
+        self, run: RunKey, *, generation: int | None = None, after: int = -1
     ) -> tuple[StampedRow, ...]:
-        """Return the rows of one generation, by default the current one."""
+        """Return the rows of one generation, by default the current one, by `seq`.
+
+        Args:
+            after: Only rows whose `seq` is greater. What is returned begins and ends between two commits.
+        """
+        ...
+
+    async def latest(
+        self, run: RunKey, kind: str, name: str, *, generation: int | None = None
+    ) -> StampedRow | None:
+        """Return the last row of this kind and name in one generation, by default the current one; None when there is none.
+
+        For the kind `published` the cost does not grow with the journal.
+        """
+        ...
+
+    async def answer(self, run: RunKey, message_id: str) -> MessageState | None:
+        """Return what has become of an update; None when no generation of the run knows one of that id."""
+        ...
+
+    async def generations(self, run: RunKey, *, limit: int = 100) -> tuple[GenerationRow, ...]:
+        """Return the run's generations, newest first, without reading their journals."""
+        ...
+
+    async def last_entry(self, run: RunKey, generation: int) -> StampedRow | None:
+        """Return the last row of one generation's journal: how it ended, once it has."""
         ...
 
     async def approvals(
@@ -165,7 +214,7 @@ class Store(StoreReader, Protocol):
 
         That is: `ready`; past `wake_at`; with mail; or owned by a worker whose lease lapsed or whose death is proved. A run that was
         given back at a time which has not come yet is taken too: the wall clock was set back since, and its `wake_at` means nothing
-        any more. A paused run is never taken. A run whose unfit builds (`HeadUpdate.unfit_build`) include the worker's is taken for
+        any more. A paused run is taken for mail that resumes or cancels it, and for nothing else. A run whose unfit builds (`HeadUpdate.unfit_build`) include the worker's is taken for
         mail only. Claiming leaves them as they are. A run whose row cannot be read, or whose status nobody knows, is skipped.
         Oldest first by the time since which it could have gone on. Takes nothing for a worker whose lease has lapsed.
 
@@ -189,8 +238,15 @@ class Store(StoreReader, Protocol):
         """Return the run's messages that are not yet consumed, in order of arrival."""
         ...
 
-    async def outbox(self, limit: int) -> list[tuple[RunKey, OutboxItem]]:
-        """Return items that wait for the relay, oldest first per sender."""
+    async def outbox(
+        self, limit: int, *, run: RunKey | None = None, age: timedelta = timedelta(0)
+    ) -> list[tuple[RunKey, OutboxItem]]:
+        """Return items that wait for the relay, oldest first; those of one sender in the order of their numbers.
+
+        Args:
+            run: Only this sender's.
+            age: Only those that have waited so long, or come from a time that has not come yet.
+        """
         ...
 
     def now(self) -> datetime:

@@ -10,7 +10,7 @@ import contextvars
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from outlast.errors import StoreUnavailableError
@@ -18,6 +18,7 @@ from outlast.journal.entry import StampedRow
 from outlast.store.change import (
     ApprovalRow,
     Change,
+    MessageState,
     OutboxItem,
     RunChange,
     RunHead,
@@ -29,7 +30,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
-from outlast.store.protocol import Claim, LiveWorker, RunImage, Store
+from outlast.store.protocol import Claim, GenerationRow, LiveWorker, RunImage, Store
 from outlast.testing.loop import halt_if_stopped
 
 T = TypeVar("T")
@@ -170,9 +171,11 @@ class FaultyStore:
         """Return a run's unread messages."""
         return await self._ask("mail", lambda: self._inner.mail(run))
 
-    async def outbox(self, limit: int) -> list[tuple[RunKey, OutboxItem]]:
+    async def outbox(
+        self, limit: int, *, run: RunKey | None = None, age: timedelta = timedelta(0)
+    ) -> list[tuple[RunKey, OutboxItem]]:
         """Return what waits for the relay."""
-        return await self._ask("outbox", lambda: self._inner.outbox(limit))
+        return await self._ask("outbox", lambda: self._inner.outbox(limit, run=run, age=age))
 
     # What readers ask
 
@@ -198,10 +201,32 @@ class FaultyStore:
         )
 
     async def journal(
-        self, run: RunKey, *, generation: int | None = None
+        self, run: RunKey, *, generation: int | None = None, after: int = -1
     ) -> tuple[StampedRow, ...]:
         """Return a journal."""
-        return await self._ask("journal", lambda: self._inner.journal(run, generation=generation))
+        return await self._ask(
+            "journal", lambda: self._inner.journal(run, generation=generation, after=after)
+        )
+
+    async def latest(
+        self, run: RunKey, kind: str, name: str, *, generation: int | None = None
+    ) -> StampedRow | None:
+        """Return the last row of a kind and name."""
+        return await self._ask(
+            "latest", lambda: self._inner.latest(run, kind, name, generation=generation)
+        )
+
+    async def answer(self, run: RunKey, message_id: str) -> MessageState | None:
+        """Return what has become of an update."""
+        return await self._ask("answer", lambda: self._inner.answer(run, message_id))
+
+    async def generations(self, run: RunKey, *, limit: int = 100) -> tuple[GenerationRow, ...]:
+        """Return a run's generations."""
+        return await self._ask("generations", lambda: self._inner.generations(run, limit=limit))
+
+    async def last_entry(self, run: RunKey, generation: int) -> StampedRow | None:
+        """Return how a journal ends."""
+        return await self._ask("last_entry", lambda: self._inner.last_entry(run, generation))
 
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None

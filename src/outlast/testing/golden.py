@@ -19,8 +19,9 @@ import msgspec
 from msgspec import Struct
 
 from outlast.errors import DecodeError, NonDeterminismError, RunNotFoundError
-from outlast.journal.entry import Entry, EntryRow, from_row
+from outlast.journal.entry import Entry, EntryRow, StampedRow, from_row
 from outlast.journal.parse import NotJsonError, parse_as
+from outlast.replay.delivery import in_callback
 from outlast.replay.machine import Machine
 from outlast.replay.stand import (
     Commands,
@@ -32,7 +33,6 @@ from outlast.replay.stand import (
 )
 from outlast.store.change import RunKey
 from outlast.store.protocol import StoreReader
-from outlast.worker.delivery import in_callback
 from outlast.workflows.registry import Registry
 
 FORMAT = 1
@@ -84,12 +84,7 @@ class Golden(Struct, frozen=True):
         Raises:
             DecodeError: It is no golden journal of a known format, or not a whole one.
         """
-        try:
-            golden = parse_as(_decoder, text)
-        except NotJsonError as error:
-            raise DecodeError(f"this is no golden journal: {error}", hint=_ANEW) from None
-        if golden.format != FORMAT:
-            raise DecodeError(f"a golden journal of format {golden.format} cannot be read")
+        golden = exported(text)
         golden._refuse_partial()
         return golden
 
@@ -121,7 +116,7 @@ class Golden(Struct, frozen=True):
             machine = self.machine(registry)
             try:
                 for turn, at in self.turns()[:length]:
-                    machine.deliver(turn, at)
+                    machine.deliver(turn, at, more=True)
                 self._compare(length, stand_of(machine, note_commands({}, machine)))
             finally:
                 machine.evict()
@@ -167,13 +162,23 @@ class Golden(Struct, frozen=True):
         )
 
     def machine(self, registry: Registry) -> Machine:
-        """Return a machine to which nothing was delivered yet."""
-        return Machine(
+        """Return a machine to which nothing was delivered yet, and which knows the markers of the whole journal."""
+        machine = Machine(
             registry.workflow(self.workflow),
             tenant=self.tenant,
             run_id=self.run_id,
             generation=self.generation,
         )
+        machine.foresee(from_row(_stored(row)) for row in self.rows)
+        return machine
+
+    def entries(self) -> list[tuple[Entry, StampedRow]]:
+        """Return the journal as a store gives it.
+
+        Raises:
+            DecodeError: A row cannot be read.
+        """
+        return [(from_row(_stored(row)), StampedRow(_stored(row), row.at)) for row in self.rows]
 
     def turns(self) -> list[tuple[list[Entry], datetime]]:
         """Return the entries of each turn, and when they were committed."""
@@ -182,6 +187,23 @@ class Golden(Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(Golden)
+
+
+def exported(text: str | bytes) -> Golden:
+    """Return a journal that was exported, with or without where the code stood.
+
+    Raises:
+        DecodeError: It is no journal of a known format, or has no entries.
+    """
+    try:
+        golden = parse_as(_decoder, text)
+    except NotJsonError as error:
+        raise DecodeError(f"this is no golden journal: {error}", hint=_ANEW) from None
+    if golden.format != FORMAT:
+        raise DecodeError(f"a golden journal of format {golden.format} cannot be read")
+    if not golden.rows:
+        raise DecodeError("this golden journal has no rows, and no stands", hint=_ANEW)
+    return golden
 
 
 async def record(
@@ -203,6 +225,21 @@ async def record(
         RunNotFoundError: There is no such run, or no such generation of it.
         DefinitionError: The code of today has no workflow of that name.
     """
+    golden = await export(store, run_id, tenant=tenant, generation=generation)
+    return await in_callback(lambda: _with_stands(golden, registry or Registry.of_everything()))
+
+
+async def export(
+    store: StoreReader, run_id: str, *, tenant: str = "default", generation: int | None = None
+) -> Golden:
+    """Return the journal of a run without where any code stands: to be replayed elsewhere, and no golden journal yet.
+
+    Args:
+        generation: The present one by default.
+
+    Raises:
+        RunNotFoundError: There is no such run, or no such generation of it.
+    """
     run = RunKey(tenant, run_id)
     head = await store.head(run)
     if head is None:
@@ -221,8 +258,8 @@ async def record(
             run=run_id,
             hint="leave it out for the present one",
         )
-    golden = Golden(FORMAT, head.workflow, run.tenant, run.run_id, number, tuple(rows), ())
-    return await in_callback(lambda: _with_stands(golden, registry or Registry.of_everything()))
+    workflow = rows[0].name or head.workflow
+    return Golden(FORMAT, workflow, run.tenant, run.run_id, number, tuple(rows), ())
 
 
 def _with_stands(golden: Golden, registry: Registry) -> Golden:
@@ -237,7 +274,8 @@ def _with_stands(golden: Golden, registry: Registry) -> Golden:
 def _stands(machine: Machine, turns: list[tuple[list[Entry], datetime]]) -> Iterator[Stand]:
     commands: Commands = {}
     for turn, at in turns:
-        machine.deliver(turn, at)
+        # Also after the last one: what is recorded may have gone on with the code that wrote it.
+        machine.deliver(turn, at, more=True)
         yield stand_of(machine, note_commands(commands, machine))
 
 

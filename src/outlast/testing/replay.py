@@ -16,11 +16,11 @@ from typing import Any, ParamSpec, TypeVar
 from outlast.clock import Clock
 from outlast.errors import NonDeterminismError, RunNotFoundError
 from outlast.journal.entry import from_row
+from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine, Outcome
 from outlast.store.change import RunKey
 from outlast.store.protocol import StoreReader
 from outlast.worker.always_replay import ALWAYS_REPLAY_VARIABLE, listeners
-from outlast.worker.delivery import Delivery
 from outlast.workflows.registry import Registry
 
 P = ParamSpec("P")

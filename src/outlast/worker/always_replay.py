@@ -13,9 +13,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from outlast.errors import NonDeterminismError
+from outlast.replay.delivery import Turn
 from outlast.replay.machine import Machine
 from outlast.replay.stand import Commands, Difference, Stand, differences, note_commands, stand_of
-from outlast.worker.delivery import Turn
 
 ALWAYS_REPLAY_VARIABLE = "OUTLAST_ALWAYS_REPLAY"
 """Set to `1`, it switches always-replay on for every worker of the process that does not say otherwise."""
@@ -50,10 +50,10 @@ class AlwaysReplay:
         self._machine = machine
         self._fresh = fresh
         self._run_id = run_id
-        self._turns: list[Turn] = []
+        self._turns: list[tuple[Turn, bool]] = []
         self._commands: Commands = {}
 
-    def __call__(self, turn: Turn, *, compare: bool) -> None:
+    def __call__(self, turn: Turn, *, compare: bool, more: bool = False) -> None:
         """Remember a turn that was delivered; then replay all of them and compare.
 
         The replay begins and ends within this call, in the plain callback that delivers: nothing of it is left, and what its code
@@ -62,7 +62,7 @@ class AlwaysReplay:
         Raises:
             NonDeterminismError: The replay does not stand where the run stands, or its code will not leave memory.
         """
-        self._turns.append(turn)
+        self._turns.append((turn, more))
         note_commands(self._commands, self._machine)
         if not compare:
             return
@@ -77,8 +77,9 @@ class AlwaysReplay:
     def _compare(self, live: Stand) -> NonDeterminismError | None:
         machine = self._fresh()
         try:
-            for entries, at, _ in self._turns:
-                machine.deliver(entries, at)
+            machine.foresee(entry for (entries, _, _), _ in self._turns for entry in entries)
+            for (entries, at, _), more in self._turns:
+                machine.deliver(entries, at, more=more)
             found = differences(live, stand_of(machine, note_commands({}, machine)))
         except Exception as error:  # noqa: BLE001 - whatever stopped the replay would stop it at the next restart
             return self._stopped(error)
@@ -114,7 +115,7 @@ class AlwaysReplay:
         )
 
     def _where(self) -> str:
-        entries, _, number = self._turns[-1]
+        entries, _, number = self._turns[-1][0]
         names = [_name(entry) for entry in entries]
         return f"after turn {number} ({', '.join(names)})"
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from outlast.clock import Clock
 from outlast.journal.entry import OperationId
 from outlast.store.change import Applied, OperationPut, Refused, RunKey
+from outlast.worker.deadline import Deadline
 from outlast.worker.executor import Executor
+from outlast.worker.hold import Hold
 from outlast.worker.proposal import Proposal
 from outlast.worker.wait import Rest
 from outlast.workflows.attempt import Attempt
@@ -24,6 +26,7 @@ class Bridge(Protocol):
     executor: Executor
     clock: Clock
     run_key: RunKey
+    hold: Hold
 
     def store_now(self) -> datetime:
         """Return the store's time."""
@@ -51,6 +54,28 @@ class Bridge(Protocol):
 
     async def rest(self, operation: OperationId, rest: Rest) -> None:
         """Wait for the store's time; the run may be parked meanwhile."""
+        ...
+
+    async def await_completion(self, operation: OperationId, rest: Rest | None) -> None:
+        """Wait for an outcome from outside, without acting; the run may be parked meanwhile. Return when it came too late.
+
+        Args:
+            rest: Until when; None for ever.
+
+        Raises:
+            asyncio.CancelledError: It came.
+        """
+        ...
+
+    def deadline(
+        self, operation: OperationId, scheduled_at: datetime | None, limit: timedelta | None
+    ) -> Deadline | None:
+        """Return the deadline of an operation, which is remembered when the run is parked; None where it has none.
+
+        Args:
+            scheduled_at: When it was asked for.
+            limit: How much time it has from then on.
+        """
         ...
 
     async def stand_by(self, operation: OperationId, seconds: float) -> None:

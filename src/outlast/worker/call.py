@@ -24,6 +24,10 @@ Check: TypeAlias = Callable[[], None]
 """Called immediately before a function begins, in its thread where it has one; raises when it must not."""
 
 
+def anytime() -> None:
+    """Nothing keeps a function from beginning."""
+
+
 async def call_async(body: Callable[[], Any], check: Check) -> Any:
     """Call a coroutine function; return its value, or what it threw. A cancel goes through."""
     check()

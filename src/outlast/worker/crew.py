@@ -14,6 +14,7 @@ from typing import Any
 from outlast.journal.entry import OperationId
 from outlast.store.change import RunKey
 from outlast.worker.bridge import RunLost
+from outlast.worker.hold import Hold
 from outlast.worker.wait import Rest, Waits
 
 logger = logging.getLogger("outlast.worker")
@@ -30,6 +31,7 @@ class Crew:
         waits: Knows which of them rest, and until when.
         now: The store's time.
         changed: Called when the pilot should look at its run again.
+        hold: Knows which of them wait until the run is resumed.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class Crew:
         waits: Waits,
         now: Callable[[], datetime],
         changed: Callable[[], None],
+        hold: Hold,
     ) -> None:
         self._run = run
+        self._hold = hold
         self._waits = waits
         self._now = now
         self._changed = changed
@@ -52,15 +56,16 @@ class Crew:
 
     @property
     def attempting(self) -> bool:
-        """Whether any of them does more than rest until its next try is due."""
-        return any(one not in self._waits.retries for one in self._tasks)
+        """Whether any of them does more than rest until its next try is due, or is allowed."""
+        return any(not self._rests(one) for one in self._tasks)
 
     @property
     def acting(self) -> bool:
         """Whether any of them does more than rest or stand by."""
-        return any(
-            one not in self._waits.retries and one not in self._standing_by for one in self._tasks
-        )
+        return any(not self._rests(one) and one not in self._standing_by for one in self._tasks)
+
+    def _rests(self, operation: OperationId) -> bool:
+        return self._waits.rests(operation) or operation in self._hold.waiting
 
     def begin(self, operation: OperationId, work: Coroutine[Any, Any, None]) -> None:
         """Begin to bring an operation to its outcome."""
@@ -92,10 +97,25 @@ class Crew:
         self._waits.add_rest(operation, rest, self._now())
         self._changed()
         try:
-            while (wait := rest.left(self._now())) > 0:  # noqa: ASYNC110 - no event says that a clock was set
-                await asyncio.sleep(min(wait, LOOK_AGAIN_SECONDS))
+            await self._until(rest)
         finally:
             self._waits.retries.pop(operation, None)
+
+    async def await_completion(self, operation: OperationId, rest: Rest | None) -> None:
+        """Wait for an outcome from outside until the store's time says that it comes too late; the run may be parked meanwhile."""
+        self._waits.add_completion(operation, rest, self._now())
+        self._changed()
+        try:
+            if rest is None:
+                await asyncio.get_running_loop().create_future()
+            else:
+                await self._until(rest)
+        finally:
+            self._waits.completions.pop(operation, None)
+
+    async def _until(self, rest: Rest) -> None:
+        while (wait := rest.left(self._now())) > 0:  # noqa: ASYNC110 - no event says that a clock was set
+            await asyncio.sleep(min(wait, LOOK_AGAIN_SECONDS))
 
     async def stand_by(self, operation: OperationId, seconds: float) -> None:
         """Wait without acting; a stop need not wait for that."""

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from outlast.clock import Clock
+from outlast.replay.delivery import TurnCheck
 from outlast.replay.machine import Machine
 from outlast.store.change import WorkerId
 from outlast.store.protocol import Store
-from outlast.worker.delivery import TurnCheck
 from outlast.worker.executor import Executor
+from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import Lease
+from outlast.worker.relay import Relay
 from outlast.worker.writer import Writer
 from outlast.workflows.registry import Registry
 
@@ -23,7 +25,9 @@ class Deck:
 
     Args:
         idle: How long a run that only waits stays in memory.
+        relay: Told when a run has put something into its outbox.
         check: Makes what looks at a run after each turn, of its machine, of what makes another one, and of its id.
+        history: How long journals may become.
     """
 
     store: Store
@@ -36,4 +40,6 @@ class Deck:
     build: str
     library: str
     idle: timedelta
+    relay: Relay
     check: Callable[[Machine, Callable[[], Machine], str], TurnCheck] | None = None
+    history: HistoryLimits = DEFAULT_LIMITS

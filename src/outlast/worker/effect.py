@@ -11,7 +11,6 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-import msgspec
 from msgspec import Raw
 
 from outlast.effects.intent import Applied, NotApplied, Repeat, Unknown, quiet_after
@@ -24,13 +23,12 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import Failure
 from outlast.replay.command import SettleEffect
-from outlast.store.change import OperationDrop, OperationPut
+from outlast.worker.begin import probe_when_free
 from outlast.worker.bridge import Bridge
-from outlast.worker.executor import Raised, Returned, TimedOut
+from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
-from outlast.worker.step import log_failed, record_failure, rest_of, timed_out
+from outlast.worker.series import Series, log_failed, rest_of, timed_out
 from outlast.worker.text import plain
-from outlast.workflows.attempt import Attempt
 from outlast.workflows.definition import Effect
 
 logger = logging.getLogger("outlast.worker")
@@ -63,10 +61,17 @@ class EffectRun:
 
     Args:
         fresh: No attempt was made under this intent: this worker has just recorded it, or an operator has cleared it.
+        lost: What is known of an attempt that the origin of a fork may have made, or may be about to make.
     """
 
     def __init__(
-        self, bridge: Bridge, command: SettleEffect, effect: Effect[..., object], *, fresh: bool
+        self,
+        bridge: Bridge,
+        command: SettleEffect,
+        effect: Effect[..., object],
+        *,
+        fresh: bool,
+        lost: str = "",
     ) -> None:
         self._bridge = bridge
         self._command = command
@@ -74,11 +79,24 @@ class EffectRun:
         self._operation: OperationId = command.operation
         self._arguments = bytes(command.intent.effective)
         row = bridge.row(command.operation)
-        self._failures = row.failures if row else 0
+        limit = effect.options.schedule_to_close_timeout
+        self._series = Series(
+            bridge,
+            command.operation,
+            effect,
+            failures=row.failures if row else 0,
+            deadline=bridge.deadline(command.operation, command.scheduled_at, limit),
+            key=command.intent.key,
+        )
         self._rest = rest_of(row, row.due_at, effect.options) if row and row.due_at else None
-        self._began = 0.0
+        self._lost = lost
+        # When an attempt could last have begun, by whomever.
+        self._began = bridge.clock.monotonic() - bridge.idle_seconds()
         # A due time stands in the row until the next attempt is announced: none has begun then, whatever clocks say.
         self._is_first = fresh
+        # An error of one attempt, whatever it proves, says nothing of those before: only an answer does.
+        is_known = fresh or (self._rest is not None and row is not None and row.unapplied)
+        self._may_have_happened = effect.repeat is Repeat.IDEMPOTENT and not is_known
         self._doubt = None if fresh or self._rest is not None else self._recovered()
 
     async def run(self) -> None:
@@ -91,13 +109,16 @@ class EffectRun:
             if self._doubt is not None and not await self._may_call_again(self._doubt):
                 return
             self._doubt = None
+            if self._series.is_over and not self._may_have_happened:
+                self._post_failed(self._series.expired())
+                return
             if await self._attempt():
                 return
 
     def _recovered(self) -> _Doubt:
         """What a former owner left: it may have begun an attempt, and nobody wrote how that ended."""
         idle = self._bridge.idle_seconds()
-        return _Doubt("the worker that made the last attempt is gone", idle)
+        return _Doubt(self._lost or "the worker that made the last attempt is gone", idle)
 
     async def _may_call_again(self, doubt: _Doubt) -> bool:
         """Do what the declaration says about an unknown end; False when that settled the effect or put it in doubt."""
@@ -115,7 +136,7 @@ class EffectRun:
     async def _quiet(self, doubt: _Doubt) -> None:
         """Wait until no earlier attempt can act any more."""
         wait = quiet_after(
-            timeout=self._effect.options.start_to_close_timeout,
+            timeout=self._longest_attempt(),
             settle=self._effect.rules.settle,
             since=timedelta(seconds=doubt.idle),
         )
@@ -133,13 +154,16 @@ class EffectRun:
     async def _ask_probe(self, doubt: _Doubt) -> bool:
         asked = 0
         while True:
-            answer = await self._bridge.executor.probe(
-                self._effect, self._arguments, self._next(), self._bridge.check_lease
+            answer = await probe_when_free(
+                self._bridge, self._effect, self._arguments, self._series.next()
             )
             asked += 1
             match answer:
                 case Applied(value):
                     self._post_completed(value, "probe")
+                    return False
+                case NotApplied() if self._lost:
+                    self._post_in_doubt(f"{doubt.why}; the probe finds nothing of it")
                     return False
                 case NotApplied():
                     return await self._count_failure(doubt)
@@ -170,23 +194,34 @@ class EffectRun:
 
     async def _attempt(self) -> bool:
         """Make one attempt; True when that settled the effect."""
+        await self._bridge.hold.free(self._operation)
         await self._announce()
-        ending = await self._bridge.executor.attempt(
-            self._effect, self._arguments, self._next(), self._begin
-        )
+        is_last = self._series.is_over
+        # What is called after the time for all attempts is called to learn what became of them.
+        left = self._longest_attempt() if is_last else self._series.left
+        ending = await self._series.attempt(self._arguments, self._begin, left=left)
         if isinstance(ending, Returned):
             self._post_completed(ending.value, "attempt")
             return True
-        raised = timed_out(ending, self._effect.name) if isinstance(ending, TimedOut) else ending
+        assert not isinstance(ending, LeftOpen), "an effect is never completed from outside"
+        raised = timed_out(ending, self._effect) if isinstance(ending, TimedOut) else ending
         if raised.returned:
             # It happened, whatever the declaration: another attempt would return the same, and a failure would be a lie.
             self._post_in_doubt(f"it returned, and {raised.failure.message}")
             return True
-        if raised.not_applied or self._effect.repeat is Repeat.IDEMPOTENT:
-            return await self._failed(raised)
+        if raised.not_applied:
+            return await self._failed(raised, is_last=is_last)
+        if self._effect.repeat is Repeat.IDEMPOTENT:
+            self._may_have_happened = True
+            return await self._failed(raised, is_last=is_last)
         why = f"the attempt ended in {raised.failure.type}: {raised.failure.message}"
         self._doubt = _Doubt(why, self._bridge.clock.monotonic() - self._began, raised)
         return False
+
+    def _longest_attempt(self) -> timedelta | None:
+        """Return how long one attempt may take at most; None where nothing says so."""
+        options = self._effect.options
+        return options.start_to_close_timeout or options.schedule_to_close_timeout
 
     async def _announce(self) -> None:
         """Write that an attempt begins, if it is not the first: no due time any more.
@@ -197,10 +232,7 @@ class EffectRun:
         if self._is_first:
             self._is_first = False
             return
-        row = self._bridge.row(self._operation) or OperationPut(
-            operation=self._operation, kind="effect", name=self._effect.name
-        )
-        row = msgspec.structs.replace(row, due_at=None)
+        row = self._series.begun()
         await self._bridge.propose(Proposal(Rank.ROW, guard=self._operation, row=row))
 
     def _begin(self) -> None:
@@ -208,38 +240,51 @@ class EffectRun:
         self._bridge.check_lease()
         self._began = self._bridge.clock.monotonic()
 
-    def _next(self) -> Attempt:
-        """Return the description of the next attempt, or of the one that a probe asks about."""
-        return self._bridge.attempt(
-            self._operation, self._effect.name, self._failures + 1, self._command.intent.key
-        )
+    async def _failed(self, raised: Raised, *, is_last: bool = False) -> bool:
+        """Count an attempt that was not applied, or whose receiver knows its key; True when no other one follows.
 
-    async def _failed(self, raised: Raised) -> bool:
-        """Count an attempt that was not applied; True when no other one follows."""
-        self._failures += 1
-        if raised.hopeless or not self._effect.options.retry.allows_another(self._failures):
-            self._post_failed(raised.failure)
+        Args:
+            is_last: It was made after the time for all attempts.
+        """
+        series, failure = self._series, raised.failure
+        series.failures += 1
+        if raised.hopeless or not self._effect.options.retry.allows_another(series.failures):
+            self._post_failed(failure)
             return True
-        await self._wait_for_next(raised.failure)
+        gap, left = series.gap_after(failure), series.left
+        if left is not None and gap >= left:
+            if not self._may_have_happened:
+                self._post_failed(series.expired(failure))
+                return True
+            if is_last:
+                await self._give_up(failure)
+                return True
+            # Something may have happened: it is called a last time when its time is over.
+            gap = max(left, timedelta(0))
+        await series.record_failure(failure, gap, unapplied=not self._may_have_happened)
         return False
 
-    async def _wait_for_next(self, failure: Failure) -> None:
-        await record_failure(
-            self._bridge,
-            self._operation,
-            "effect",
-            self._effect.name,
-            self._effect.options,
-            self._failures,
-            failure,
+    async def _give_up(self, failure: Failure) -> None:
+        """Leave to an operator what no attempt has answered in all its time; when none of them can act any more.
+
+        Args:
+            failure: Of the last one, which was made after that time.
+        """
+        limit = self._effect.options.schedule_to_close_timeout
+        why = (
+            f"its time of {limit} for all attempts is over, and none of them has said whether it happened; the last one, made after "
+            f"that, ended in {failure.type}: {failure.message}"
         )
+        await self._quiet(_Doubt(why, self._bridge.clock.monotonic() - self._began))
+        self._post_in_doubt(why)
 
     def _post_completed(self, value: bytes, source: str) -> None:
         self._post(EffectCompleted(self._operation, self._effect.name, Raw(value), source=source))
 
     def _post_failed(self, failure: Failure) -> None:
-        log_failed(self._bridge, self._operation, "effect", self._effect.name, failure)
-        self._post(EffectFailed(self._operation, self._effect.name, failure))
+        failed = EffectFailed(self._operation, self._effect.name, failure)
+        log_failed(self._bridge.run_key, failed)
+        self._post(failed)
 
     def _post_in_doubt(self, why: str) -> None:
         why = plain(why)
@@ -259,9 +304,10 @@ class EffectRun:
                 Rank.OUTCOME,
                 EffectInDoubt(self._operation, self._effect.name, why),
                 guard=self._operation,
+                row=self._series.unkept(),
             )
         )
 
     def _post(self, entry: EffectCompleted | EffectFailed) -> None:
-        drop = OperationDrop(entry.operation) if self._bridge.row(entry.operation) else None
+        drop = self._series.drop()
         self._bridge.post(Proposal(Rank.OUTCOME, entry, guard=entry.operation, row=drop))

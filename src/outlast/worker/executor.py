@@ -16,9 +16,13 @@ from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.errors import AuthorError, DecodeError, EncodeError
 from outlast.journal.failure import Failure, capture
 from outlast.store.change import RunKey
-from outlast.worker.call import Check, ThreadCall, Threw, call_async
+from outlast.worker.call import Check, ThreadCall, Threw, anytime, call_async
+from outlast.worker.patience import Patience, TimedOut
+from outlast.worker.stall import LoopWatch
 from outlast.workflows.attempt import Attempt, current_attempt
-from outlast.workflows.definition import Effect, Step, probe_function
+from outlast.workflows.completion import is_handed_out
+from outlast.workflows.definition import AttemptOptions, Effect, Step, probe_function
+from outlast.workflows.heartbeat import Beats, current_beats
 
 logger = logging.getLogger("outlast.worker")
 
@@ -47,13 +51,13 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class TimedOut:
-    """The attempt was not done in its time."""
-
-    after: timedelta
+class LeftOpen:
+    """The body has handed the step out: its outcome comes from outside."""
 
 
-Ending: TypeAlias = Returned | Raised | TimedOut
+Ending: TypeAlias = Returned | Raised | TimedOut | LeftOpen
+
+_CANCELLED = "the attempt was cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +69,17 @@ class _ThreadEffect:
     call: ThreadCall
 
 
-def _anytime() -> None:
-    """Nothing keeps the body from beginning."""
-
-
 class Executor:
     """Runs attempts.
 
     Args:
         threads: Where synchronous bodies run.
+        watch: Told of each asynchronous body, to say which of them keeps the event loop from turning.
     """
 
-    def __init__(self, threads: Threads) -> None:
+    def __init__(self, threads: Threads, watch: LoopWatch | None = None) -> None:
         self._threads = threads
+        self._watch = watch
         self._effects: dict[asyncio.Future[Any], _ThreadEffect] = {}
 
     def acting(self, run: RunKey | None = None) -> bool:
@@ -106,50 +108,53 @@ class Executor:
         definition: Step[..., Any] | Effect[..., Any],
         arguments: bytes,
         attempt: Attempt,
-        check: Check = _anytime,
+        check: Check = anytime,
+        *,
+        beats: Beats | None = None,
+        left: timedelta | None = None,
     ) -> Ending:
-        """Make one attempt. A cancel of the caller reaches an async body; a thread that has begun goes on unseen.
+        """Make one attempt. A cancel of the caller reaches an async body; a thread that has begun goes on until its next beat.
 
         Args:
             check: Called immediately before the body begins, also in a thread; what it raises ends the attempt instead.
+            beats: Where the body's heartbeats are collected.
+            left: No attempt takes longer, whatever it waits for; its other times are the declaration's.
         """
-        timeout = definition.options.start_to_close_timeout
         try:
             args, kwargs = definition.arguments.decode(arguments)
         except DecodeError as error:
             return Raised(capture(error), hopeless=True, not_applied=True)
         body = functools.partial(definition.function, *args, **kwargs)
-        try:
-            value = await self._run(
-                body, attempt, timeout, check, acts=isinstance(definition, Effect)
-            )
-        except _OutOfTimeError:
-            assert timeout is not None
-            return TimedOut(timeout)
-        if isinstance(value, Threw):
-            return self._raised(definition, value.error)
-        try:
-            return Returned(definition.result.encode(value))
-        except EncodeError as error:
-            error.step = attempt.name
-            error.operation = attempt.operation
-            error.run = attempt.run_id
-            return Raised(capture(error), hopeless=True, returned=True)
+        patience = Patience(beats or _beats(), definition.options, left)
+        acts = isinstance(definition, Effect)
+        value = await self._run(body, attempt, patience, check, acts=acts)
+        match value:
+            case TimedOut():
+                return value
+            case Threw(error) if not acts and is_handed_out(error):
+                return LeftOpen()
+            case Threw(error):
+                return self._raised(definition, error)
+            case _:
+                return _returned(definition, value, attempt)
 
     async def probe(
         self,
         effect: Effect[..., Any],
         arguments: bytes,
         attempt: Attempt,
-        check: Check = _anytime,
+        check: Check = anytime,
     ) -> Applied[bytes] | NotApplied | Unknown:
         """Ask whether the effect happened. An error, a late or a strange answer is `Unknown`; see `attempt`."""
-        timeout = effect.options.start_to_close_timeout
+        options = AttemptOptions(start_to_close_timeout=effect.options.start_to_close_timeout)
         try:
             args, kwargs = effect.arguments.decode(arguments)
             body = functools.partial(probe_function(effect), *args, **kwargs)
-            answer = await self._run(body, attempt, timeout, check, acts=False)
+            patience = Patience(_beats(), options)
+            answer = await self._run(body, attempt, patience, check, acts=False)
             match answer:
+                case TimedOut():
+                    return Unknown(answer.text("the probe"))
                 case Applied():
                     return Applied(effect.result.encode(cast("Applied[Any]", answer).value))
                 case NotApplied() | Unknown():
@@ -160,8 +165,6 @@ class Executor:
                     return Unknown(
                         f"the probe answered {type(answer).__name__} instead of Applied, NotApplied or Unknown"
                     )
-        except _OutOfTimeError:
-            return Unknown(f"the probe was not done within {timeout}")
         except Exception as error:  # noqa: BLE001 - an answer that cannot be kept is none
             return _no_answer(error)
 
@@ -169,41 +172,35 @@ class Executor:
         self,
         body: functools.partial[Any],
         attempt: Attempt,
-        timeout: timedelta | None,  # noqa: ASYNC109 - the attempt's own
+        patience: Patience,
         check: Check,
         *,
         acts: bool,
     ) -> Any:
-        """Return the body's value or what it threw; raise only what is not the body's."""
+        """Return the body's value, what it threw, or which time was over; raise only what is not the body's."""
         context = contextvars.copy_context()
         context.run(current_attempt.set, attempt)
+        context.run(current_beats.set, patience.beats)
         if inspect.iscoroutinefunction(body.func):
+            patience.beats.is_async = True
             running = asyncio.create_task(call_async(body, check), context=context)
+            if self._watch is None:
+                return await _in_task(running, attempt, patience, acts=acts)
+            self._watch.begins(running, attempt, body.func)
             try:
-                return await _within(running, timeout, patient=acts)
-            except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise
-                return Threw(error)
+                return await _in_task(running, attempt, patience, acts=acts)
             finally:
-                if not running.done():
-                    running.add_done_callback(functools.partial(_log_late, attempt))
+                self._watch.ends(running)
         call = ThreadCall(functools.partial(context.run, body), check)
-        return await self._in_thread(call, attempt, None if acts else timeout, acts=acts)
+        return await self._in_thread(call, attempt, patience, acts=acts)
 
     async def _in_thread(
-        self,
-        call: ThreadCall,
-        attempt: Attempt,
-        timeout: timedelta | None,  # noqa: ASYNC109 - the attempt's own
-        *,
-        acts: bool,
+        self, call: ThreadCall, attempt: Attempt, patience: Patience, *, acts: bool
     ) -> Any:
-        """Run a call in a thread. Its time counts from its beginning; one that is cancelled before that never begins.
+        """Run a call in a thread. Its own times count from its beginning; one that is called off before that never begins.
 
-        A thread cannot be stopped. Until it returns an effect is still acting, and what it returns is what happened; so an
-        effect is given no timeout here.
+        A thread cannot be stopped; its body is told at its next beat. Until it returns an effect is still acting, and what it returns
+        is what happened; so an effect is waited for, however long that takes.
         """
         thread = asyncio.ensure_future(self._threads.run(call))
         if acts:
@@ -211,19 +208,27 @@ class Executor:
             self._effects[thread] = _ThreadEffect(run, attempt.operation, call)
             thread.add_done_callback(lambda done: self._effects.pop(done, None))
         try:
-            await asyncio.wait({thread, call.begun}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait(
-                {thread}, timeout=None if timeout is None else timeout.total_seconds()
-            )
+            over = await patience.wait(thread, call.begun)
+            if over is not None and call.call_off():
+                thread.cancel()
+                return over
+            patience.begin()
+            over = await patience.wait(thread)
+            if over is not None:
+                patience.beats.stop(over.text("the attempt"))
+            if over is not None and acts:
+                await asyncio.wait({thread})
         except asyncio.CancelledError:
+            patience.beats.stop(_CANCELLED)
             if call.call_off():
                 thread.cancel()
             thread.add_done_callback(functools.partial(_log_late, attempt))
             raise
-        if thread.done():
-            return thread.result()
-        thread.add_done_callback(functools.partial(_log_late, attempt))
-        raise _OutOfTimeError
+        if not thread.done():
+            thread.add_done_callback(functools.partial(_log_late, attempt))
+            return over
+        value = thread.result()
+        return value if over is None or not _is_obedient(value) else over
 
     def _raised(
         self, definition: Step[..., Any] | Effect[..., Any], error: BaseException
@@ -236,31 +241,62 @@ class Executor:
         return Raised(failure, hopeless=hopeless, not_applied=proves)
 
 
-class _OutOfTimeError(Exception):
-    """The attempt's own timeout, told apart from a TimeoutError that the body raised."""
-
-
-async def _within(running: asyncio.Task[Any], timeout: timedelta | None, *, patient: bool) -> Any:  # noqa: ASYNC109
+async def _in_task(
+    running: asyncio.Task[Any], attempt: Attempt, patience: Patience, *, acts: bool
+) -> Any:
     """Wait for `running`, cancel it with us, and cancel it when its time is over.
 
-    Args:
-        patient: Wait until a cancelled body has really ended, however long that takes: an effect that still runs still acts.
+    An effect is waited for until it has really ended, however long that takes: one that still runs still acts.
     """
+    patience.begin()
     try:
-        done, _ = await asyncio.wait(
-            {running}, timeout=None if timeout is None else timeout.total_seconds()
-        )
+        over = await patience.wait(running)
+        if over is None:
+            return _result(running)
+        patience.beats.stop(over.text("the attempt"))
+        running.cancel()
+        await asyncio.wait({running}, timeout=None if acts else _CANCEL_GRACE_SECONDS)
     except asyncio.CancelledError:
+        patience.beats.stop(_CANCELLED)
         running.cancel()
         await asyncio.wait({running}, timeout=_CANCEL_GRACE_SECONDS)
         raise
-    if done:
+    finally:
+        if not running.done():
+            running.add_done_callback(functools.partial(_log_late, attempt))
+    if running.done() and not isinstance(value := _result(running), Threw):
+        return value
+    return over
+
+
+def _result(running: asyncio.Task[Any]) -> Any:
+    """Return what a task that has ended gave; a body that was cancelled, by itself or by us, threw that."""
+    try:
         return running.result()
-    running.cancel()
-    await asyncio.wait({running}, timeout=None if patient else _CANCEL_GRACE_SECONDS)
-    if running.done() and not running.cancelled() and not isinstance(running.result(), Threw):
-        return running.result()
-    raise _OutOfTimeError
+    except asyncio.CancelledError as error:
+        return Threw(error)
+
+
+def _is_obedient(value: Any) -> bool:
+    """Whether a body that was told to stop did so, and nothing else."""
+    return isinstance(value, Threw) and isinstance(value.error, asyncio.CancelledError)
+
+
+def _beats() -> Beats:
+    """Return a place for beats that nobody carries anywhere."""
+    return Beats(asyncio.get_running_loop().time)
+
+
+def _returned(
+    definition: Step[..., Any] | Effect[..., Any], value: Any, attempt: Attempt
+) -> Returned | Raised:
+    try:
+        return Returned(definition.result.encode(value))
+    except EncodeError as error:
+        error.step = attempt.name
+        error.operation = attempt.operation
+        error.run = attempt.run_id
+        return Raised(capture(error), hopeless=True, returned=True)
 
 
 _CANCEL_GRACE_SECONDS = 5.0
@@ -273,7 +309,7 @@ def _no_answer(error: BaseException) -> Unknown:
 
 
 def _log_late(attempt: Attempt, thread: asyncio.Future[Any]) -> None:
-    if thread.cancelled():
+    if thread.cancelled() or (thread.exception() is None and _is_obedient(thread.result())):
         return
     threw = thread.exception() is not None or isinstance(thread.result(), Threw)
     logger.warning(

@@ -1,4 +1,4 @@
-"""Where an effect asks for leave: the one place that knows keys, grants and (later) rules.
+"""Where an effect asks for leave: the one place that knows keys, grants, what a fork may do, and (later) rules.
 
 It runs immediately before the intent is committed, and what it found rides in that change.
 """
@@ -6,20 +6,32 @@ It runs immediately before the intent is committed, and what it found rides in t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from outlast.effects.key import idempotency_key
+from outlast.effects.known import KnownEffects
 from outlast.errors import (
     ApprovalError,
     ApprovalExpiredError,
     ApprovalMismatchError,
     ApprovalSpentError,
+    OutlastError,
 )
-from outlast.journal.entry import EffectIntended, EffectRefused
+from outlast.journal.entry import (
+    EffectCompleted,
+    EffectFailed,
+    EffectIntended,
+    EffectRefused,
+    Entry,
+    Started,
+)
 from outlast.journal.failure import capture
 from outlast.replay.command import IntendEffect
 from outlast.store.change import GrantSpend
+from outlast.worker.fork import inherited_no_approval, known_outcome, why_not
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +46,45 @@ class Leave:
     spend: GrantSpend | None
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The outcome is known: intent and outcome are recorded in one change, and nothing is attempted."""
+
+    intent: EffectIntended
+    outcome: EffectCompleted | EffectFailed
+
+
+Answer: TypeAlias = Leave | Settled | EffectRefused
+
+
 class Gate:
     """Lets effects through.
 
     Args:
-        namespace: The `workflow_id` of the run's keys.
+        started: The run's first entry: it names the run's keys, and what becomes of the effects of a fork.
+        run_id: For messages.
     """
 
-    def __init__(self, namespace: str) -> None:
-        self._namespace = namespace
+    def __init__(self, started: Started, run_id: str) -> None:
+        self._started = started
+        self._run_id = run_id
+        self._known = KnownEffects()
+        same_key = started.effects == "same_key"
+        self._namespace = started.keys if same_key else started.namespace
 
-    def ask(self, command: IntendEffect, epoch: int) -> Leave:
-        """Return the intent to record, with its key and the cover that it spends."""
-        intent = EffectIntended(
-            operation=command.operation,
-            name=command.name,
-            key=idempotency_key(
-                self._namespace, command.name, command.payload_sha256, number=command.number
-            ),
-            requested=Raw(command.arguments),
-            effective=Raw(command.arguments),
-            action_sha256=command.action_sha256,
-            number=command.number,
-            grant=command.grant,
-            epoch=epoch,
-        )
+    def note(self, entry: Entry) -> None:
+        """Take in the next entry of the run's journal."""
+        self._known.note(entry)
+
+    def ask(self, command: IntendEffect, epoch: int) -> Answer:
+        """Return the intent to record, with its key and the cover that it spends; or what is recorded instead."""
+        known = self._known.find(command.name, command.action_sha256, command.number)
+        if known is not None and known.outcome != "unknown":
+            return Settled(_intent(command, epoch, known.key), known_outcome(known, command))
+        refusal = why_not(self._started, self._known.forked, known, command.name)
+        if refusal is not None:
+            return self._refuse(refusal, command)
+        intent = _intent(command, epoch, known.key if known else self._key(command))
         if command.grant is None:
             return Leave(intent, None)
         spend = GrantSpend(
@@ -67,17 +93,49 @@ class Gate:
             operation=command.operation,
             match_sha256=command.match_sha256,
         )
-        return Leave(intent, spend)
+        return Leave(replace(intent, grant=command.grant), spend)
 
-    def refusal(self, intent: EffectIntended, reason: str, run_id: str) -> EffectRefused:
+    def attempted_before(self, intent: EffectIntended) -> str:
+        """Return which attempt the origin of a fork may have made of an effect that is intended; empty when none is left unknown."""
+        known = self._known.find(intent.name, intent.action_sha256, intent.number)
+        return (
+            ""
+            if known is None
+            else f"nobody knows how {known.operation} of run {known.run_id} ended"
+        )
+
+    def refusal(self, intent: EffectIntended, reason: str) -> EffectRefused:
         """Return the entry that tells the workflow why the store did not let the intent through.
 
         Args:
             reason: The store's word: `expired`, `mismatch`, `unapproved` or `spent`.
         """
-        error = _refused(reason)
-        error.run, error.operation, error.step = run_id, intent.operation, intent.name
-        return EffectRefused(intent.operation, intent.name, capture(error))
+        forked = self._known.forked
+        if reason == "unapproved" and forked is not None:
+            return self._refuse(inherited_no_approval(forked), intent)
+        return self._refuse(_refused(reason), intent)
+
+    def _key(self, command: IntendEffect) -> str:
+        return idempotency_key(
+            self._namespace, command.name, command.payload_sha256, number=command.number
+        )
+
+    def _refuse(self, error: OutlastError, asked: IntendEffect | EffectIntended) -> EffectRefused:
+        error.run, error.operation, error.step = self._run_id, asked.operation, asked.name
+        return EffectRefused(asked.operation, asked.name, capture(error))
+
+
+def _intent(command: IntendEffect, epoch: int, key: str) -> EffectIntended:
+    return EffectIntended(
+        operation=command.operation,
+        name=command.name,
+        key=key,
+        requested=Raw(command.arguments),
+        effective=Raw(command.arguments),
+        action_sha256=command.action_sha256,
+        number=command.number,
+        epoch=epoch,
+    )
 
 
 def _refused(reason: str) -> ApprovalError:

@@ -16,62 +16,92 @@ from outlast.errors import DecodeError
 from outlast.journal.entry import (
     ENTRY_NESTING,
     NO_OPERATION,
+    Accepted,
     AlarmRaised,
     ApprovalDecided,
     CancelRequested,
+    ChildRefused,
+    ChildStarted,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
     Entry,
+    MessageAnswered,
     MessageReceived,
     OperationId,
+    PauseRequested,
+    ResumeRequested,
+    RunEnded,
     StepCompleted,
     StepFailed,
+    UpdateReceived,
 )
 from outlast.journal.failure import is_too_deep
 from outlast.journal.parse import parse, parse_as
 from outlast.replay.machine import Machine
 from outlast.replay.operation import ApprovalOperation, EffectOperation, StepOperation
 from outlast.store.change import Message, MessageKind, OperationDrop, StampedMessage
+from outlast.worker.answer import unreadable
+from outlast.worker.outbox import RELAYED, answered
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.text import plain
 from outlast.workflows.message import misfit
 
 
 class CancelBody(msgspec.Struct, frozen=True):
-    """The body of an inbox item of kind `cancel`."""
+    """The body of an inbox item of kind `cancel`, `pause` or `resume`."""
 
     by: str = ""
     reason: str = ""
 
 
+class AcceptBody(msgspec.Struct, frozen=True):
+    """The body of an inbox item of kind `accept`.
+
+    Args:
+        generation: Whose journal was looked at.
+        entry: See `Accepted`.
+        history: See `Accepted`.
+    """
+
+    generation: int
+    entry: int | None = None
+    history: int | None = None
+    by: str = ""
+    reason: str = ""
+
+
+_acceptances = msgspec.json.Decoder(AcceptBody)
 _cancels = msgspec.json.Decoder(CancelBody)
 _decisions = msgspec.json.Decoder(Decision)
 _resolutions = msgspec.json.Decoder(Resolution)
+_SETTLING = (
+    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed),
+    *(ChildRefused, RunEnded, MessageAnswered),
+)
+"""Outcomes with which the row of their operation goes."""
 
 
 def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> Proposal:
     """Return what is written for one message, which is consumed with it."""
     message = stamped.message
+    answer = None
     try:
         entry = _entry_of(stamped, machine, generation)
     except Exception as error:  # noqa: BLE001 - whoever wrote it, it must not stop the run that reads it
-        entry = alarm(
-            "unreadable_message",
-            NO_OPERATION,
-            {"message": message.message_id, "why": plain(f"{type(error).__name__}: {error}")},
-        )
-    is_outcome = isinstance(
-        entry, StepCompleted | StepFailed | EffectCompleted | EffectFailed | EffectCleared
-    )
+        why = plain(f"{type(error).__name__}: {error}")
+        detail = {"message": message.message_id, "why": why}
+        entry = alarm("unreadable_message", NO_OPERATION, detail)
+        if message.kind is MessageKind.UPDATE:
+            answer = unreadable(message, why)
+    is_outcome = isinstance(entry, (*_SETTLING, EffectCleared, ChildStarted))
     return Proposal(
         Rank.OUTCOME if is_outcome else Rank.ARRIVAL,
         entry,
-        row=OperationDrop(entry.operation)
-        if isinstance(entry, StepCompleted | StepFailed | EffectCompleted | EffectFailed)
-        else None,
+        row=OperationDrop(entry.operation) if isinstance(entry, _SETTLING) else None,
         consumed=message.message_id,
         at=None if is_outcome else stamped.at,
+        answer=answer,
     )
 
 
@@ -80,7 +110,16 @@ def alarm(what: str, operation: OperationId, detail: dict[str, Any]) -> AlarmRai
     return AlarmRaised(operation, what, Raw(msgspec.json.encode(detail)))
 
 
-def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Entry:
+_ASKED = {
+    MessageKind.CANCEL: CancelRequested,
+    MessageKind.PAUSE: PauseRequested,
+    MessageKind.RESUME: ResumeRequested,
+}
+"""What an operator asks of a run."""
+
+
+def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Entry | None:
+    """Return the entry that stands for a message; None for the relay's word on what nobody waits for any more."""
     message = stamped.message
     match message.kind:
         case MessageKind.SIGNAL:
@@ -91,20 +130,44 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
             return MessageReceived(
                 message.message_id, message.name, Raw(message.body), message.sender
             )
-        case MessageKind.CANCEL:
+        case MessageKind.UPDATE:
+            parse(message.body)
+            return UpdateReceived(
+                message.message_id, message.name, Raw(message.body), message.sender
+            )
+        case MessageKind.CANCEL | MessageKind.PAUSE | MessageKind.RESUME:
             body = parse_as(_cancels, message.body)
-            return CancelRequested(by=body.by or message.sender, reason=body.reason)
+            return _ASKED[message.kind](by=body.by or message.sender, reason=body.reason)
+        case MessageKind.ACCEPT:
+            return _accepted(message, generation)
         case MessageKind.DECISION:
             return _decided(stamped, machine)
         case MessageKind.RESOLUTION | MessageKind.OUTCOME:
-            resolution = parse_as(_resolutions, message.body, nesting=ENTRY_NESTING)
-            if resolution.failure is not None and is_too_deep(resolution.failure):
-                return _unfit(resolution, "the failure is nested too deep", is_open=False)
-            if resolution.generation != generation:
-                return _unfit(
-                    resolution, "it speaks of another generation of this run", is_open=False
-                )
-            return _resolved(resolution, machine, late=message.kind is MessageKind.OUTCOME)
+            return _told(message, machine, generation)
+
+
+def _told(message: Message, machine: Machine, generation: int) -> Entry | None:
+    resolution = parse_as(_resolutions, message.body, nesting=ENTRY_NESTING)
+    if resolution.failure is not None and is_too_deep(resolution.failure):
+        return _unfit(resolution, "the failure is nested too deep", is_open=False)
+    is_outcome = message.kind is MessageKind.OUTCOME
+    if is_outcome and resolution.outcome in RELAYED:
+        return answered(resolution, machine, generation)
+    if resolution.generation != generation:
+        return _unfit(resolution, "it speaks of another generation of this run", is_open=False)
+    return _resolved(resolution, machine, late=is_outcome)
+
+
+def _accepted(message: Message, generation: int) -> Entry:
+    body = parse_as(_acceptances, message.body)
+    by = body.by or message.sender
+    if body.generation == generation:
+        return Accepted(body.entry, body.history, by=by, reason=body.reason)
+    return alarm(
+        "unfit_acceptance",
+        NO_OPERATION,
+        {"by": by, "why": "it speaks of another generation of this run"},
+    )
 
 
 def _decided(stamped: StampedMessage, machine: Machine) -> Entry:

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from outlast.effects.standing import Alarm
-from outlast.journal.entry import Cancelled, Completed, Failed
+from outlast.journal.entry import (
+    Cancelled,
+    Completed,
+    ContinuedAsNew,
+    ContinueSuggested,
+    EffectCompleted,
+    EffectFailed,
+    Failed,
+)
 from outlast.journal.place import place_of
 from outlast.store.change import RunKey, Status
 
@@ -25,18 +33,29 @@ def log_parked(run: RunKey, status: Status, note: Mapping[str, Any]) -> None:
         for key, word in kinds
         for one, due in note[key].items()
     ]
+    parts += [
+        f"completion {one}" + (f" until {due:%Y-%m-%d %H:%M:%S} UTC" if due else "")
+        for one, due in note["completions"].items()
+    ]
     parts += [f"message {name!r}" for name in note["signals"]]
+    parts += [f"update {name!r}" for name in note.get("updates", ())]
     parts += [f"{one} in doubt" for one in note["in_doubt"]]
+    parts += [f"run {run_id}" for run_id in note.get("runs", {}).values()]
     if status is Status.READY:
         logger.info("run %s: given back", run)
+    elif status is Status.PAUSED:
+        logger.info("run %s: paused; it goes on with `outlast runs resume %s`", run, run.run_id)
     else:
         logger.info("run %s: parked, %s: %s", run, status, ", ".join(parts) or "a condition")
 
 
-def log_end(run: RunKey, end: Completed | Failed | Cancelled) -> None:
-    """Say how a run ended."""
+def log_end(run: RunKey, end: Completed | Failed | Cancelled | ContinuedAsNew) -> None:
+    """Say how a run, or a generation of it, ended."""
     if isinstance(end, Completed):
         logger.info("run %s: completed", run)
+        return
+    if isinstance(end, ContinuedAsNew):
+        logger.info("run %s: goes on in a new generation, as %s", run, end.name)
         return
     word = "failed" if isinstance(end, Failed) else "cancelled"
     failure = end.failure
@@ -49,6 +68,28 @@ def log_end(run: RunKey, end: Completed | Failed | Cancelled) -> None:
         failure.message,
         f", at {place}" if place else "",
         run.run_id,
+    )
+
+
+def log_known(run: RunKey, outcome: EffectCompleted | EffectFailed) -> None:
+    """Say that a fork has an effect's outcome from its origin."""
+    logger.info(
+        "run %s: effect %s (%s): %s; it has that outcome, and nothing is attempted",
+        run,
+        outcome.name,
+        outcome.operation,
+        outcome.reason,
+    )
+
+
+def log_long(run: RunKey, noticed: ContinueSuggested) -> None:
+    """Say that a journal grows."""
+    logger.warning(
+        "run %s: its journal has %d entries (%d bytes); let the workflow call outlast.continue_as_new(...) when "
+        "outlast.info().continue_suggested is true",
+        run,
+        noticed.entries,
+        noticed.size_bytes,
     )
 
 

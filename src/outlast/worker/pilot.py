@@ -19,32 +19,47 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 
 from outlast.effects.standing import Alarms
-from outlast.errors import DecodeError, NonDeterminismError, OutlastError, StoreUnavailableError
+from outlast.errors import DecodeError, NonDeterminismError, StoreUnavailableError
 from outlast.journal.entry import (
     NO_OPERATION,
     ApprovalExpired,
     Cancelled,
     Completed,
+    ContinuedAsNew,
+    ContinueSuggested,
     EffectCleared,
     EffectIntended,
+    EffectRefused,
     Entry,
     Failed,
     OperationId,
+    Patched,
+    RunTimedOut,
     StampedRow,
     Started,
     Taken,
+    UpdateReceived,
     from_row,
 )
+from outlast.journal.prefix import began_at
 from outlast.replay.command import (
     Abandon,
+    AnswerUpdate,
     AwaitDecision,
+    AwaitRun,
     Finish,
     IntendEffect,
+    MarkPatch,
+    PublishValue,
     RequestApproval,
     RunStep,
+    SendMessage,
     SettleEffect,
+    StartChild,
     StartTimer,
+    WatchRun,
 )
+from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine, Outcome
 from outlast.replay.operation import ApprovalOperation
 from outlast.store.change import (
@@ -53,7 +68,7 @@ from outlast.store.change import (
     Conflict,
     Fenced,
     HeadUpdate,
-    OperationDrop,
+    MessageKind,
     OperationPut,
     Refused,
     RunChange,
@@ -61,19 +76,29 @@ from outlast.store.change import (
     RunKey,
     Status,
 )
+from outlast.store.condition import HISTORY
 from outlast.store.protocol import RunImage
+from outlast.worker.accept import acceptances, after
+from outlast.worker.answer import answering, asked_of_the_origin
 from outlast.worker.bridge import RunLost
 from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
+from outlast.worker.deadline import Deadline
 from outlast.worker.deck import Deck
-from outlast.worker.delivery import Delivery
 from outlast.worker.effect import EffectRun
-from outlast.worker.gate import Gate
+from outlast.worker.gate import Gate, Leave, Settled
+from outlast.worker.growth import Growth
+from outlast.worker.hold import Hold, unbegun
 from outlast.worker.inbox import alarm, proposal_of
-from outlast.worker.log import log_alarm, log_end, log_parked
+from outlast.worker.intake import LOOK_AT_BACKLOG_SECONDS, Intake
+from outlast.worker.log import log_alarm, log_end, log_known, log_long, log_parked
+from outlast.worker.outbox import giving_up, requesting
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
-from outlast.worker.request import asking, ending
+from outlast.worker.request import asking, ending, publishing
+from outlast.worker.rollover import Began, is_for_the_next, rolling_over
+from outlast.worker.series import expired, log_failed
 from outlast.worker.step import run_step
 from outlast.worker.text import plain
+from outlast.worker.trouble import RefusedByStoreError, poisoned, too_late
 from outlast.worker.wait import Rest, Waits
 from outlast.workflows.attempt import Attempt
 
@@ -84,29 +109,21 @@ logger = logging.getLogger("outlast.worker")
 POISON_LAPSES = 10
 """Owners that died in a row without any new entry, after which a run is held to be what kills them."""
 
+_CROWDED = 2
+"""How often the end of a run is refused because of new messages, before the run takes no more of them."""
+
 _STORE_RETRY_SECONDS = 0.5
 
-_Acting = RunStep | IntendEffect | SettleEffect | RequestApproval
-
-
-class _RefusedByStoreError(OutlastError):
-    """The store will never take what the run has to write."""
-
-    code = "refused_by_store"
-
-
-def _poison(head: RunHead) -> OutlastError:
-    return OutlastError(
-        f"{head.lapses} workers in a row died while they had this run, and none got any further",
-        run=head.run.run_id,
-        hint="find out what kills the process; then send the run a message, or terminate it",
-    )
-
-
-def _too_late(outcome: Proposal) -> Proposal:
-    """Return what is written about an outcome from outside that comes after another one."""
-    entry = alarm("late_outcome", NO_OPERATION, {"outcome": outcome.entry})
-    return Proposal(Rank.ARRIVAL, entry, consumed=outcome.consumed)
+_Acting = (
+    RunStep
+    | IntendEffect
+    | SettleEffect
+    | RequestApproval
+    | PublishValue
+    | StartChild
+    | SendMessage
+    | WatchRun
+)
 
 
 class Pilot:
@@ -135,6 +152,7 @@ class Pilot:
             stopped_ago.total_seconds() if stopped_ago else 0.0
         )
         self._machine: Machine
+        self._started: Started
         self._delivery: Delivery | None = None
         self._gate: Gate
         self._rows: dict[str, OperationPut] = {}
@@ -143,12 +161,17 @@ class Pilot:
         self._held: list[_Acting] = []
         self._waits = Waits()
         self._alarms = Alarms()
+        self._growth = Growth(deck.history)
+        self._intake = Intake(self._growth)
+        self._marks: list[Proposal] = []
         self._intended_here: set[OperationId] = set()
         self._outcome: Outcome | None = None
+        self._crowded = 0
         self._mail = head.mail
         self._mail_seen: int | None = None
         self._wake = asyncio.Event()
-        self._crew = Crew(head.run, self._waits, self.store_now, self._wake.set)
+        self.hold = Hold(self._wake.set)
+        self._crew = Crew(head.run, self._waits, self.store_now, self._wake.set, self.hold)
         self._idle_since: float | None = None
         self._stopping = False
         self._aborted = False
@@ -170,7 +193,7 @@ class Pilot:
     async def _move(self) -> None:
         try:
             if self._head.lapses >= POISON_LAPSES:
-                await self._block("poison", _poison(self._head))
+                await self._block("poison", poisoned(self._head))
                 return
             await self._take_up()
             await self._advance()
@@ -178,7 +201,7 @@ class Pilot:
             await self._block("non-determinism", error, unfit_build=self._deck.build)
         except DecodeError as error:
             await self._block("undecodable", error, unfit_build=self._deck.build)
-        except _RefusedByStoreError as error:
+        except RefusedByStoreError as error:
             await self._block("refused by the store", error)
         except Exception as error:
             # A bug of ours must not keep the run hidden in a worker that does not move it.
@@ -186,9 +209,10 @@ class Pilot:
             await self._block("internal error", error, unfit_build=self._deck.build)
 
     def mail_came(self) -> None:
-        """Look into the inbox."""
+        """Look into the inbox; at leisure where messages were left in it, which are told of again and again."""
         self._mail = True
-        self._wake.set()
+        if not self._intake.holds_back:
+            self._wake.set()
 
     def stop(self) -> None:
         """Give the run back as soon as nothing of it is being attempted."""
@@ -240,6 +264,7 @@ class Pilot:
             name=name,
             number=number,
             key=key,
+            generation=self._head.generation,
         )
 
     def post(self, proposal: Proposal) -> None:
@@ -256,6 +281,16 @@ class Pilot:
     async def rest(self, operation: OperationId, rest: Rest) -> None:
         """Wait for the store's time; the run may be parked meanwhile."""
         await self._crew.rest(operation, rest)
+
+    async def await_completion(self, operation: OperationId, rest: Rest | None) -> None:
+        """Wait for an outcome from outside; the run may be parked meanwhile."""
+        await self._crew.await_completion(operation, rest)
+
+    def deadline(
+        self, operation: OperationId, scheduled_at: datetime | None, limit: timedelta | None
+    ) -> Deadline | None:
+        """Return the deadline of an operation, which is remembered when the run is parked."""
+        return self._waits.deadline(operation, scheduled_at, limit, self.store_now())
 
     async def stand_by(self, operation: OperationId, seconds: float) -> None:
         """Wait without acting; a stop need not wait for that."""
@@ -279,6 +314,8 @@ class Pilot:
         if image.head.owner != self._deck.worker:
             raise RunLost
         self._head = image.head
+        self._machine, delivery = self._new_machine()
+        image = await self._accept(image)
         self._waits.recall(image.head.note)
         self._mail = self._mail or bool(image.messages) or image.head.mail
         self._mail_seen = max((one.number for one in image.messages), default=0)
@@ -294,11 +331,19 @@ class Pilot:
                 run=self.run_key.run_id,
                 hint="the store was changed by hand or is damaged",
             )
-        self._gate = Gate(started.namespace)
-        self._machine, self._delivery = self._new_machine()
-        await self._delivery.deliver(entries)
+        began = began_at((entry, stamped.at) for entry, stamped in entries)
+        self._began = Began(started, began, self._head.generation)
+        self._gate = Gate(started, self.run_key.run_id)
+        self._elsewhere = asked_of_the_origin([entry for entry, _ in entries])
+        if not any(isinstance(entry, RunTimedOut) for entry, _ in entries):
+            self._waits.add_deadline(started, began, self.store_now())
+        self._delivery = delivery
+        await delivery.deliver(entries)
         for entry, stamped in entries:
+            self._gate.note(entry)
             self._alarms.add(entry, stamped.at)
+            self.hold.note(entry)
+            self._growth.add(entry, len(stamped.row.body))
         logger.info(
             "run %s: taken up, %d entries of workflow %s",
             self.run_key,
@@ -309,6 +354,21 @@ class Pilot:
         if not any(isinstance(entry, Taken) for entry, _ in entries):
             python = f"{sys.version_info.major}.{sys.version_info.minor}"
             self.post(Proposal(Rank.ARRIVAL, Taken(python=python, library=self._deck.library)))
+
+    async def _accept(self, image: RunImage) -> RunImage:
+        """Write what an operator has accepted before anything is delivered: replay must know of it."""
+        said = acceptances(image, self._machine)
+        if not said:
+            return image
+        change = self._change(said)
+        verdict = await self._deck.writer.submit(change)
+        if isinstance(verdict, Refused):
+            # It is taken in later, as any other message is, and what is wrong with it told then.
+            return image
+        if not isinstance(verdict, Applied):
+            raise RunLost
+        self._follow(change, verdict)
+        return after(image, change, verdict.at)
 
     def _new_machine(self) -> tuple[Machine, Delivery]:
         fresh = partial(
@@ -346,19 +406,57 @@ class Pilot:
             self._wake.clear()
             self._sort_commands()
             await self._gather()
-            if self._outcome is not None and not any(one.head for one in self._proposals):
-                self.post(ending(self._outcome))
+            if self._outcome is not None:
+                self._propose_end()
             if self._proposals:
+                self._publish()
                 if await self._commit():
                     return
             elif await self._act_or_wait():
                 return
 
+    @property
+    def _is_rolling_over(self) -> bool:
+        """Whether only the end of the generation is to be written: what is unread then is for the next one."""
+        return self._outcome is not None and isinstance(self._machine.outcome, ContinuedAsNew)
+
+    def _propose_end(self) -> None:
+        """Propose the end of the run, or of this generation of it.
+
+        The end of a run does not stand beside an update, whose answer the machine has yet to give. When messages come faster than
+        the end can be written, the run first takes no more of them.
+        """
+        outcome = self._machine.outcome
+        assert outcome is not None
+        if isinstance(outcome, ContinuedAsNew):
+            self._proposals = [one for one in self._proposals if not is_for_the_next(one)]
+            paused = self.hold.paused_by
+            self.post(
+                rolling_over(
+                    self._machine, outcome, self._began, self.run_key, paused, self._elsewhere
+                )
+            )
+        elif any(one.head for one in self._proposals):
+            return
+        elif self._crowded == _CROWDED:
+            self._crowded += 1
+            self._mail = True
+            self.post(Proposal(Rank.END, head=HeadUpdate(status=Status.RUNNING, ending=True)))
+        elif not any(isinstance(one.entry, UpdateReceived) for one in self._proposals):
+            self.post(ending(outcome))
+
     async def _act_or_wait(self) -> bool:
         """Do what there is to do when nothing is to be written; True when the run was given back."""
         if self._stopping:
             if self._may_give_back():
-                await self._park(Status.READY)
+                await self._park(Status.PAUSED if self.hold.closed else Status.READY)
+                return True
+        elif self.hold.closed:
+            if not (self._crew.attempting or self._deck.executor.acting(self.run_key)):
+                await self._park(Status.PAUSED)
+                return True
+        elif self._growth.is_full and self._machine.outcome is None:
+            if await self._stop_growing():
                 return True
         elif self._held:
             self._carry_out()
@@ -388,11 +486,22 @@ class Pilot:
                         command.operation, command.expires_at, command.approval_id
                     )
                     self._pending_approvals.add(command.approval_id)
+                case AwaitRun():
+                    self._waits.add_run(command.operation, command.run_id)
                 case Abandon():
                     self._abandon(command)
+                case AnswerUpdate():
+                    self.post(answering(command, self._elsewhere))
+                case MarkPatch():
+                    marker = Patched(command.name, command.deprecated)
+                    self._marks.append(Proposal(Rank.MARK, marker))
                 case Finish():
                     self._outcome = command.outcome
-                case RunStep() | IntendEffect() | SettleEffect() | RequestApproval():
+                case (
+                    RunStep() | IntendEffect() | SettleEffect() | RequestApproval() | PublishValue()
+                ):
+                    self._held.append(command)
+                case StartChild() | SendMessage() | WatchRun():
                     self._held.append(command)
                 case _:
                     assert_never(command)
@@ -402,29 +511,66 @@ class Pilot:
         self._waits.forget(operation)
         self._crew.abandon(operation)
         if operation in self._rows:
-            self.post(Proposal(Rank.ROW, row=OperationDrop(operation)))
+            self.post(giving_up(self._rows[operation], self._head))
         if command.approval_id in self._pending_approvals:
             self.post(Proposal(Rank.ROW, approval=ApprovalWithdraw(command.approval_id)))
 
     async def _gather(self) -> None:
         """Propose what came from outside: messages, due timers, expired requests."""
-        if self._mail:
+        if not self._machine.begun:
+            # What comes with the run's first claim is a turn after it, and its body was started before anything else came.
+            return
+        if self._growth.is_long and not self._growth.is_full and self._outcome is None:
+            self.post(Proposal(Rank.ARRIVAL, self._growth.suggest()))
+        if self._mail and not self._is_rolling_over:
             self._mail = False
             known = {one.consumed for one in self._proposals}
             latest = max(
                 (one.at for one in self._proposals if one.consumed and one.at), default=None
             )
-            for stamped in await self._read(lambda: self._deck.store.mail(self.run_key)):
-                self._mail_seen = max(self._mail_seen or 0, stamped.number)
-                if stamped.message.message_id in known:
+            mail = await self._read(lambda: self._deck.store.mail(self.run_key))
+            self._mail_seen = max([self._mail_seen or 0, *(one.number for one in mail)])
+            unknown = [one for one in mail if one.message.message_id not in known]
+            closing = self._outcome is not None
+            for stamped in self._intake.take(unknown, self._machine, closing=closing):
+                kind = stamped.message.kind
+                if not (closing or self.hold.admits(kind)):
                     continue
                 proposal = proposal_of(stamped, self._machine, self._head.generation)
                 if proposal.at is not None:
                     # Messages keep their order of arrival, whatever the wall clock did meanwhile.
                     latest = proposal.at = max(proposal.at, latest or proposal.at)
                 self.post(proposal)
-        for proposal in self._waits.take_due(self.store_now()):
+                if kind is MessageKind.PAUSE:
+                    self.hold.expect(self._proposals)
+            self.hold.expect(self._proposals)
+        if self._machine.outcome is not None:
+            self._waits.forget_deadline()
+        now = self.store_now()
+        until = self.hold.latest_due(now)
+        for proposal in (
+            self._waits.take_due(now, until) if until and not self._growth.is_full else ()
+        ):
             self.post(proposal)
+
+    async def _stop_growing(self) -> bool:
+        """Let what is under way end, and begin nothing; True when the run was blocked: its journal is at its limit."""
+        held = self._held
+        # What is intended comes to its outcome, or into doubt.
+        self._held = [one for one in held if isinstance(one, SettleEffect)]
+        self._carry_out()
+        self._held = [one for one in held if not isinstance(one, SettleEffect)]
+        if self._machine.unsettled and self._may_park():
+            await self._park(Status.WAITING)
+            return True
+        is_acting = self._crew.acting or self._deck.executor.acting(self.run_key)
+        if is_acting or self._machine.unsettled:
+            await self._wait()
+            return False
+        error = self._growth.error(self.run_key.run_id)
+        logger.error("run %s is blocked (%s): %s", self.run_key, HISTORY, error)
+        await self._park(Status.BLOCKED, HISTORY, plain(error))
+        return True
 
     def _carry_out(self) -> None:
         held, self._held = self._held, []
@@ -442,12 +588,27 @@ class Pilot:
                     self._intend(command)
                 case SettleEffect():
                     effect = self._deck.registry.effects.get(command.name)
-                    fresh = operation in self._intended_here
+                    lost = self._gate.attempted_before(command.intent)
+                    fresh = operation in self._intended_here and not lost
                     self._intended_here.discard(operation)
                     known = self._known(effect, command.name)
-                    self._crew.begin(operation, EffectRun(self, command, known, fresh=fresh).run())
+                    settling = EffectRun(self, command, known, fresh=fresh, lost=lost)
+                    self._crew.begin(operation, settling.run())
                 case RequestApproval():
                     self.post(asking(command, self.store_now()))
+                case PublishValue():
+                    self.post(publishing(command))
+                case StartChild() | SendMessage() | WatchRun():
+                    self.post(requesting(command, self._head, self._began.started))
+
+    def _publish(self) -> None:
+        """Let what was published ride with what is written next, the end of the run say."""
+        held, self._held = self._held, []
+        for command in held:
+            if isinstance(command, PublishValue):
+                self.post(publishing(command))
+            else:
+                self._held.append(command)
 
     def _known(self, definition: Any, name: str) -> Any:
         if definition is None:
@@ -460,9 +621,30 @@ class Pilot:
         return definition
 
     def _intend(self, command: IntendEffect) -> None:
-        self._known(self._deck.registry.effects.get(command.name), command.name)
-        leave = self._gate.ask(command, self._head.epoch)
-        self.post(Proposal(Rank.INTENT, leave.intent, guard=command.operation, spend=leave.spend))
+        effect = self._known(self._deck.registry.effects.get(command.name), command.name)
+        refused = self._refused_for_time(command, effect)
+        if refused is not None:
+            self.post(refused)
+            return
+        guard = command.operation
+        match self._gate.ask(command, self._head.epoch):
+            case Leave(intent, spend):
+                self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend))
+            case Settled(intent, outcome):
+                log_known(self.run_key, outcome)
+                self.post(Proposal(Rank.INTENT, intent, guard=guard))
+                self.post(Proposal(Rank.OUTCOME, outcome, guard=guard))
+            case EffectRefused() as refusal:
+                self.post(Proposal(Rank.OUTCOME, refusal, guard=guard))
+
+    def _refused_for_time(self, command: IntendEffect, effect: Any) -> Proposal | None:
+        limit = effect.options.schedule_to_close_timeout
+        deadline = self.deadline(command.operation, command.scheduled_at, limit)
+        if deadline is None or not deadline.is_over(self.store_now()):
+            return None
+        entry = EffectRefused(command.operation, command.name, expired(effect, 0))
+        log_failed(self.run_key, entry)
+        return Proposal(Rank.OUTCOME, entry, guard=command.operation)
 
     # Writing
 
@@ -470,9 +652,11 @@ class Pilot:
         """Write the proposals as one change and deliver it; True when the run was given back or has ended."""
         sifted = sift(self._proposals, self._machine.is_open)
         self._proposals = sifted.later
-        proposals = in_order([*sifted.now, *(_too_late(one) for one in sifted.extra)])
+        proposals = in_order([*sifted.now, *(too_late(one) for one in sifted.extra)])
         if not proposals:
             return False
+        proposals = [*self._marks, *proposals]
+        self._marks = []
         change = self._change(proposals)
         verdict = await self._deck.writer.submit(change)
         match verdict:
@@ -499,14 +683,10 @@ class Pilot:
         self, change: RunChange, proposals: Sequence[Proposal], verdict: Applied
     ) -> None:
         assert self._delivery is not None
+        if verdict.outbox or change.outbox:
+            self._deck.relay.wake(self.run_key)
         self._idle_since = None
-        self._head = msgspec.structs.replace(
-            self._head,
-            version=change.version + 1,
-            next_seq=self._head.next_seq + len(change.entries),
-            digest=change.digest,
-            changed_at=verdict.at,
-        )
+        self._follow(change, verdict)
         for row in change.operations:
             if isinstance(row, OperationPut):
                 self._rows[row.operation] = row
@@ -523,29 +703,46 @@ class Pilot:
             for entry in written
             if isinstance(entry, EffectIntended | EffectCleared)
         )
-        await self._delivery.deliver(entries)
-        for entry in written:
+        await self._delivery.deliver(entries, live=True)
+        for entry, stamped in entries:
             self._note_written(entry, verdict.at)
+            self._growth.add(entry, len(stamped.row.body))
+        is_freed = self.hold.expect(self._proposals)
+        self._mail = self._mail or is_freed or self._intake.wants_more(self._machine)
         for proposal in proposals:
             proposal.settle(verdict)
         self._crew.abandon_closed(self._machine.is_open)
 
+    def _follow(self, change: RunChange, verdict: Applied) -> None:
+        """Note where the run's row stands now."""
+        self._head = msgspec.structs.replace(
+            self._head,
+            version=change.version + 1,
+            next_seq=self._head.next_seq + len(change.entries),
+            digest=change.digest,
+            changed_at=verdict.at,
+        )
+
     def _note_written(self, entry: Entry, at: datetime) -> None:
         known = len(self._alarms.standing)
+        self._gate.note(entry)
         self._alarms.add(entry, at)
+        self.hold.note(entry)
         for one in self._alarms.standing[known:]:
             log_alarm(self.run_key, one)
         operation = getattr(entry, "operation", NO_OPERATION)
         if operation and not self._machine.is_open(operation):
             self._waits.forget(operation)
-        if isinstance(entry, Completed | Failed | Cancelled):
+        if isinstance(entry, Completed | Failed | Cancelled | ContinuedAsNew):
             log_end(self.run_key, entry)
+        elif isinstance(entry, ContinueSuggested):
+            log_long(self.run_key, entry)
 
     def _refused(self, proposals: list[Proposal], refused: Refused) -> None:
         """Take the refused part out and put the others back."""
         kept = [one for one in proposals if not is_refused(one, refused)]
         if len(kept) == len(proposals):
-            raise _RefusedByStoreError(
+            raise RefusedByStoreError(
                 f"the store refuses what the run has to write: {refused.reason} {refused.part}".rstrip(),
                 run=self.run_key.run_id,
                 hint="see the journal with `outlast runs journal`; a value may be too large for the store",
@@ -554,17 +751,19 @@ class Pilot:
         for proposal in proposals:
             if is_refused(proposal, refused):
                 self._drop_refused(proposal, refused)
+        self._mail = self.hold.expect(self._proposals) or self._mail
 
     def _drop_refused(self, proposal: Proposal, refused: Refused) -> None:
         proposal.settle(refused)
         entry = proposal.entry
         if isinstance(entry, EffectIntended):
-            refusal = self._gate.refusal(entry, refused.reason, self.run_key.run_id)
+            refusal = self._gate.refusal(entry, refused.reason)
             self.post(Proposal(Rank.OUTCOME, refusal, guard=entry.operation))
             return
         if isinstance(entry, ApprovalExpired) and refused.reason == "not_due":
             # The clock was set back in between.
             self._waits.add_request(entry.operation, self._expiry(entry), entry.approval_id)
+        self._crowded += refused.reason == "mail"
         self._mail = True
 
     def _expiry(self, entry: ApprovalExpired) -> datetime:
@@ -577,8 +776,8 @@ class Pilot:
 
     async def _wait(self) -> None:
         """Wait until something happens, or the next due time."""
-        seconds = LOOK_AGAIN_SECONDS
-        due = self._waits.next_due()
+        seconds = LOOK_AT_BACKLOG_SECONDS if self._intake.holds_back else LOOK_AGAIN_SECONDS
+        due = None if self.hold.closed or self._growth.is_full else self._waits.next_due()
         if due is not None:
             seconds = min(seconds, max(0.0, (due - self.store_now()).total_seconds()))
         if not self._is_idle():
@@ -596,7 +795,8 @@ class Pilot:
             self._idle_since = None
 
     def _is_idle(self) -> bool:
-        return not self._crew.attempting and not self._held and self._outcome is None
+        holds = bool(self._held) and not self._growth.is_full
+        return not (self._crew.attempting or holds) and self._outcome is None
 
     def _may_park(self) -> bool:
         """Whether the run has only waited for a while, and will for a while longer."""
@@ -609,30 +809,46 @@ class Pilot:
         return wake_at is None or wake_at - self.store_now() > idle
 
     def _resting_status(self) -> Status:
-        waits = self._waits or self._machine.awaited_signals
+        waits = self._waits or self._machine.waiting_for_others()
         return Status.BLOCKED if self._machine.in_doubt and not waits else Status.WAITING
 
-    async def _park(self, status: Status) -> None:
-        reason = "in doubt" if status is Status.BLOCKED else ""
+    async def _park(self, status: Status, reason: str = "", error: str = "") -> None:
+        """Give the run back.
+
+        Args:
+            reason: Of a blocked one; an effect is in doubt by default.
+            error: Why, in words. Nothing but an operator's word wakes it then.
+        """
+        if status is Status.BLOCKED:
+            reason = reason or "in doubt"
+        signals, updates = self._machine.handled
         note = {
-            **self._waits.note(),
-            "signals": self._machine.awaited_signals,
+            **(Waits() if error else self._waits).note(),
+            "signals": [*self._machine.awaited_signals, *signals],
+            "updates": updates,
             "in_doubt": self._machine.in_doubt,
             "alarms": [f"{one.what} {one.about}".strip() for one in self._alarms.standing],
         }
         head = HeadUpdate(
             status=status,
             reason=reason,
-            wake_at=self._waits.wake_at(),
+            wake_at=None if error or status is Status.PAUSED else self._waits.wake_at(),
             release=True,
-            note=msgspec.json.encode(note),
+            # What is left in the inbox offers the run to nobody.
+            ignore_mail=self._intake.holds_back,
+            mail_seen=self._mail_seen,
+            note=msgspec.json.encode({**note, "error": error} if error else note),
         )
+        # An attempt of these was about to begin, and none did.
+        begins = self.hold.beginning | {one.operation for one in self._held} & self._intended_here
+        rows = unbegun(begins, self._machine, self._rows, self.store_now())
         await self._crew.end()
-        self.post(Proposal(Rank.END, head=head))
+        for proposal in (*rows, Proposal(Rank.END, head=head)):
+            self.post(proposal)
         while not await self._commit():
             if self._lost:
                 raise RunLost
-        if not self._ended:
+        if not (self._ended or error):
             log_parked(self.run_key, status, note)
 
     async def _block(self, reason: str, error: Exception, *, unfit_build: str = "") -> None:

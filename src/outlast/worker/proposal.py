@@ -1,14 +1,14 @@
 """What a run's owner means to write, until it is written; and how proposals become one change.
 
-Order inside a change: intents first, so that no earlier turn of the same change can have given their effect up; then outcomes;
-then messages and due timers by the store's time, messages first at a tie; then requests, rows and the end.
+Order inside a change: markers of patches, whose answers the workflow has been given already; then intents, so that no earlier turn of the same change can have given their effect up; then outcomes;
+then messages and due timers by the store's time, messages first at a tie; then requests, answers, rows and the end.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
 
@@ -16,19 +16,26 @@ import msgspec
 
 from outlast.journal.entry import (
     NO_OPERATION,
+    ChildRefused,
+    ChildStarted,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
     EffectRefused,
     Entry,
     EntryRow,
+    MessageAnswered,
     MessageReceived,
     OperationId,
+    Patched,
+    RunEnded,
     StepCompleted,
     StepFailed,
+    UpdateReceived,
     to_row,
 )
 from outlast.store.change import (
+    Answer,
     Applied,
     ApprovalExpire,
     ApprovalPut,
@@ -37,6 +44,7 @@ from outlast.store.change import (
     HeadUpdate,
     OperationDrop,
     OperationPut,
+    OutboxItem,
     Refused,
     RunChange,
     RunHead,
@@ -48,6 +56,7 @@ from outlast.store.change import (
 class Rank(IntEnum):
     """The place of a proposal inside a change."""
 
+    MARK = -1
     INTENT = 0
     OUTCOME = 1
     ARRIVAL = 2
@@ -64,6 +73,8 @@ class Proposal:
         entry: What is appended; none for a mere row.
         guard: An operation that must still be open when the change is made; otherwise the proposal is dropped.
         at: For arrivals: when it came, or came due.
+        answer: To an update.
+        next: What the next generation begins with, where this is the end of one.
         done: Resolved with the verdict once the change is applied and delivered, or this part is refused; cancelled when dropped.
     """
 
@@ -76,7 +87,10 @@ class Proposal:
     consumed: str = ""
     head: HeadUpdate | None = None
     at: datetime | None = None
+    next: tuple[EntryRow, ...] = ()
+    outbox: OutboxItem | None = None
     done: asyncio.Future[Applied | Refused] | None = None
+    answer: Answer | None = None
 
     def settle(self, verdict: Applied | Refused) -> None:
         """Tell who waits."""
@@ -89,7 +103,14 @@ class Proposal:
             self.done.cancel()
 
 
-_OUTCOMES = (StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared)
+_OUTCOMES = (
+    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared),
+    *(ChildRefused, RunEnded, MessageAnswered),
+)
+
+
+_TOLD = (ChildStarted, ChildRefused, RunEnded, MessageAnswered)
+"""What the relay tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +145,10 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
                 later.append(proposal)
                 continue
             spent.add(proposal.spend.approval_id)
+        if isinstance(proposal.entry, _TOLD) and proposal.entry.operation in settled:
+            # The word of its end was faster than that of its start, say: there is nothing left that it could tell.
+            now.append(replace(proposal, entry=None, row=None))
+            continue
         if isinstance(proposal.entry, _OUTCOMES):
             if proposal.entry.operation in settled:
                 if proposal.consumed:
@@ -156,28 +181,36 @@ def in_order(proposals: Sequence[Proposal]) -> list[Proposal]:
 
     def key(proposal: Proposal) -> tuple[int, float, int]:
         at = proposal.at.timestamp() if proposal.at else 0.0
-        is_message = isinstance(proposal.entry, MessageReceived)
+        is_message = isinstance(proposal.entry, MessageReceived | UpdateReceived)
         return proposal.rank, at, 0 if is_message else 1
 
     return sorted(proposals, key=key)
 
 
+_TOGETHER: dict[type[Entry], str] = {
+    MessageReceived: "message",
+    UpdateReceived: "message",
+    Patched: "marker",
+}
+"""Consecutive entries of one of these sorts are one turn."""
+
+
 def rows_of(proposals: Sequence[Proposal], *, seq: int, turn: int) -> tuple[EntryRow, ...]:
-    """Return the entry rows: consecutive messages are one turn, any other entry is a turn.
+    """Return the entry rows: consecutive messages are one turn, and so are markers; any other entry is a turn.
 
     Args:
         seq: Of the first row.
         turn: Of the first row.
     """
     rows: list[EntryRow] = []
-    together = False
+    former = ""
     for proposal in proposals:
         if proposal.entry is None:
             continue
-        is_message = isinstance(proposal.entry, MessageReceived)
-        if rows and not (together and is_message):
+        kind = _TOGETHER.get(type(proposal.entry), "")
+        if rows and not (kind and kind == former):
             turn += 1
-        together = is_message
+        former = kind
         rows.append(to_row(proposal.entry, seq + len(rows), turn))
     return tuple(rows)
 
@@ -196,7 +229,10 @@ def change_of(
         head=next((one.head for one in proposals if one.head is not None), None),
         operations=tuple(one.row for one in proposals if one.row is not None),
         consumed=tuple(one.consumed for one in proposals if one.consumed),
+        outbox=tuple(one.outbox for one in proposals if one.outbox is not None),
         approvals=approvals,
         spends=tuple(one.spend for one in proposals if one.spend is not None),
+        answers=tuple(one.answer for one in proposals if one.answer is not None),
+        next=next((one.next for one in proposals if one.next), ()),
     )
     return msgspec.structs.replace(change, digest=digest_of(change))

@@ -1,4 +1,4 @@
-"""What the pilot writes about a request to a person, and about the end of a run."""
+"""What the pilot writes about a request to a person, about what is published, and about the end of a run."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from datetime import datetime
 
 import msgspec
 
-from outlast.journal.entry import ApprovalRequested, Completed
-from outlast.replay.command import RequestApproval
+from outlast.journal.entry import ApprovalRequested, Cancelled, Completed, Failed, Published
+from outlast.replay.command import PublishValue, RequestApproval
 from outlast.replay.ledger import match_sha256
-from outlast.replay.machine import Outcome
 from outlast.store.change import ApprovalPut, CoverRow, HeadUpdate, Status
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.text import plain
@@ -42,7 +41,12 @@ def asking(command: RequestApproval, now: datetime) -> Proposal:
     return Proposal(Rank.REQUEST, entry, guard=command.operation, approval=put)
 
 
-def ending(outcome: Outcome) -> Proposal:
+def publishing(command: PublishValue) -> Proposal:
+    """Return what was published. It needs no guard: nobody takes it back."""
+    return Proposal(Rank.REQUEST, Published(command.operation, command.name, command.value))
+
+
+def ending(outcome: Completed | Failed | Cancelled) -> Proposal:
     """Return the end of the run."""
     reason = ""
     if not isinstance(outcome, Completed):

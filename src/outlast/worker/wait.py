@@ -8,16 +8,28 @@ from typing import Any
 
 import msgspec
 
-from outlast.journal.entry import ApprovalExpired, Moment, OperationId, TimerFired
+from outlast.journal.entry import (
+    NO_OPERATION,
+    ApprovalExpired,
+    Moment,
+    OperationId,
+    RunTimedOut,
+    Started,
+    TimerFired,
+)
 from outlast.journal.parse import NotJsonError, parse_as
 from outlast.replay.command import StartTimer
 from outlast.store.change import ApprovalExpire
+from outlast.worker.deadline import Deadline
 from outlast.worker.proposal import Proposal, Rank
 
 
 class _Note(msgspec.Struct):
     timers: dict[str, Moment] = {}
     retries: dict[str, Moment] = {}
+    deadline: Moment | None = None
+    completions: dict[str, Moment | None] = {}
+    deadlines: dict[str, Moment] = {}
 
 
 _notes = msgspec.json.Decoder(_Note)
@@ -56,6 +68,12 @@ class Rest:
         if self.due - now > self.longest:
             self.due = now + self.longest
 
+    def recall(self, noted: datetime | None, now: datetime) -> None:
+        """Take over what was noted when the run was parked, where the due time lies too far ahead."""
+        if noted is not None and self.due - now > self.longest:
+            self.due = min(self.due, noted)
+        self.judge(now)
+
     def left(self, now: datetime) -> float:
         """Return for how many seconds the next attempt must still wait."""
         self.judge(now)
@@ -68,13 +86,23 @@ class Waits:
     def __init__(self) -> None:
         self._noted = _Note()
         self._timers: dict[OperationId, _Timer] = {}
+        self._deadline: _Timer | None = None
         self._requests: dict[OperationId, tuple[datetime, str]] = {}
+        self._runs: dict[OperationId, str] = {}
         self.retries: dict[OperationId, Rest] = {}
         """The rest of each operation that waits for its next attempt after a failure."""
+        self.completions: dict[OperationId, Rest | None] = {}
+        """Of each operation that waits for its outcome from outside: until when; None for ever."""
+        self._deadlines: dict[OperationId, Deadline] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything will come due."""
-        return bool(self._timers or self._requests or self.retries)
+        """Whether anything will come due that the workflow waits for, or come from outside or from another run."""
+        comes = self._timers or self._requests or self.retries or self.completions or self._runs
+        return bool(comes)
+
+    def rests(self, operation: OperationId) -> bool:
+        """Whether the operation waits for its next attempt, or for its outcome from outside."""
+        return operation in self.retries or operation in self.completions
 
     def recall(self, note: bytes) -> None:
         """Take over what was noted when the run was parked, so that a wait does not begin anew."""
@@ -85,41 +113,91 @@ class Waits:
 
     def add_timer(self, asked: StartTimer, now: datetime) -> None:
         """Wait for a timer."""
-        timer = _Timer(asked, asked.due)
-        if asked.armed_at > now:
-            timer.due = min(asked.due, self._noted.timers.get(asked.operation, asked.due))
-        timer.judge(now)
-        self._timers[asked.operation] = timer
+        noted = self._noted.timers.get(asked.operation)
+        self._timers[asked.operation] = _timer(asked, noted, now)
+
+    def add_deadline(self, started: Started, at: datetime, now: datetime) -> None:
+        """Wait for the end of the run's time, if it has one.
+
+        Args:
+            at: When the run was started, by the store's clock then.
+        """
+        due = started.deadline(at)
+        if due is not None:
+            asked = StartTimer(operation=NO_OPERATION, due=due, armed_at=at)
+            self._deadline = _timer(asked, self._noted.deadline, now)
+
+    def forget_deadline(self) -> None:
+        """Wait no longer for the end of the run's time: it is over, or the workflow has ended."""
+        self._deadline = None
 
     def add_rest(self, operation: OperationId, rest: Rest, now: datetime) -> None:
         """Wait for the next attempt of an operation."""
-        noted = self._noted.retries.pop(operation, None)
-        if noted is not None and rest.due - now > rest.longest:
-            rest.due = min(rest.due, noted)
-        rest.judge(now)
+        rest.recall(self._noted.retries.pop(operation, None), now)
         self.retries[operation] = rest
+
+    def add_completion(self, operation: OperationId, rest: Rest | None, now: datetime) -> None:
+        """Wait for the outcome of an operation from outside."""
+        if rest is not None:
+            rest.recall(self._noted.completions.pop(operation, None), now)
+        self.completions[operation] = rest
+
+    def deadline(
+        self,
+        operation: OperationId,
+        scheduled_at: datetime | None,
+        limit: timedelta | None,
+        now: datetime,
+    ) -> Deadline | None:
+        """Return the deadline of an operation, as it stood when the run was parked; None where it has none."""
+        if scheduled_at is None or limit is None:
+            return None
+        found = self._deadlines.get(operation)
+        if found is None:
+            found = self._deadlines[operation] = Deadline.of(scheduled_at, limit)
+            if scheduled_at > now:
+                found.due = min(found.due, self._noted.deadlines.get(operation, found.due))
+        return found
 
     def add_request(self, operation: OperationId, expires_at: datetime, approval_id: str) -> None:
         """Wait for a request to be decided, or to expire."""
         self._requests[operation] = (expires_at, approval_id)
 
+    def add_run(self, operation: OperationId, run_id: str) -> None:
+        """Wait for what another run was asked."""
+        self._runs[operation] = run_id
+
     def forget(self, operation: OperationId) -> None:
-        """Wait no longer for a timer or a request."""
+        """Wait no longer for a timer, a request or another run, and forget a deadline."""
+        self._runs.pop(operation, None)
         self._timers.pop(operation, None)
         self._requests.pop(operation, None)
+        self._deadlines.pop(operation, None)
 
-    def take_due(self, now: datetime) -> list[Proposal]:
-        """Return what is to be written about everything that is due, and wait for it no longer."""
+    def take_due(self, now: datetime, until: datetime | None = None) -> list[Proposal]:
+        """Return what is to be written about everything that is due, and wait for it no longer.
+
+        Args:
+            until: Leave alone what came due later than that, as long as it is before now.
+        """
         due: list[Proposal] = []
-        for wait in (*self._timers.values(), *self.retries.values()):
+        until = now if until is None else until
+        rests = (
+            *self.retries.values(),
+            *filter(None, (*self.completions.values(), self._deadline)),
+        )
+        for wait in (*self._timers.values(), *rests):
             wait.judge(now)
+        if self._deadline is not None and self._deadline.due <= until:
+            due.append(Proposal(Rank.ARRIVAL, RunTimedOut(), at=self._deadline.due))
+            self._deadline = None
         for operation, timer in sorted(self._timers.items(), key=lambda item: item[1].due):
-            if timer.due <= now:
+            if timer.due <= until:
                 del self._timers[operation]
                 fired = TimerFired(operation)
                 due.append(Proposal(Rank.ARRIVAL, fired, guard=operation, at=timer.due))
         for operation, (at, approval_id) in list(self._requests.items()):
-            if at <= now:
+            if at <= until:
                 del self._requests[operation]
                 expired = ApprovalExpired(operation, approval_id)
                 expire = ApprovalExpire(approval_id)
@@ -127,20 +205,40 @@ class Waits:
         return due
 
     def next_due(self) -> datetime | None:
-        """Return when the next timer or request comes due; retries look after themselves."""
+        """Return when the next timer, request or the run's time comes due; retries and completions look after themselves."""
         times = [timer.due for timer in self._timers.values()]
+        if self._deadline is not None:
+            times.append(self._deadline.due)
         times.extend(due for due, _ in self._requests.values())
         return min(times, default=None)
 
     def wake_at(self) -> datetime | None:
         """Return when the run, parked now, has something to do by itself."""
-        rests = (rest.due for rest in self.retries.values())
-        return min([*rests, *filter(None, [self.next_due()])], default=None)
+        rests = (*self.retries.values(), *filter(None, self.completions.values()))
+        times = [rest.due for rest in rests]
+        return min([*times, *filter(None, [self.next_due()])], default=None)
 
     def note(self) -> dict[str, Any]:
         """Return what the run waits for, for people."""
+        deadline = {} if self._deadline is None else {"deadline": self._deadline.due}
         return {
             "timers": {operation: timer.due for operation, timer in self._timers.items()},
             "approvals": {approval: due for due, approval in self._requests.values()},
             "retries": {operation: rest.due for operation, rest in self.retries.items()},
+            **deadline,
+            "completions": {
+                operation: None if rest is None else rest.due
+                for operation, rest in self.completions.items()
+            },
+            "deadlines": {operation: one.due for operation, one in self._deadlines.items()},
+            "runs": dict(self._runs),
         }
+
+
+def _timer(asked: StartTimer, noted: datetime | None, now: datetime) -> _Timer:
+    """Return a timer; one that was armed at a time that has not come yet goes on as it was noted last."""
+    timer = _Timer(asked, asked.due)
+    if noted is not None and asked.armed_at > now:
+        timer.due = min(asked.due, noted)
+    timer.judge(now)
+    return timer

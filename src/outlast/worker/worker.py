@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
 from outlast.clock import Clock, Random, Threads
 from outlast.errors import StoreUnavailableError
-from outlast.journal.entry import StampedRow
+from outlast.journal.entry import StampedRow, Taken
 from outlast.store.change import (
     Applied,
     Change,
     RunHead,
     RunKey,
     StartRun,
+    Terminate,
     Verdict,
     WorkerId,
     WorkerRow,
@@ -30,8 +33,11 @@ from outlast.store.protocol import Claim, ClaimedRun, Store
 from outlast.worker.always_replay import AlwaysReplay, is_always_replay_set
 from outlast.worker.deck import Deck
 from outlast.worker.executor import Executor
+from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE, Lease
 from outlast.worker.pilot import Pilot
+from outlast.worker.relay import Birth, Relay
+from outlast.worker.stall import LoopWatch
 from outlast.worker.writer import Writer
 from outlast.workflows.registry import Registry
 
@@ -68,6 +74,7 @@ class WorkerOptions:
         pid: The process.
         library: Outlast's version.
         always_replay: Replay each run after each turn, and compare; for tests. None: as `OUTLAST_ALWAYS_REPLAY` says.
+        history: How long journals may become.
     """
 
     lease: timedelta = LEASE
@@ -78,6 +85,7 @@ class WorkerOptions:
     pid: int = 0
     library: str = ""
     always_replay: bool | None = None
+    history: HistoryLimits = DEFAULT_LIMITS
 
 
 class Worker:
@@ -85,6 +93,7 @@ class Worker:
 
     Args:
         closed: Called with each run that this worker brought to an end.
+        watch: Names the step whose body keeps the event loop from turning; nobody does without it.
     """
 
     def __init__(  # noqa: PLR0913 - what a simulator replaces, one by one
@@ -97,6 +106,7 @@ class Worker:
         threads: Threads,
         options: WorkerOptions | None = None,
         closed: Callable[[RunKey], None] | None = None,
+        watch: LoopWatch | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -109,8 +119,15 @@ class Worker:
         self._closed = closed
         self._build = registry.build()
         self._workflows = frozenset(registry.workflows)
-        self._executor = Executor(threads)
+        self._watch = watch
+        self._executor = Executor(threads, watch)
         self._writer = Writer(store, self._sending)
+        taken = Taken(
+            python=f"{sys.version_info.major}.{sys.version_info.minor}",
+            library=self._options.library,
+        )
+        birth = Birth(self.born_here, self.adopt, taken)
+        self._relay = Relay(store, self.submit, random, birth, clock.monotonic)
         self._pilots: dict[RunKey, tuple[Pilot, asyncio.Task[None]]] = {}
         self._hint = asyncio.Event()
         self._lapsed = False
@@ -155,8 +172,11 @@ class Worker:
         await _cancelled(self._looking)
         have_landed = await self._stop_pilots(grace.total_seconds())
         # When not even the pilots could write there is nothing to wait for.
+        await self._relay.close(_LAST_SECONDS if have_landed else 0)
         await self._writer.close(_LAST_SECONDS if have_landed else 0)
         await _cancelled(self._turning)
+        if self._watch is not None:
+            self._watch.end()
         if self._executor.acting():
             self._deck.lease.wind_down()
             logger.error(
@@ -203,6 +223,7 @@ class Worker:
         tasks.extend((self._looking, self._turning))
         for task in tasks:
             task.cancel()
+        await self._relay.close()
         await self._writer.close()
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -211,11 +232,13 @@ class Worker:
         self._hint.set()
 
     async def submit(self, change: Change) -> Verdict:
-        """Write a change of a client together with what the runs write."""
+        """Write a change of a client, or of the relay, together with what the runs write."""
         verdict = await self._writer.submit(change)
         if isinstance(change, StartRun) and not isinstance(verdict, Applied):
             # It may have been applied by an earlier sending whose answer was lost, and then the run is ours.
             self._unsure = True
+        if isinstance(change, Terminate) and isinstance(verdict, Applied) and verdict.outbox:
+            self._relay.wake(change.run)
         return verdict
 
     def born_here(self, workflow: str) -> WorkerId | None:
@@ -265,7 +288,9 @@ class Worker:
             build=self._build,
             library=options.library,
             idle=options.idle,
+            relay=self._relay,
             check=AlwaysReplay if self._always_replay else None,
+            history=options.history,
         )
         logger.info("worker %s: ready for %s", worker, ", ".join(row.workflows) or "nothing")
 
@@ -339,22 +364,40 @@ class Worker:
     async def _look(self) -> float:
         """Claim once; return how long to wait until the next look."""
         self._hint.clear()
-        if self._unsure and self._clock.monotonic() - self._owned_at >= _OWNED_SECONDS:
-            await self._find_owned()
+        await self._find_owned_if_unsure()
         limit = min(_CLAIM_BATCH, self._options.runs - len(self._pilots))
         claim = await self._store.claim(self.id, self._workflows, limit)
         for claimed in claim.runs:
             self._launch(claimed)
         for run in claim.mail:
             self._deliver_mail(run)
+        if claim.held < len(self._pilots):
+            # Perhaps one was terminated; its attempts must not go on until its next write.
+            self._unsure = True
+            await self._find_owned_if_unsure()
         if limit and len(claim.runs) == limit:
             return 0
-        return self._next_look(claim)
+        return min(self._next_look(claim), self._next_sweep(claim))
+
+    def _next_sweep(self, claim: Claim) -> float:
+        """Have outboxes swept when there is something in them that others left; return when to look again."""
+        if claim.next_relay is None:
+            return math.inf
+        wait = (claim.next_relay - claim.now).total_seconds()
+        return wait if wait > 0 else self._relay.sweep()
+
+    async def _find_owned_if_unsure(self) -> None:
+        if self._unsure and self._clock.monotonic() - self._owned_at >= _OWNED_SECONDS:
+            await self._find_owned()
 
     async def _find_owned(self) -> None:
-        """Take up what is ours in the store and not in memory: a claim or a birth whose answer was lost."""
+        """Take up what is ours in the store and not in memory: a claim or a birth whose answer was lost.
+
+        And let go of what is ours in memory and not in the store: a run that was terminated.
+        """
         self._unsure = False
         self._owned_at = self._clock.monotonic()
+        before = [(run, pilot) for run, (pilot, _) in self._pilots.items()]
         try:
             heads = await self._store.owned(self.id)
         except StoreUnavailableError:
@@ -367,6 +410,11 @@ class Worker:
             if not is_known and head.workflow in self._workflows:
                 logger.info("run %s: ours without our knowing; taken up", head.run)
                 self._launch(ClaimedRun(head, timedelta(0)))
+        owned = {head.run for head in heads}
+        for run, pilot in before:
+            # What was given back meanwhile is let go of in any case.
+            if run not in owned:
+                pilot.lose()
 
     def _next_look(self, claim: Claim) -> float:
         poll = self._options.poll.total_seconds()
@@ -385,6 +433,9 @@ class Worker:
         run = claimed.head.run
         former = self._pilots.get(run)
         pilot = Pilot(self._deck, claimed.head, claimed.stopped_ago, rows)
+        if former is not None:
+            # It was given back, or terminated and started anew: what is attempted there is nobody's any more.
+            former[0].lose()
 
         async def fly() -> None:
             if former is not None:

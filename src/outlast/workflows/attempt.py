@@ -15,6 +15,24 @@ class Attempt(Struct, frozen=True):
     Args:
         number: Counted from 1; tries cut off by a crash are not counted.
         key: The idempotency key; empty for steps.
+        generation: Of the run.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.step
+        async def where() -> str:
+            attempt: outlast.Attempt = outlast.attempt()
+            return f"{attempt.run_id} {attempt.name} {attempt.number}"
+
+        @outlast.workflow
+        async def tell() -> str:
+            return await where()
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(tell(), id="t") == "t where 1"
+        ```
     """
 
     tenant: str
@@ -23,6 +41,7 @@ class Attempt(Struct, frozen=True):
     name: str
     number: int
     key: str = ""
+    generation: int = 1
 
 
 current_attempt: ContextVar[Attempt] = ContextVar("outlast_attempt")
@@ -33,6 +52,22 @@ def attempt() -> Attempt:
 
     Raises:
         DefinitionError: No step or effect is running here.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.step
+        async def number() -> int:
+            return outlast.attempt().number
+
+        @outlast.workflow
+        async def first() -> int:
+            return await number()
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(first(), id="f") == 1
+        ```
     """
     found = current_attempt.get(None)
     if found is None:
@@ -49,6 +84,23 @@ def idempotency_key() -> str:
 
     Raises:
         DefinitionError: No effect is running here.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.effect(idempotent=True)
+        async def charge(amount: int) -> str:
+            return outlast.idempotency_key()  # goes into the request's Idempotency-Key header
+
+        @outlast.workflow
+        async def pay(amount: int) -> str:
+            return await charge(amount)
+
+        async with outlast.open("memory://") as app:
+            key = await app.run(pay(10), id="pay-1")
+            assert len(key) == 32
+        ```
     """
     found = current_attempt.get(None)
     if found is None or not found.key:

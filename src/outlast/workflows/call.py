@@ -69,6 +69,24 @@ class Call(Startable[R_co]):
         callee: The decorated function.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
+
+    Example:
+        ```python
+        import asyncio
+        import outlast
+
+        @outlast.step
+        async def double(number: int) -> int:
+            return 2 * number
+
+        @outlast.workflow
+        async def both() -> list[int]:
+            call = double(4)  # nothing has happened yet
+            return await asyncio.gather(call, double(5))
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(both(), id="b") == [8, 10]
+        ```
     """
 
     __slots__ = ("_awaitable", "_forgettable", "_iterator", "args", "callee", "kwargs")
@@ -135,9 +153,12 @@ class Call(Startable[R_co]):
         born = getattr(self, "_forgettable", None)
         if born is None or sys.is_finalizing() or _is_evicting(born.loop):
             return
+        wanted = f"{self.callee.name}(…)"
+        if self.callee.kind == "child":
+            wanted = f"outlast.run_child({wanted})"
         text = (
             f"call of {self.callee.kind} {self.callee.name} was never awaited, so it did not happen; "
-            f"write `await {self.callee.name}(…)`"
+            f"write `await {wanted}`"
         )
         # The warning opens the source file to show the line, which workflow code may not.
         contextvars.Context().run(_warn, text, born)
@@ -145,7 +166,9 @@ class Call(Startable[R_co]):
     def _born(self) -> _Birthplace | None:
         """Return where the call was made, if throwing it away would be a mistake."""
         context = current_context.get(None)
-        if self.callee.kind == "effect" or (self.callee.kind == "step" and context is not None):
+        if self.callee.kind == "effect" or (
+            self.callee.kind in ("step", "child") and context is not None
+        ):
             frame = sys._getframe(3)  # pyright: ignore[reportPrivateUsage] - the frame that calls the decorated function
             return _Birthplace(_running_loop(), frame.f_code.co_filename, frame.f_lineno)
         return None

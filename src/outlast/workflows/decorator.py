@@ -25,20 +25,57 @@ R = TypeVar("R")
 @overload
 def workflow(function: Callable[P, Awaitable[R]], /) -> Workflow[P, R]: ...
 @overload
-def workflow(*, name: str = ...) -> Callable[[Callable[P, Awaitable[R]]], Workflow[P, R]]: ...
-def workflow(function: Callable[..., Any] | None = None, /, *, name: str = "") -> Any:
+def workflow(
+    *, name: str = ..., timeout: timedelta | None = ...
+) -> Callable[[Callable[P, Awaitable[R]]], Workflow[P, R]]: ...
+def workflow(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str = "",
+    timeout: timedelta | None = None,
+) -> Any:
     """Make an `async def` function a workflow.
 
     Args:
         name: Under which runs are stored; the function's own by default. Renaming it is a change like any other.
+        timeout: How long a run may take, from its start on; no limit by default. A start may say otherwise. When it is over, the
+            body is cancelled as by `RunHandle.cancel`, cleans up, and the run fails with a `TimeoutError`.
 
     Raises:
-        DefinitionError: It is not async, is a generator, or lacks an annotation.
+        DefinitionError: It is not async, is a generator, or lacks an annotation; or the timeout is no length of time.
         ForbiddenInWorkflowError: Its source uses a clock, randomness or I/O.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+
+        import outlast
+
+        answer = outlast.Signal("answer", str)
+
+
+        @outlast.workflow(timeout=timedelta(milliseconds=50))
+        async def ask(question: str) -> str:
+            return await outlast.receive(answer)
+
+
+        async def main() -> None:
+            async with outlast.open("memory://") as app:
+                handle = await app.start(ask("ready?"), id="question-1")
+                try:
+                    await handle.result()
+                except outlast.WorkflowFailedError as failed:
+                    assert isinstance(failed.__cause__, TimeoutError)  # nobody answered in time
+
+
+        asyncio.run(main())
+        ```
     """
 
     def decorate(function: Callable[..., Any]) -> Workflow[..., Any]:
-        return declare(Workflow(function, name))
+        return declare(Workflow(function, name, timeout))
 
     return decorate if function is None else decorate(function)
 
@@ -54,8 +91,10 @@ def step(
     retry: RetryPolicy | None = ...,
     start_to_close_timeout: timedelta | None = ...,
     raises: tuple[type[BaseException], ...] = ...,
+    schedule_to_close_timeout: timedelta | None = ...,
+    heartbeat_timeout: timedelta | None = ...,
 ) -> _StepDecorator: ...
-def step(
+def step(  # noqa: PLR0913 - each one is a sentence of the declaration
     function: Callable[..., Any] | None = None,
     /,
     *,
@@ -63,6 +102,8 @@ def step(
     retry: RetryPolicy | None = None,
     start_to_close_timeout: timedelta | None = None,
     raises: tuple[type[BaseException], ...] = (),
+    schedule_to_close_timeout: timedelta | None = None,
+    heartbeat_timeout: timedelta | None = None,
 ) -> Any:
     """Make a function a step: its outcome is journaled, and it may run again if it was not.
 
@@ -71,14 +112,36 @@ def step(
         retry: Retries without end by default, with growing waits up to 100 s; programming errors are never retried.
         start_to_close_timeout: How long one attempt may take; no limit by default.
         raises: Exception types that reach the workflow as themselves; others arrive as `StepFailedError`.
+        schedule_to_close_timeout: How long all attempts and the waits between them may take, from the call on, through restarts and
+            outages; no limit by default. Over, the step fails by `TimeoutError`; a retry that would come later is not waited for.
+        heartbeat_timeout: How long an attempt may be silent, see `outlast.heartbeat`; no limit by default.
 
     Raises:
-        DefinitionError: It is a generator, or lacks an annotation.
+        DefinitionError: It is a generator, lacks an annotation, or has a time that cannot be meant.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+
+        @outlast.step(retry=outlast.RetryPolicy(maximum_attempts=3), start_to_close_timeout=timedelta(seconds=30))
+        def count_words(text: str) -> int:  # plain functions run in threads
+            return len(text.split())
+
+        @outlast.workflow
+        async def measure(text: str) -> int:
+            return await count_words(text)
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(measure("to be or not"), id="m") == 4
+        ```
     """
 
     def decorate(function: Callable[..., Any]) -> Step[..., Any]:
         policy = RetryPolicy() if retry is None else retry
-        options = AttemptOptions(policy, start_to_close_timeout, raises)
+        options = AttemptOptions(
+            policy, start_to_close_timeout, raises, schedule_to_close_timeout, heartbeat_timeout
+        )
         return declare(Step(function, name, options))
 
     return decorate if function is None else decorate(function)
@@ -102,6 +165,8 @@ def effect(
     repeats: bool = ...,
     key_on: tuple[str, ...] = ...,
     version: str = ...,
+    schedule_to_close_timeout: timedelta | None = ...,
+    heartbeat_timeout: timedelta | None = ...,
 ) -> _EffectDecorator: ...
 def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     function: Callable[..., Any] | None = None,
@@ -118,6 +183,8 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     repeats: bool = False,
     key_on: tuple[str, ...] = (),
     version: str = "",
+    schedule_to_close_timeout: timedelta | None = None,
+    heartbeat_timeout: timedelta | None = None,
 ) -> Any:
     """Make a function an effect: it changes the world, so it is intended before it happens, and it happens once.
 
@@ -134,14 +201,49 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
         repeats: An equal call after a success is another effect, with a key of its own.
         key_on: The parameters that make the key; all by default.
         version: Part of what an approval binds to.
+        schedule_to_close_timeout: How long all attempts and the waits between them may take, from the call on; no limit by default.
+            Over, the effect fails by `TimeoutError`, but only where it is known that nothing happened. Else the declaration decides
+            first: an idempotent effect is called a last time, a probe is asked, and what is unknown even then is in doubt.
+        heartbeat_timeout: How long an attempt may be silent, see `outlast.heartbeat`; no limit by default.
 
     Raises:
         DefinitionError: The declaration cannot keep its promise.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+        from outlast import Applied, NotApplied
+
+        SENT: dict[str, str] = {}  # stands in for a mail server
+
+        async def find_mail(to: str, text: str) -> Applied[str] | NotApplied:
+            return Applied(SENT[to]) if to in SENT else NotApplied()
+
+        @outlast.effect(probe=find_mail, start_to_close_timeout=timedelta(seconds=10))
+        async def send_mail(to: str, text: str) -> str:
+            SENT[to] = text
+            return text
+
+        @outlast.workflow
+        async def welcome(to: str) -> str:
+            return await send_mail(to, "welcome")
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(welcome("ada"), id="welcome-ada") == "welcome"
+        assert SENT == {"ada": "welcome"}
+        ```
     """
 
     def decorate(function: Callable[..., Any]) -> Effect[..., Any]:
         rules = EffectOptions(idempotent, probe, settle, not_applied, repeats, key_on, version)
-        options = AttemptOptions(once_unless(rules, retry), start_to_close_timeout, raises)
+        options = AttemptOptions(
+            once_unless(rules, retry),
+            start_to_close_timeout,
+            raises,
+            schedule_to_close_timeout,
+            heartbeat_timeout,
+        )
         return declare(Effect(function, name, options, rules))
 
     return decorate if function is None else decorate(function)

@@ -31,11 +31,10 @@ from outlast.journal.entry import Cover
 from outlast.replay.context import Context, EffectRequest, StepRequest
 from outlast.replay.guard import check_source, early_bindings
 from outlast.workflows.call import Call, plain
+from outlast.workflows.timeout import TIMES, check_times, run_seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_LONGEST_ATTEMPT = timedelta(days=365)
 
 
 class Definition(Generic[P, R]):
@@ -144,9 +143,19 @@ class Definition(Generic[P, R]):
 
 
 class Workflow(Definition[P, R]):
-    """An `async def` function that decides what happens; deterministic."""
+    """An `async def` function that decides what happens; deterministic.
+
+    Args:
+        timeout: How long a run may take whose start does not say otherwise.
+    """
 
     kind = "workflow"
+
+    def __init__(
+        self, function: Callable[..., Any], name: str = "", timeout: timedelta | None = None
+    ) -> None:
+        super().__init__(function, name)
+        self.timeout_seconds = run_seconds(timeout, what=f"workflow {self.name}")
 
     def _check_signature(self) -> None:
         super()._check_signature()
@@ -186,7 +195,8 @@ class Workflow(Definition[P, R]):
         raise DefinitionError(
             f"workflow {self.name} was awaited inside a workflow",
             step=self.name,
-            hint=f"call its plain function ({self.name}.function(…)) to make it part of this run",
+            hint=f"write `await outlast.run_child({self.name}(…))` for a run of its own; call its plain function "
+            f"({self.name}.function(…)) to make it part of this run",
         )
 
 
@@ -198,11 +208,15 @@ class AttemptOptions:
         retry: When to try again.
         start_to_close_timeout: How long one attempt may take.
         raises: Exception types that reach the workflow as themselves.
+        schedule_to_close_timeout: How long all attempts and the waits between them may take, from the call on.
+        heartbeat_timeout: How long one attempt may be silent.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     start_to_close_timeout: timedelta | None = None
     raises: tuple[type[BaseException], ...] = ()
+    schedule_to_close_timeout: timedelta | None = None
+    heartbeat_timeout: timedelta | None = None
 
 
 class Step(Definition[P, R]):
@@ -223,6 +237,7 @@ class Step(Definition[P, R]):
                 arguments=self.arguments.encode(call.args, call.kwargs),
                 decode=self.result.decode,
                 raises=self.options.raises,
+                has_deadline=self.options.schedule_to_close_timeout is not None,
             )
         )
 
@@ -329,6 +344,7 @@ class Effect(Definition[P, R]):
                 same_arguments=lambda recorded: self._recode(recorded) == arguments,
                 decode=self.result.decode,
                 raises=self.options.raises,
+                has_deadline=self.options.schedule_to_close_timeout is not None,
             )
         )
 
@@ -417,13 +433,7 @@ def once_unless(rules: EffectOptions, retry: RetryPolicy | None) -> RetryPolicy:
 
 def _check_options(definition: Definition[Any, Any], options: AttemptOptions) -> None:
     _check_types(definition, options)
-    timeout = options.start_to_close_timeout
-    if timeout is not None and not timedelta(0) < timeout < _LONGEST_ATTEMPT:
-        raise DefinitionError(
-            f"{definition.kind} {definition.name} has a start_to_close_timeout of {timeout}",
-            step=definition.name,
-            hint="give a time longer than nothing and shorter than a year",
-        )
+    check_times(definition.kind, definition.name, {name: getattr(options, name) for name in TIMES})
     unfit = [one for one in options.raises if not _can_arrive(one)]
     if unfit:
         raise DefinitionError(
@@ -444,9 +454,9 @@ def _check_types(definition: Definition[Any, Any], options: AttemptOptions) -> N
         ),
         ("raises", options.raises, tuple, "a tuple of exception types, as raises=(ValueError,)"),
     ]
-    times: list[tuple[str, Any]] = []
-    if options.start_to_close_timeout is not None:
-        times.append(("start_to_close_timeout", options.start_to_close_timeout))
+    times: list[tuple[str, Any]] = [
+        (name, time) for name in TIMES if (time := getattr(options, name)) is not None
+    ]
     if isinstance(definition, Effect):
         rules = definition.rules
         times.append(("settle", rules.settle))

@@ -8,10 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
+from msgspec import Raw
+
 from outlast.approvals.request import still_asks, subject_of
 from outlast.effects.key import check_name
 from outlast.errors import DefinitionError
-from outlast.journal.codec import codec_for
+from outlast.journal.codec import codec_of
 from outlast.journal.entry import Cover
 from outlast.replay.context import ApprovalRequest, RunInfo, context
 from outlast.replay.entropy import RunRandom
@@ -24,26 +26,78 @@ T = TypeVar("T")
 
 _LONGEST = timedelta(days=36_500)
 
-_PLAIN: frozenset[type[Any]] = frozenset({dict, list, str, int, float, bool, type(None)})
-
 
 def now() -> datetime:
-    """Return the run's time: that of the last thing that was recorded, the same in every replay."""
+    """Return the run's time: that of the last thing that was recorded, the same in every replay.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def year() -> int:
+            return outlast.now().year
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(year(), id="y") >= 2026
+        ```
+    """
     return context("outlast.now").now()
 
 
 def random() -> RunRandom:
-    """Return a fresh random generator that gives the same values in every replay."""
+    """Return a fresh random generator that gives the same values in every replay.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def dice() -> int:
+            return outlast.random().randint(1, 6)
+
+        async with outlast.open("memory://") as app:
+            assert 1 <= await app.run(dice(), id="d") <= 6
+        ```
+    """
     return context("outlast.random").random()
 
 
 def uuid4() -> UUID:
-    """Return a random UUID, the same in every replay."""
+    """Return a random UUID, the same in every replay.
+
+    Example:
+        ```python
+        from uuid import UUID
+        import outlast
+
+        @outlast.workflow
+        async def name() -> UUID:
+            return outlast.uuid4()
+
+        async with outlast.open("memory://") as app:
+            assert (await app.run(name(), id="n")).version == 4
+        ```
+    """
     return context("outlast.uuid4").uuid4()
 
 
 def info() -> RunInfo:
-    """Return what the workflow may know about its own run."""
+    """Return what the workflow may know about its own run.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def who() -> str:
+            about = outlast.info()
+            return f"{about.workflow} {about.run_id}"
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(who(), id="w") == "who w"
+        ```
+    """
     return context("outlast.info").info()
 
 
@@ -52,6 +106,20 @@ async def sleep(duration: timedelta | float) -> None:
 
     Args:
         duration: A `timedelta`, or seconds.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+
+        @outlast.workflow
+        async def nap() -> str:
+            await outlast.sleep(timedelta(milliseconds=10))  # days are no different
+            return "awake"
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(nap(), id="n") == "awake"
+        ```
     """
     context("outlast.sleep")
     await asyncio.sleep(duration.total_seconds() if isinstance(duration, timedelta) else duration)
@@ -63,6 +131,27 @@ async def receive(signal: Signal[T], *, timeout: timedelta | None = None) -> T: 
     Raises:
         TimeoutError: None came in time.
         DecodeError: What was sent does not fit the signal's type.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+
+        PAID = outlast.Signal("paid", int)
+
+        @outlast.workflow
+        async def sell() -> str:
+            try:
+                amount = await outlast.receive(PAID, timeout=timedelta(days=3))
+            except TimeoutError:
+                return "not paid in time"
+            return f"paid {amount}"
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(sell(), id="order-1")
+            await handle.send(PAID, 30)
+            assert await handle.result() == "paid 30"
+        ```
     """
     current = context("outlast.receive")
     seconds = None if timeout is None else timeout.total_seconds()
@@ -79,11 +168,78 @@ async def wait_condition(
 
     Raises:
         TimeoutError: It did not become true in time.
+
+    Example:
+        ```python
+        import asyncio
+        import outlast
+
+        VOTE = outlast.Signal("vote", str)
+
+        @outlast.workflow
+        async def elect() -> list[str]:
+            votes: list[str] = []
+
+            async def collect() -> None:
+                while True:
+                    votes.append(await outlast.receive(VOTE))
+
+            collecting = asyncio.create_task(collect())
+            await outlast.wait_condition(lambda: len(votes) == 2)
+            collecting.cancel()
+            return votes
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(elect(), id="e")
+            await handle.send(VOTE, "yes")
+            await handle.send(VOTE, "no")
+            assert await handle.result() == ["yes", "no"]
+        ```
     """
     current = context("outlast.wait_condition")
     seconds = None if timeout is None else timeout.total_seconds()
     async with asyncio.timeout(seconds):
         await current.wait_condition(predicate)
+
+
+def publish(key: str, value: Any) -> None:
+    """Publish a value under a key, to be read from outside as long as the run is kept: the cheap way to show progress.
+
+    It is readable once it is durable, after everything that the run did before it; a later value replaces it. Reading costs one
+    look into the store and runs no code of the workflow: `handle.published(key)`, or `outlast runs published RUN KEY`.
+
+    Args:
+        value: Any value that can be stored.
+
+    Raises:
+        DefinitionError: The key cannot be stored.
+        EncodeError: The value cannot be stored; nothing is published.
+
+    Example:
+        ```python
+        import asyncio
+        import outlast
+
+        @outlast.workflow
+        async def publishing(most: int) -> str:
+            for number in range(1, most + 1):
+                outlast.publish("counted", number)
+                await outlast.sleep(0.01)
+            return "done"
+
+        async def main() -> None:
+            async with outlast.open("memory://") as app:
+                handle = await app.start(publishing(3), id="publishing-1")
+                assert await handle.result() == "done"
+                assert await handle.published("counted", int) == 3
+
+        asyncio.run(main())
+        ```
+    """
+    current = context("outlast.publish")
+    check_name(key, what="published value")
+    where = f"the value published as {key!r}"
+    current.publish(key, Raw(codec_of(value, where=where).encode(value)))
 
 
 async def approval(
@@ -110,6 +266,29 @@ async def approval(
         ApprovalDeniedError: Somebody said no.
         ApprovalExpiredError: Nobody decided in time. Uncaught, it ends the run as cancelled.
         DefinitionError: A cover is not a call of an effect, a time cannot be waited for, or the role's name cannot be stored.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+        import outlast
+
+        @outlast.effect(idempotent=True)
+        async def refund(amount: int) -> str:
+            return f"refunded {amount}"
+
+        @outlast.workflow
+        async def careful(amount: int) -> str:
+            await outlast.approval({"amount": amount}, covers=[refund(amount)], role="treasurer", expires_in=timedelta(hours=72))
+            return await refund(amount)
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(careful(10), id="refund-10")
+            while not (asked := await app.approvals.list()):
+                await asyncio.sleep(0.01)
+            await app.approvals.approve("refund-10", asked[0].approval_id, seen_sha256=asked[0].subject_sha256)
+            assert await handle.result() == "refunded 10"
+        ```
     """
     current = context("outlast.approval")
     for one in covers:
@@ -128,7 +307,7 @@ async def approval(
             f"an approval cannot wait from {expires_in} to {until}",
             hint="give expires_in and use_within longer than nothing and shorter than a hundred years",
         )
-    shown = codec_for(_annotation_of(subject), where="the subject of an approval").encode(subject)
+    shown = codec_of(subject, where="the subject of an approval").encode(subject)
     pairs = [_cover(one) for one in covers]
     asked = subject_of(shown, pairs)
     return await current.perform(
@@ -142,12 +321,6 @@ async def approval(
             same_subject=lambda recorded: still_asks(recorded, bytes(asked.body)),
         )
     )
-
-
-def _annotation_of(subject: Any) -> Any:
-    """A plain JSON value is shown as it is; anything else by its own type."""
-    kind: Any = subject.__class__
-    return Any if kind in _PLAIN else kind
 
 
 def _cover(one: Call[Any] | Pattern) -> tuple[Cover, Any]:

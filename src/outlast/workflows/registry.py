@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, TypeVar
 
-from outlast.errors import DefinitionError
+from outlast.errors import DecodeError, DefinitionError
 from outlast.workflows.definition import Definition, Effect, Step, Workflow
 
 D = TypeVar("D", bound=Definition[..., Any])
@@ -78,11 +78,7 @@ class Registry:
         """
         found = self.workflows.get(name)
         if found is None:
-            known = ", ".join(map(repr, sorted(self.workflows))) or "no workflow at all"
-            raise DefinitionError(
-                f"the code has no workflow {name!r}; it has {known}",
-                hint="import the module that declares it, or declare it under its old name: @workflow(name=…)",
-            )
+            raise _missing(name, self.workflows)
         return found
 
     def definitions(self) -> list[Definition[..., Any]]:
@@ -97,6 +93,46 @@ class Registry:
         for module in sorted({one.__module__ for one in self.definitions()}):
             digest.update(module.encode() + b"\0" + _source(module).encode())
         return digest.hexdigest()[:16]
+
+
+def find_declared(name: str) -> Workflow[..., Any]:
+    """Return the workflow of that name among everything declared so far; what else is declared need not make an app.
+
+    Raises:
+        DefinitionError: There is none, or there are two.
+    """
+    workflows = [one for one in _latest(_declared) if isinstance(one, Workflow)]
+    found = [one for one in workflows if one.name == name]
+    if not found:
+        raise _missing(name, {one.name for one in workflows})
+    return Registry(found).workflow(name)
+
+
+def _missing(name: str, known: Iterable[str]) -> DefinitionError:
+    told = ", ".join(map(repr, sorted(known))) or "no workflow at all"
+    return DefinitionError(
+        f"the code has no workflow {name!r}; it has {told}",
+        hint="import the module that declares it, or declare it under its old name: @workflow(name=…)",
+    )
+
+
+def misfit_of_step(name: str, value: bytes) -> str:
+    """Return why a value fits the result of no step that is declared under this name; empty when one fits, or there is none.
+
+    Args:
+        value: As JSON.
+    """
+    problems: list[str] = []
+    for step in _latest(_declared):
+        if not isinstance(step, Step) or step.name != name:
+            continue
+        try:
+            step.result.decode(value)
+        except (DecodeError, DefinitionError) as error:
+            problems.append(error.message)
+        else:
+            return ""
+    return "; or ".join(sorted(set(problems)))
 
 
 def _latest(declared: Iterable[Definition[..., Any]]) -> list[Definition[..., Any]]:

@@ -142,6 +142,37 @@ def test_cancel_and_terminate(world: World) -> None:
     assert "the run has ended" in again.stderr
 
 
+def test_pause_and_resume(world: World) -> None:
+    """Both are messages, with who and why; resuming what was not paused is said to be so."""
+    paused = world.cli("runs", "pause", "timer", "--reason", "maintenance")
+    assert (paused.exit_code, paused.stderr) == (0, "")
+    assert "accepted: run timer is asked to pause" in paused.stdout
+    assert "outlast runs resume timer" in paused.stdout
+    resumed = world.cli("runs", "resume", "signal")
+    assert resumed.exit_code == 0
+    assert "was not paused" in resumed.stderr
+    worker = world.worker()
+    try:
+        world.until(lambda: world.status("timer").status == "paused")
+        shown = json.loads(world.cli("runs", "show", "timer", "--json").stdout)
+        assert shown["paused_by"].endswith(": maintenance")
+        assert "maintenance" in world.cli("runs", "show", "timer").stdout
+        assert "maintenance" in world.cli("runs", "explain", "timer").stdout
+        again = world.cli("runs", "resume", "timer")
+        assert (again.exit_code, again.stderr) == (0, "")
+        world.until(lambda: world.status("timer").status == "waiting")
+    finally:
+        worker.kill()
+        worker.communicate(timeout=30)
+    kinds = [
+        one["kind"] for one in json.loads(world.cli("runs", "journal", "timer", "--json").stdout)
+    ]
+    assert kinds[-2:] == ["pause_requested", "resume_requested"]
+    ended = world.cli("runs", "pause", "plain")
+    assert ended.exit_code == 1
+    assert "the run has ended" in ended.stderr
+
+
 @pytest.mark.parametrize(
     "said",
     [

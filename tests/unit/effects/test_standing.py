@@ -65,6 +65,17 @@ def test_rows_bring_failures() -> None:
     assert (step.kind, step.state, step.failure) == ("step", "retrying", "")
 
 
+def test_rows_tell_what_a_step_has_said_and_whether_it_is_handed_out() -> None:
+    """Also of a first attempt; details that cannot be read are none."""
+    beaten = OperationPut("r:2", "step", "crawl", progress=b'{"page":7}')
+    awaited = OperationPut("r:3", "step", "render", 1, NOON, progress=b"not json", awaits=True)
+    found = standings([], [beaten, awaited])
+    assert [(one.state, one.progress) for one in found] == [
+        ("attempted", {"page": 7}),
+        ("handed out", None),
+    ]
+
+
 def _alarm(what: str, operation: str = "", /, **detail: object) -> AlarmRaised:
     return AlarmRaised(OperationId(operation), what, Raw(msgspec.json.encode(detail)))
 

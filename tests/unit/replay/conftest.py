@@ -26,9 +26,11 @@ from outlast.journal.entry import (
     StepFailed,
     Taken,
     TimerFired,
+    UpdateReceived,
 )
 from outlast.journal.failure import capture
 from outlast.replay.command import (
+    AnswerUpdate,
     AwaitDecision,
     IntendEffect,
     RequestApproval,
@@ -116,6 +118,17 @@ class Run:
         self.serial += 1
         return MessageReceived(f"m{self.serial}", name, Raw(json.dumps(value).encode()))
 
+    def update(self, name: str, value: Any) -> UpdateReceived:
+        self.serial += 1
+        return UpdateReceived(f"u{self.serial}", name, Raw(json.dumps(value).encode()))
+
+    def answers(self) -> dict[str, Any]:
+        """Record the answers that are given now; return them by the place of their message, other commands stay out."""
+        given = [one for one in self.commands() if isinstance(one, AnswerUpdate)]
+        for one in given:
+            self.deliver(one.answer)
+        return {one.operation: said(one.answer) for one in given}
+
     def request(self, command: RequestApproval) -> AwaitDecision:
         self.deliver(
             ApprovalRequested(
@@ -173,6 +186,14 @@ class Run:
         for turn, at in self.journal:
             run.machine.deliver(turn, at)
         return run
+
+
+def said(answer: Any) -> Any:
+    """Return the value of an answer, or in which way there is none, with type and text of the failure."""
+    if answer.failure is None:
+        return json.loads(bytes(answer.value))
+    word = "rejected" if answer.rejected else "cancelled" if answer.cancelled else "failed"
+    return word, answer.failure.type.rpartition(".")[2], answer.failure.message
 
 
 @pytest.fixture

@@ -119,6 +119,8 @@ def test_info_names_the_run(drive):
         "generation": 1,
         "started_at": "2030-01-01T00:00:00Z",
         "entries": 3,
+        "continue_suggested": False,
+        "parent": "",
     }
 
 

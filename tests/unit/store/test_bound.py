@@ -8,21 +8,26 @@ from msgspec.structs import replace
 
 from outlast.store.bound import MAX_BODY_BYTES, unstorable_part
 from outlast.store.change import (
+    Answer,
     ApprovalPut,
     ApprovalWithdraw,
     ClearOutbox,
     CoverRow,
     Decide,
+    DropWatch,
     GrantSpend,
     HeadUpdate,
     OperationDrop,
     OperationPut,
     OutboxItem,
+    OutboxKind,
     PutControl,
+    PutWatch,
     RunChange,
     RunKey,
     Status,
     Terminate,
+    Watch,
     WorkerId,
 )
 from outlast.testing.conformance.bench import letter, row, sending, starting
@@ -30,6 +35,7 @@ from outlast.testing.conformance.bench import letter, row, sending, starting
 RUN = RunKey("default", "run")
 BAD = "a\0b"
 TORN = "\udce9"
+SENT = OutboxKind.SIGNAL
 NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - without a zone on purpose
 
 
@@ -66,12 +72,23 @@ class Length:
         (starting(workflow=BAD), "workflow"),
         (starting(entries=(row(0), row(1, operation=BAD))), "entries[1].operation"),
         (starting(entries=(row(0, Length()),)), "entries[0].body"),
+        (starting(messages=(letter(), letter(TORN))), "messages[1].message_id"),
+        (starting(messages=(letter(body=Length()),)), "messages[0].body"),
+        (owned(answers=(Answer(BAD, b""),)), "answers[0].message_id"),
+        (owned(answers=(Answer("m", b""), Answer("n", Length()))), "answers[1].body"),
         (sending(RUN, TORN), "message.message_id"),
         (replace(sending(RUN), message=letter(body=Length())), "message.body"),
         (Decide(RUN, "a1", "s", True, BAD, letter()), "by"),
         (Decide(RUN, "a1", "s", True, "bob", letter(name=BAD)), "message.name"),
         (Terminate(RUN, "bob", BAD), "reason"),
         (ClearOutbox(RunKey("default", BAD), (1,)), "run_id"),
+        (ClearOutbox(RUN, (1,), (letter(), letter(BAD))), "answers[1].message_id"),
+        (PutWatch(RUN, Watch(RunKey("t", BAD), 1, "r:1")), "watch.watcher.run_id"),
+        (DropWatch(RUN, Watch(RUN, 1, BAD)), "watch.operation"),
+        (starting(origin=BAD), "origin"),
+        (starting(watch=Watch(RUN, 1, BAD)), "watch.operation"),
+        (sending(RUN, origin=TORN), "origin"),
+        (Terminate(RUN, "bob", "why", BAD), "origin"),
         (PutControl("default", BAD, 0, b""), "name"),
         (PutControl("default", "n", 0, Length()), "body"),
         (head(reason=TORN), "head.reason"),
@@ -82,8 +99,10 @@ class Length:
         (owned(operations=(OperationPut("r:1", "step", BAD),)), "operations[0].name"),
         (owned(operations=(OperationPut("r:1", "s", "n", 0, NAIVE),)), "operations[0].due_at"),
         (owned(consumed=("m1", BAD)), "consumed[1]"),
-        (owned(outbox=(OutboxItem(1, RunKey("t", BAD), letter()),)), "outbox[0].target.run_id"),
-        (owned(outbox=(OutboxItem(1, RUN, letter(BAD)),)), "outbox[0].message.message_id"),
+        (owned(outbox=(OutboxItem(RunKey("t", BAD), SENT),)), "outbox[0].target.run_id"),
+        (owned(outbox=(OutboxItem(RUN, SENT, BAD),)), "outbox[0].message_id"),
+        (owned(outbox=(OutboxItem(RUN, SENT, origin=TORN),)), "outbox[0].origin"),
+        (owned(outbox=(OutboxItem(RUN, SENT, body=Length()),)), "outbox[0].body"),
         (owned(approvals=(ApprovalWithdraw(BAD),)), "approvals[0].approval_id"),
         (owned(approvals=(put(body=Length()),)), "approvals[0].body"),
         (owned(approvals=(put(use_by=NAIVE),)), "approvals[0].use_by"),

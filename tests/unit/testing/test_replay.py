@@ -237,10 +237,10 @@ def test_a_live_run_that_gets_messages_in_another_order_is_found(
     """A fault of the engine, not of the workflow: the run's machine gets each turn backwards, a replay does not."""
     deliver, machines = Machine.deliver, []
 
-    def backwards(self: Machine, turn: Any, at: Any) -> None:
+    def backwards(self: Machine, turn: Any, at: Any, **flags: Any) -> None:
         if not machines:
             machines.append(self)
-        deliver(self, turn[::-1] if self is machines[0] else turn, at)
+        deliver(self, turn[::-1] if self is machines[0] else turn, at, **flags)
 
     async def scenario(sim: Simulation) -> str:
         handle = await sim.client.start(hears(), id="r")

@@ -14,16 +14,21 @@ from outlast.effects.key import idempotency_key, namespace
 from outlast.journal.canonical import payload_sha256
 from outlast.journal.entry import (
     ApprovalExpired,
+    Completed,
     EffectCompleted,
     EffectInDoubt,
     EffectIntended,
     Entry,
     MessageReceived,
     OperationId,
+    Published,
     StepCompleted,
+    UpdateAnswered,
+    UpdateReceived,
     to_row,
 )
 from outlast.store.change import (
+    Answer,
     Applied,
     ApprovalExpire,
     ApprovalPut,
@@ -171,6 +176,14 @@ def test_an_outcome_is_recorded_once(bench: Bench) -> None:
     assert bench.violations == [1]
 
 
+def test_a_value_is_published_once(bench: Bench) -> None:
+    """By one operation; another operation may say the same, and so may another generation's."""
+    bench.write(Published(AT, "a", Raw(b"1")), Published(OperationId("r:2"), "a", Raw(b"1")))
+    assert bench.violations == []
+    bench.write(Published(AT, "a", Raw(b"1")))
+    assert bench.violations == [1]
+
+
 def test_an_effect_begins_after_its_intent(bench: Bench) -> None:
     """Under its key, in the hands of the run's owner, with the number that follows the recorded failures."""
     with bench.attempt():
@@ -242,6 +255,33 @@ def test_a_message_is_delivered_once_in_its_order_and_with_its_entry(bench: Benc
     bench.write(MessageReceived("signal/2", "n", Raw(b"1"), "s"), consumed=("signal/2",))
     bench.write(MessageReceived("signal/9", "n", Raw(b"1"), "s"))
     assert bench.violations == [5] * 4
+
+
+def test_an_update_is_answered_once_and_its_sender_told(bench: Bench) -> None:
+    """Without its row, a second time, or not at all until the end: each is seen."""
+    for number in range(3):
+        message = Message(f"update/{number}", MessageKind.UPDATE, "n", "s", b"1")
+        bench.tell(PutMessage(RUN, message))
+        bench.write(
+            UpdateReceived(f"update/{number}", "n", Raw(b"1")), consumed=(f"update/{number}",)
+        )
+    answer = (Answer("update/0", b"1"),)
+    bench.write(UpdateAnswered("update/0", "n"), answers=answer)
+    assert bench.violations == []
+    bench.write(UpdateAnswered("update/0", "n"), answers=answer)
+    assert bench.violations == [5]
+    bench.write(UpdateAnswered("update/1", "n"))
+    assert bench.violations == [5, 5]
+    bench.write(Completed(Raw(b"1")), head=HeadUpdate(Status.COMPLETED, release=True))
+    assert bench.violations == [5, 5, 5]
+
+
+def test_a_start_brings_its_messages(bench: Bench) -> None:
+    """They were accepted with it, and may be delivered."""
+    run = RunKey("default", "other")
+    message = Message("signal/0", MessageKind.SIGNAL, "n", "s", b"1")
+    bench.tell(StartRun(run, "w", "f", (), messages=(message,)))
+    assert bench.invariants.runs[run].unread() == ["signal/0"]
 
 
 def test_a_request_that_was_decided_does_not_expire(bench: Bench) -> None:

@@ -23,7 +23,7 @@ def test_whatever_cannot_be_read_is_an_alarm(kind: MessageKind, body: bytes) -> 
     message = Message("m", kind, "go", "someone", body)
     stamped = StampedMessage(message, datetime(2026, 1, 1, tzinfo=UTC), 1)
     proposal = proposal_of(stamped, Machine(None, tenant="default", run_id="r"), 1)
-    if kind is MessageKind.SIGNAL and body == b"1":
+    if kind in {MessageKind.SIGNAL, MessageKind.UPDATE} and body == b"1":
         return
     assert isinstance(proposal.entry, AlarmRaised)
     assert proposal.entry.what == "unreadable_message"

@@ -8,13 +8,22 @@ import pytest
 from msgspec import Raw
 
 from outlast.journal.entry import (
+    ChildRefused,
+    ChildRequested,
+    ChildStarted,
     EffectCompleted,
     EffectIntended,
     MessageReceived,
+    MessageSent,
     OperationId,
+    RunEnded,
+    Started,
     StepCompleted,
     TimerFired,
+    WatchRequested,
 )
+from outlast.journal.failure import capture
+from outlast.replay.command import SendMessage, StartChild, WatchRun
 from outlast.store.change import (
     ApprovalExpire,
     GrantSpend,
@@ -22,9 +31,13 @@ from outlast.store.change import (
     OperationDrop,
     OperationPut,
     Refused,
+    RunHead,
+    RunKey,
     Status,
+    WorkerId,
 )
-from outlast.worker.proposal import Proposal, Rank, in_order, is_refused, rows_of, sift
+from outlast.worker.outbox import requesting
+from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, rows_of, sift
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -146,3 +159,44 @@ READ = Proposal(Rank.ARRIVAL, message(1), consumed="m1")
 def test_which_part_was_refused(refused: Refused, parts: list[Proposal]) -> None:
     """The word and the part of a refusal name the proposals that must go."""
     assert [one for one in [END, SPEND, EXPIRE, READ] if is_refused(one, refused)] == parts
+
+
+HEAD = RunHead(
+    RunKey("default", "p"), 1, "w", "", Status.RUNNING, "", WorkerId("w"), 1, 0, 5, b"", None, False, 0, NOW, NOW,
+)  # fmt: skip
+STARTED = Started("w", Raw(b"{}"), b"0123456789abcdef", "p")
+ASKED = {
+    StartChild(OperationId("r:1"), "kid", "p/r:1", b"{}", "cancel", False): ChildRequested,
+    SendMessage(OperationId("r:1"), "go", "x", "signal", b"1", OperationId("")): MessageSent,
+    WatchRun(OperationId("r:1"), "x"): WatchRequested,
+}
+
+
+@pytest.mark.parametrize("command", ASKED, ids=lambda one: type(one).__name__)
+def test_what_is_asked_of_another_run_comes_before_what_could_give_it_up(command):
+    """It is recorded first, with its item, while it is wanted; not at all once it was given up."""
+    asked = requesting(command, HEAD, STARTED)
+    outcome = Proposal(Rank.OUTCOME, step("r:2"))
+    change = change_of(in_order([outcome, asked]), HEAD, worker=WorkerId("w"), turn=5)
+    assert [one.kind for one in change.entries] == [
+        str(ASKED[command].__struct_config__.tag),
+        "step_completed",
+    ]
+    assert [(one.operation, one.generation) for one in change.outbox] == [("r:1", 1)]
+    assert sift([asked], lambda operation: False).now == []
+
+
+def test_one_word_about_another_run_is_written():
+    """The end was faster than the word of the start, or than a refusal that came too late: neither an entry nor an alarm."""
+    at = OperationId("r:1")
+    said = [RunEnded(at, "x", "completed"), ChildStarted(at), ChildRefused(at, capture(KeyError()))]
+    told = [Proposal(Rank.OUTCOME, one, consumed=type(one).__name__) for one in said]
+    sifted = sift(told, always)
+    assert (sifted.extra, sifted.later) == ([], [])
+    assert [(one.entry, one.consumed) for one in sifted.now] == [
+        (said[0], "RunEnded"),
+        (None, "ChildStarted"),
+        (None, "ChildRefused"),
+    ]
+    in_time = sift([told[1], told[0]], always).now
+    assert [one.entry for one in in_time] == [said[1], said[0]]

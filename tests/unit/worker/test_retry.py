@@ -14,6 +14,7 @@ from outlast.store.change import RunKey, Status
 from outlast.testing import Faults, SimulatedThreads, Simulation
 from outlast.worker.worker import WorkerOptions
 
+RUN = RunKey("default", "r")
 began: list[tuple[int, datetime]] = []
 sims: list[Simulation] = []
 finished: list[str] = []
@@ -276,3 +277,30 @@ def test_a_run_that_rests_is_parked() -> None:
 
     status, rest, held = simulation().run(scenario)
     assert (status, round(rest), held) == (Status.WAITING, 32, [])
+
+
+def test_no_attempt_begins_while_somebody_elses_outcome_is_written() -> None:
+    """An operator says what a step returns, and the answer to that write is lost: the next attempt does not begin meanwhile."""
+
+    async def scenario(sim: Simulation) -> int:
+        sims.append(sim)
+        worker = await sim.start_worker()
+        handle = await sim.client.start(use_sixth(), id="r")
+
+        def lose_answers(moment: str, verb: str) -> None:
+            written = sim.invariants.runs[RUN].outcomes
+            if (moment, verb) == ("after", "commit") and written:
+                worker.store.faults = Faults(lost_answer=1.0)
+
+        while not (image := await sim.store.load(RUN)) or not image.operations:
+            await asyncio.sleep(0.05)
+        worker.store.at_verb = lose_answers
+        await handle.resolve("r:1", applied=6)
+        await asyncio.sleep(3)
+        assert sim.invariants.runs[RUN].outcomes
+        worker.store.at_verb = lambda *_: None
+        worker.store.faults = Faults()
+        return await handle.result()
+
+    assert Simulation(CODE).run(scenario) == 6
+    assert [number for number, _ in began] == [1]

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
-from outlast.journal.entry import OperationId
+from outlast.journal.entry import OperationId, RunTimedOut, Started, TimerFired
 from outlast.replay.command import StartTimer
 from outlast.worker.wait import Waits
 
@@ -66,3 +67,58 @@ def test_a_parked_wait_does_not_begin_anew() -> None:
     lost.recall(b"")
     lost.add_timer(asked(NOW + FAR, HOUR), NOW + HOUR)
     assert lost.wake_at() == NOW + 2 * HOUR
+
+
+def limited(seconds: float | None) -> Started:
+    """Return the first entry of a run that may take so long."""
+    return Started("flow", Raw(b"{}"), b"", "r", timeout_seconds=seconds)
+
+
+@given(ahead=st.timedeltas(-FAR, FAR), wait=st.timedeltas(timedelta(microseconds=1), FAR))
+def test_a_run_has_as_long_as_its_start_says(ahead: timedelta, wait: timedelta) -> None:
+    """However wrong the clock was when it was started: judged like a timer."""
+    waits = Waits()
+    waits.add_deadline(limited(wait.total_seconds()), NOW + ahead, NOW)
+    due = waits.wake_at()
+    assert due is not None
+    # Seconds as a float are right to the microsecond for some centuries.
+    assert abs(due - (NOW + wait + min(ahead, timedelta(0)))) <= timedelta(microseconds=1)
+    assert waits.take_due(due - timedelta(microseconds=1)) == []
+    (proposal,) = waits.take_due(due)
+    assert isinstance(proposal.entry, RunTimedOut)
+    assert proposal.at == due
+    assert (waits.wake_at(), waits.next_due()) == (None, None)
+
+
+def test_a_run_without_a_timeout_waits_for_none() -> None:
+    """Nor does one whose workflow has ended; one that lasts for ever overflows nothing."""
+    waits = Waits()
+    waits.add_deadline(limited(None), NOW, NOW)
+    assert waits.wake_at() is None
+    waits.add_deadline(limited(60), NOW, NOW)
+    waits.forget_deadline()
+    assert waits.take_due(NOW + HOUR) == []
+    waits.add_deadline(limited(1e300), NOW, NOW)
+    assert waits.wake_at() == datetime.max.replace(tzinfo=UTC)
+
+
+def test_a_parked_run_keeps_what_was_noted_of_its_time() -> None:
+    """So that a clock that was ahead costs it its time once, and not at each parking anew."""
+    waits = Waits()
+    waits.add_deadline(limited(3600), NOW + FAR, NOW)
+    again = Waits()
+    again.recall(msgspec.json.encode(waits.note()))
+    again.add_deadline(limited(3600), NOW + FAR, NOW + HOUR / 2)
+    assert again.wake_at() == NOW + HOUR
+    assert "deadline" not in Waits().note()
+
+
+def test_what_is_due_later_than_a_moment_is_left() -> None:
+    """While a pause is coming, only what came due before it happens."""
+    waits = Waits()
+    waits.add_timer(asked(NOW - HOUR, HOUR / 2), NOW)
+    waits.add_deadline(limited(3600 * 0.75), NOW - HOUR, NOW)
+    (fired,) = waits.take_due(NOW, NOW - HOUR * 0.4)
+    assert isinstance(fired.entry, TimerFired)
+    (over,) = waits.take_due(NOW)
+    assert isinstance(over.entry, RunTimedOut)

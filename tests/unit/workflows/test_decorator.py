@@ -17,6 +17,7 @@ import outlast
 from outlast.effects.intent import Repeat
 from outlast.effects.retry import ONCE, RetryPolicy
 from outlast.errors import DefinitionError, ForbiddenInWorkflowError
+from outlast.workflows.definition import AttemptOptions
 
 MINUTE = timedelta(minutes=1)
 DECORATORS = {
@@ -180,13 +181,37 @@ def test_key_on_names_parameters():
         outlast.effect(idempotent=True, key_on=("n", "m"))(plain)
 
 
-@pytest.mark.parametrize("timeout", [timedelta(0), timedelta(seconds=-1)])
-def test_timeout_of_nothing_is_refused(timeout):
-    """An attempt needs some time."""
-    with pytest.raises(DefinitionError, match="start_to_close_timeout"):
-        outlast.step(start_to_close_timeout=timeout)(plain)
-    with pytest.raises(DefinitionError, match="start_to_close_timeout"):
-        outlast.effect(idempotent=True, start_to_close_timeout=timeout)(plain)
+@pytest.mark.parametrize(
+    "name", ["start_to_close_timeout", "schedule_to_close_timeout", "heartbeat_timeout"]
+)
+@pytest.mark.parametrize(
+    "timeout", [timedelta(0), timedelta(seconds=-1), timedelta(days=36_500)], ids=str
+)
+def test_timeout_of_nothing_or_of_centuries_is_refused(name, timeout):
+    """An attempt needs some time, and nobody waits for a hundred years."""
+    with pytest.raises(DefinitionError, match=f"has a {name} of"):
+        outlast.step(**{name: timeout})(plain)
+    with pytest.raises(DefinitionError, match=f"has a {name} of"):
+        outlast.effect(idempotent=True, **{name: timeout})(plain)
+
+
+def test_silence_that_could_never_be_over_is_refused():
+    """A heartbeat_timeout as long as the whole attempt would guard nothing."""
+    for longer in (timedelta(0), timedelta(seconds=1)):
+        with pytest.raises(DefinitionError, match="has a heartbeat_timeout of .* over after"):
+            outlast.step(start_to_close_timeout=MINUTE, heartbeat_timeout=MINUTE + longer)(plain)
+    shorter = outlast.step(start_to_close_timeout=MINUTE, heartbeat_timeout=MINUTE / 2)(plain)
+    assert shorter.options.heartbeat_timeout == MINUTE / 2
+    decade = timedelta(days=3650)
+    assert outlast.step(schedule_to_close_timeout=decade)(plain).options == AttemptOptions(
+        schedule_to_close_timeout=decade
+    )
+
+
+def test_time_for_all_attempts_is_none_for_one():
+    """What may be done about an unknown outcome is counted from the time of one attempt."""
+    with pytest.raises(DefinitionError, match="no start_to_close_timeout"):
+        outlast.effect(schedule_to_close_timeout=MINUTE, heartbeat_timeout=MINUTE)(plain)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +277,12 @@ def test_wrong_arguments_raise_at_the_call():
             "start_to_close_timeout=5, which is no timedelta",
             "timedelta(seconds=30)",
         ),
+        ({"heartbeat_timeout": 5}, "heartbeat_timeout=5, which is no timedelta", "timedelta"),
+        (
+            {"schedule_to_close_timeout": "1h"},
+            "schedule_to_close_timeout='1h', which is no timedelta",
+            "schedule_to_close_timeout=timedelta(seconds=30)",
+        ),
         ({"settle": 2.0}, "settle=2.0, which is no timedelta", "timedelta"),
         ({"retry": 3}, "retry=3, which is no RetryPolicy", "RetryPolicy(maximum_attempts=3)"),
         ({"retry": 0}, "retry=0, which is no RetryPolicy", "RetryPolicy"),
@@ -274,7 +305,7 @@ def test_option_of_a_wrong_type_is_refused_in_words(options, words, hint):
         outlast.effect(idempotent=True, **options)(plain)
     assert words in str(caught.value)
     assert hint in caught.value.hint
-    if set(options) <= {"start_to_close_timeout", "retry", "raises"}:
+    if not set(options) <= {"settle", "not_applied", "key_on"}:
         with pytest.raises(DefinitionError):
             outlast.step(**options)(plain)
 

@@ -58,3 +58,32 @@ def test_misfit_asks_every_signal_of_the_name():
     gc.collect()
     assert misfit("misfit-law", b"{}") == ""
     assert misfit("nobody-holds-this", b"{}") == ""
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "a#1", "a\x00"])
+def test_ambiguous_names_of_updates_are_refused(name):
+    """Like those of signals."""
+    with pytest.raises(DefinitionError, match="update"):
+        outlast.Update(name, int)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [((asyncio.Lock, int), "update 'add'"), ((int, asyncio.Lock), "the answer to update 'add'")],
+)
+def test_types_of_an_update_that_cannot_be_stored_are_refused_at_once(kinds, words):
+    """Its value's, and its answer's."""
+    with pytest.raises(DefinitionError, match=words):
+        outlast.Update("add", *kinds)
+
+
+def test_an_update_has_a_codec_for_each_way():
+    """Nothing is a type too."""
+    add = outlast.Update("add", Answer, int)
+    assert add.codec.decode(add.codec.encode(Answer("yes", 2))) == Answer("yes", 2)
+    assert add.answer.encode(3) == b"3"
+    nothing = outlast.Update("stop")
+    assert (nothing.codec.encode(None), nothing.answer.encode(None)) == (b"null", b"null")
+    assert repr(add) == "Update('add', Answer, int)"
+    with pytest.raises(EncodeError):
+        nothing.answer.encode(3)

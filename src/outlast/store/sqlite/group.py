@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from outlast.errors import OutlastError
+from outlast.journal.entry import EntryRow
 from outlast.store.change import Change, RunChange, StartRun, Verdict
 
 MAX_CHANGES = 2048
@@ -22,13 +23,18 @@ class _Part:
 
     def __init__(self, changes: Sequence[Change]) -> None:
         self.changes = changes
-        self.size_bytes = sum(
-            len(row.body)
-            for change in changes
-            if isinstance(change, RunChange | StartRun)
-            for row in change.entries
-        )
+        self.size_bytes = sum(len(row.body) for change in changes for row in _rows_of(change))
         self.verdicts: Future[list[Verdict]] = Future()
+
+
+def _rows_of(change: Change) -> tuple[EntryRow, ...]:
+    match change:
+        case RunChange():
+            return (*change.entries, *change.next)
+        case StartRun():
+            return change.entries
+        case _:
+            return ()
 
 
 class GroupCommit:

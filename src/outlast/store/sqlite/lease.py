@@ -28,11 +28,12 @@ from outlast.store.moment import (
     lease_end,
     to_micros,
 )
-from outlast.store.protocol import SUSPECT_LAPSES, Claim, ClaimedRun
+from outlast.store.protocol import RELAY_AFTER, SUSPECT_LAPSES, Claim, ClaimedRun
 from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, say
 from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.failure import concerns_all
 from outlast.store.sqlite.lock import LockFolder
+from outlast.store.sqlite.owned import RECALL_KINDS
 from outlast.store.sqlite.row import HEAD, LEASE, WORKER, head_of, lease_of, unfit_line
 from outlast.store.sqlite.scope import Writing
 
@@ -41,14 +42,19 @@ _BUILD = f"SELECT CAST(build AS BLOB), {LEASE} FROM worker WHERE worker = ?"
 _OTHERS = f"""
 SELECT worker, EXISTS (SELECT 1 FROM run WHERE owner = worker.worker), {LEASE} FROM worker WHERE worker <> ?
 """
-_GIVE_BACK = """
+_GIVE_BACK = f"""
 UPDATE run SET
     owner = NULL, wake_at = NULL, calls = mail, lapses = min(lapses, 1000000) + ?, stopped_boot = ?, stopped = ?,
     status = CASE status WHEN 'paused' THEN 'paused' ELSE 'ready' END,
-    due = CASE status WHEN 'paused' THEN NULL ELSE ? END, due_set_at = ?
+    due = CASE WHEN status <> 'paused' OR EXISTS (
+        SELECT 1 FROM message AS unread
+        WHERE unread.tenant = run.tenant AND unread.run_id = run.run_id AND unread.generation = run.generation
+          AND unread.consumed = 0 AND unread.kind IN ({RECALL_KINDS})
+    ) THEN ? END, due_set_at = ?
 WHERE owner = ?
 """
 _MAIL = "SELECT tenant, run_id FROM run WHERE owner = ? AND mail = 1 ORDER BY tenant, run_id"
+_HELD = "SELECT count(*) FROM run WHERE owner = ?"
 _FITS = "(unfit_builds = '' OR calls = 1 OR NOT instr(unfit_builds, ?))"
 _DUE = f"""
 SELECT due, {HEAD}, stopped_boot, stopped FROM run
@@ -62,6 +68,8 @@ WHERE workflow = ?1 AND due_set_at > ?2 AND due > ?2 AND {_FITS.replace("?", "?3
 _NEXT_DUE = f"""
 SELECT due FROM run WHERE workflow = ? AND due > ? AND due < {END_OF_TIME} AND {_FITS} ORDER BY due LIMIT 1
 """
+_OLDEST_ITEM = "SELECT min(at) FROM outbox"
+_NEWEST_ITEM = "SELECT max(at) FROM outbox"
 _OWNS_SUSPECT = "SELECT EXISTS (SELECT 1 FROM run WHERE owner = ? AND lapses >= ?)"
 _TAKE = """
 UPDATE run SET
@@ -73,7 +81,9 @@ _LAST_EPOCH = (1 << 63) - 1
 _UNCLAIMED = "run %s is never claimed"
 _LOST = (RUN, _UNCLAIMED)
 _UNBURIED = "worker %s is never buried"
-_CLAIMABLE = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.BLOCKED})
+_CLAIMABLE = frozenset(
+    {Status.READY, Status.RUNNING, Status.WAITING, Status.BLOCKED, Status.PAUSED}
+)
 
 
 def register(writing: Writing, row: WorkerRow) -> None:
@@ -164,7 +174,9 @@ class Claiming:
                 taken = tuple(self._take_due(workflows, build, limit))
         for worker in buried:
             self._locks.bury(worker)
-        return Claim(taken, mail, self._next_due(workflows, build), self._now)
+        held = self._database.value(_HELD, (self._worker,))
+        due = self._next_due(workflows, build)
+        return Claim(taken, mail, due, self._now, held, self._next_relay())
 
     def _build(self) -> str | None:
         row = self._database.row(_BUILD, (self._worker,))
@@ -297,6 +309,13 @@ class Claiming:
         values = (to_micros(self._now), unfit_line(build))
         found = [self._database.value(_NEXT_DUE, (workflow, *values)) for workflow in workflows]
         return min((from_micros(due) for due in found if due is not None), default=None)
+
+    def _next_relay(self) -> datetime | None:
+        oldest = self._database.value(_OLDEST_ITEM)
+        if oldest is None:
+            return None
+        ahead = self._database.value(_NEWEST_ITEM) > to_micros(self._now)
+        return self._now if ahead else from_micros(oldest) + RELAY_AFTER
 
 
 def _due_run(row: Row) -> _DueRun:

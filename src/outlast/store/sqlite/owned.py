@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from outlast.journal.entry import EntryRow
 from outlast.store.change import (
     Applied,
     ApprovalRow,
@@ -12,14 +13,27 @@ from outlast.store.change import (
     OperationPut,
     Refused,
     RunChange,
+    Status,
     Verdict,
 )
-from outlast.store.condition import due_from, settle_approvals, unfit_after
+from outlast.store.condition import (
+    HISTORY,
+    KNOWN_MESSAGES,
+    LIFTING,
+    RECALLS,
+    due_from,
+    next_refusal,
+    settle_approvals,
+    unfit_after,
+)
 from outlast.store.moment import from_micros, micros_or_none
+from outlast.store.sqlite import outbox
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.row import (
     APPROVAL,
     HEAD,
+    INCARNATION,
+    OPERATION,
     approval_of,
     approval_values,
     head_of,
@@ -28,8 +42,8 @@ from outlast.store.sqlite.row import (
 )
 from outlast.store.sqlite.scope import Writing
 
-_FENCE = """
-SELECT generation, owner, epoch, version, next_seq, digest, mail, lapses, changed_at, unfit_builds
+_FENCE = f"""
+SELECT generation, owner, epoch, version, next_seq, digest, mail, lapses, changed_at, unfit_builds, {INCARNATION}
 FROM run WHERE tenant = ? AND run_id = ?
 """
 _ADD_ENTRY = f"INSERT INTO entry (tenant, run_id, generation, seq, turn, kind, operation, name, at, body) VALUES ({'?, ' * 9}?)"
@@ -38,9 +52,7 @@ UPDATE run SET
     version = version + 1, next_seq = ?, digest = ?, mail = ?, lapses = ?, changed_at = ?, unfit_builds = ?
 WHERE tenant = ? AND run_id = ?
 """
-_SET_HEAD = (
-    "UPDATE run SET status = ?, reason = ?, wake_at = ?, note = ? WHERE tenant = ? AND run_id = ?"
-)
+_SET_HEAD = "UPDATE run SET status = ?, reason = ?, wake_at = ?, note = ?, ending = ? WHERE tenant = ? AND run_id = ?"
 _GIVE_BACK = """
 UPDATE run SET owner = NULL, wake_at = ?, open = ?, due = ?, calls = ?, stopped_boot = ?, stopped = ?, due_set_at = ?
 WHERE tenant = ? AND run_id = ?
@@ -50,16 +62,28 @@ _CONSUME = """
 UPDATE message SET consumed = 1, body = x''
 WHERE tenant = ? AND run_id = ? AND message_id = ? AND generation = ? AND consumed = 0
 """
+_ANSWER = """
+UPDATE message SET answer = ?
+WHERE tenant = ? AND run_id = ? AND message_id = ? AND generation = ?
+    AND kind = 'update' AND consumed = 1 AND answer IS NULL
+"""
 _LAST_UNREAD = """
 SELECT max(number) FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0
 """
-_PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, operation, kind, name, failures, due_at, detail) VALUES ({'?, ' * 7}?)"
-_DROP_OPERATION = "DELETE FROM operation WHERE tenant = ? AND run_id = ? AND operation = ?"
-_ADD_OUTBOX = f"""
-INSERT OR IGNORE INTO outbox
-    (tenant, run_id, number, target_tenant, target_run_id, message_id, kind, name, sender, at, body)
-VALUES ({"?, " * 10}?)
+RECALL_KINDS = ", ".join(sorted(f"'{kind.value}'" for kind in RECALLS))
+_LAST_RECALL = f"{_LAST_UNREAD} AND kind IN ({RECALL_KINDS})"
+LIFTING_KINDS = ", ".join(sorted(f"'{kind.value}'" for kind in LIFTING))
+_LAST_LIFTING = f"{_LAST_UNREAD} AND kind IN ({LIFTING_KINDS})"
+_BEGIN_NEXT = """
+UPDATE run SET generation = ?, incarnation = ?, workflow = ?, next_seq = ? WHERE tenant = ? AND run_id = ?
 """
+_FORGET = """
+DELETE FROM message WHERE tenant = ?1 AND run_id = ?2 AND consumed = 1 AND number <= (
+    SELECT max(number) - ?3 FROM message WHERE tenant = ?1 AND run_id = ?2
+)
+"""
+_PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, {OPERATION}) VALUES ({'?, ' * 10}?)"
+_DROP_OPERATION = "DELETE FROM operation WHERE tenant = ? AND run_id = ? AND operation = ?"
 _FIND_APPROVAL = f"SELECT {APPROVAL} FROM approval WHERE tenant = ? AND run_id = ? AND generation = ? AND approval_id = ?"
 _PUT_APPROVAL = f"REPLACE INTO approval ({APPROVAL}, generation) VALUES ({'?, ' * 15}?)"
 
@@ -73,53 +97,79 @@ def write(writing: Writing, change: RunChange) -> Verdict:
     verdict = _fence_verdict(writing, change, fence)
     if verdict is not None:
         return verdict
-    generation, _, _, _, next_seq, _, mail, lapses, changed_at, unfit = fence
+    generation, _, _, _, next_seq, _, mail, lapses, changed_at, unfit, inbox = fence
     at = max(writing.micros, changed_at)
     seq = next_seq
     for row in change.entries:
         if row.seq != seq:
             return Refused("seq")
         seq += 1
-        values = (
-            *key,
-            generation,
-            row.seq,
-            row.turn,
-            row.kind,
-            row.operation,
-            row.name,
-            at,
-            row.body,
-        )
-        writing.database.run(_ADD_ENTRY, values)
-    refusal = _write_parts(writing, change, generation)
+        _add_entry(writing, key, generation, row, at)
+    refusal = _write_parts(writing, change, inbox)
     if refusal is not None:
         return refusal
-    unread = _last_unread(writing, key, generation) if mail else 0
-    if unread and change.head is not None and change.head.status.closed:
-        return Refused("mail")
-    refusal = _write_approvals(writing, change, generation, at)
+    unread = _last_unread(writing, key, inbox) if mail else 0
+    refusal = _mail_refusal(change, unread) or _write_approvals(writing, change, generation, at)
     if refusal is not None:
         return refusal
     if unfit or change.head is not None:
         unfit = unfit_text(unfit_after(unfit_of(unfit), change))
     counts = (int(unread > 0), 0 if change.entries else lapses)
     writing.database.run(_ADVANCE, (seq, change.digest, *counts, at, unfit, *key))
+    sends = outbox.add(writing, key, change.outbox, at)
+    if change.next:
+        sends |= _begin_next(writing, key, change, (generation, inbox), at)
     if change.head is not None:
-        _write_head(writing, key, change.head, generation, unread)
-    return Applied(from_micros(at))
+        sends |= _write_head(writing, key, change.head, (generation, inbox), unread, at)
+    return Applied(from_micros(at), outbox=sends)
 
 
-def end_run(writing: Writing, key: tuple[str, str], generation: int) -> None:
-    """Drop what only an open run has: its open operations, its pending approvals, its owner and its alarm."""
+def end_run(writing: Writing, key: tuple[str, str], generation: int, at: int) -> bool:
+    """Drop what only an open run has: its open operations, its pending approvals, its owner and its alarm.
+
+    Its row says by now how it has ended. Whether other runs are told of it.
+    """
+    sends = _drop_open(writing, key, generation, at)
+    sends |= outbox.tell_watchers(writing, key, generation, at)
+    stopped = (writing.instant.boot, writing.instant.nanos)
+    writing.database.run(_GIVE_BACK, (None, 0, None, 0, *stopped, writing.micros, *key))
+    return sends
+
+
+def _drop_open(writing: Writing, key: tuple[str, str], generation: int, at: int) -> bool:
+    """Drop what only an open generation has: its open operations, and its pending approvals; whether other runs are told."""
+    sends = outbox.leave_others(writing, key, generation, at)
     run = writing.database.run
     run("DELETE FROM operation WHERE tenant = ? AND run_id = ?", key)
     run(
         "UPDATE approval SET state = 'withdrawn' WHERE tenant = ? AND run_id = ? AND generation = ? AND state = 'pending'",
         (*key, generation),
     )
-    stopped = (writing.instant.boot, writing.instant.nanos)
-    run(_GIVE_BACK, (None, 0, None, 0, *stopped, writing.micros, *key))
+    return sends
+
+
+def _begin_next(
+    writing: Writing, key: tuple[str, str], change: RunChange, now: tuple[int, int], at: int
+) -> bool:
+    """Begin the next generation; `now` is the present one, and the one that began the incarnation. Whether other runs are told.
+
+    No row of the inbox is touched, but for those of messages that nobody will send again.
+    """
+    generation, incarnation = now
+    sends = _drop_open(writing, key, generation, at)
+    for row in change.next:
+        _add_entry(writing, key, generation + 1, row, at)
+    begun = (generation + 1, incarnation, change.next[0].name, len(change.next))
+    writing.database.run(_BEGIN_NEXT, (*begun, *key))
+    writing.database.run(_FORGET, (*key, KNOWN_MESSAGES))
+    return sends
+
+
+def _add_entry(
+    writing: Writing, key: tuple[str, str], generation: int, row: EntryRow, at: int
+) -> None:
+    values = (row.seq, row.turn, row.kind, row.operation, row.name, at, row.body)
+    writing.database.run(_ADD_ENTRY, (*key, generation, *values))
 
 
 def find_approval(
@@ -136,7 +186,7 @@ def put_approval(writing: Writing, row: ApprovalRow, generation: int) -> None:
 
 
 def _fence_verdict(writing: Writing, change: RunChange, fence: Row) -> Verdict | None:
-    _, owner, epoch, version, _, digest, _, _, changed_at, _ = fence
+    _, owner, epoch, version, _, digest, _, _, changed_at, _, _ = fence
     if change.digest and version == change.version + 1 and digest == change.digest:
         return Applied(from_micros(changed_at))
     if owner != change.worker or epoch != change.epoch:
@@ -148,12 +198,17 @@ def _fence_verdict(writing: Writing, change: RunChange, fence: Row) -> Verdict |
     return None
 
 
-def _write_parts(writing: Writing, change: RunChange, generation: int) -> Refused | None:
+def _write_parts(writing: Writing, change: RunChange, inbox: int) -> Refused | None:
+    if reason := next_refusal(change):
+        return Refused(reason)
     key = (change.run.tenant, change.run.run_id)
     database = writing.database
     for message_id in change.consumed:
-        if database.changed(_CONSUME, (*key, message_id, generation)) != 1:
+        if database.changed(_CONSUME, (*key, message_id, inbox)) != 1:
             return Refused("message", message_id)
+    for answer in change.answers:
+        if database.changed(_ANSWER, (answer.body, *key, answer.message_id, inbox)) != 1:
+            return Refused("answer", answer.message_id)
     for act in change.operations:
         if isinstance(act, OperationPut):
             values = (
@@ -163,24 +218,19 @@ def _write_parts(writing: Writing, change: RunChange, generation: int) -> Refuse
                 act.failures,
                 micros_or_none(act.due_at),
                 act.detail,
+                act.progress,
+                int(act.awaits),
+                int(act.unapplied),
             )
             database.run(_PUT_OPERATION, (*key, *values))
         else:
             database.run(_DROP_OPERATION, (*key, act.operation))
-    for item in change.outbox:
-        target, message = item.target, item.message
-        values = (
-            message.message_id,
-            message.kind,
-            message.name,
-            message.sender,
-            writing.micros,
-            message.body,
-        )
-        row = (*key, item.number, target.tenant, target.run_id, *values)
-        if database.changed(_ADD_OUTBOX, row) != 1:
-            return Refused("outbox", str(item.number))
     return None
+
+
+def _mail_refusal(change: RunChange, unread: int) -> Refused | None:
+    closes = change.head is not None and change.head.status.closed
+    return Refused("mail") if unread and closes else None
 
 
 def _write_approvals(
@@ -203,24 +253,38 @@ def _write_approvals(
 
 
 def _write_head(
-    writing: Writing, key: tuple[str, str], update: HeadUpdate, generation: int, unread: int
-) -> None:
+    writing: Writing,
+    key: tuple[str, str],
+    update: HeadUpdate,
+    now: tuple[int, int],
+    unread: int,
+    at: int,
+) -> bool:
+    """Write the head; whether other runs are told of it. `now` is the present generation, and the one that began the incarnation."""
+    generation, inbox = now
+    if unread and update.status is Status.BLOCKED and update.reason == HISTORY:
+        unread = writing.database.value(_LAST_LIFTING, (*key, inbox)) or 0
+    if unread and update.status is Status.PAUSED:
+        unread = writing.database.value(_LAST_RECALL, (*key, inbox)) or 0
     wake_at = micros_or_none(update.wake_at)
     writing.database.run(
-        _SET_HEAD, (update.status.value, update.reason, wake_at, update.note, *key)
+        _SET_HEAD,
+        (update.status.value, update.reason, wake_at, update.note, int(update.ending), *key),
     )
     if update.status.closed:
-        end_run(writing, key, generation)
-    elif update.release:
+        return end_run(writing, key, generation, at)
+    if update.release:
         seen = (
             (unread if update.mail_seen is None else update.mail_seen) if update.ignore_mail else 0
         )
         calls = unread > seen
-        due = micros_or_none(due_from(update, calls=calls, now=writing.now))
+        recalled = update.status is Status.PAUSED and unread > 0
+        due = micros_or_none(due_from(update, calls=calls, recalled=recalled, now=writing.now))
         stopped = (writing.instant.boot, writing.instant.nanos)
         values = (wake_at, 1, due, int(calls), *stopped, writing.micros, *key)
         writing.database.run(_GIVE_BACK, values)
+    return False
 
 
-def _last_unread(writing: Writing, key: tuple[str, str], generation: int) -> int:
-    return writing.database.value(_LAST_UNREAD, (*key, generation)) or 0
+def _last_unread(writing: Writing, key: tuple[str, str], inbox: int) -> int:
+    return writing.database.value(_LAST_UNREAD, (*key, inbox)) or 0

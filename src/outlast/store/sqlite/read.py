@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from outlast.journal.entry import StampedRow
 from outlast.store.change import (
     ApprovalRow,
+    MessageState,
     OutboxItem,
     RunHead,
     RunKey,
@@ -21,8 +22,8 @@ from outlast.store.change import (
     WorkerId,
 )
 from outlast.store.condition import PENDING, listed_state
-from outlast.store.moment import Instant, elapsed, lapsed, to_micros
-from outlast.store.protocol import LiveWorker, RunImage
+from outlast.store.moment import Instant, elapsed, from_micros, lapsed, to_micros
+from outlast.store.protocol import GenerationRow, LiveWorker, RunImage
 from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, naming
 from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.lock import LockFolder
@@ -30,6 +31,7 @@ from outlast.store.sqlite.row import (
     APPROVAL,
     ENTRY,
     HEAD,
+    INCARNATION,
     MESSAGE,
     OPERATION,
     OUTBOX,
@@ -50,7 +52,20 @@ _UNASKED = "an approval of run %s is left out of lists"
 _OF_RUN = "tenant = ? AND run_id = ?"
 _HEAD = f"SELECT {HEAD} FROM run WHERE {_OF_RUN}"
 _OWNED = f"SELECT {HEAD} FROM run WHERE owner = ? ORDER BY tenant, run_id"
-_ENTRIES = f"SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? ORDER BY seq"
+_ENTRIES = f"SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? AND seq > ? ORDER BY seq"
+_LATEST = f"""
+SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? AND kind = ? AND name = ? ORDER BY seq DESC LIMIT 1
+"""
+_LATEST_PUBLISHED = f"""
+SELECT {ENTRY} FROM entry INDEXED BY entry_published
+WHERE {_OF_RUN} AND generation = ? AND kind = ? AND name = ? AND kind = 'published' ORDER BY seq DESC LIMIT 1
+"""
+_LAST_OF = (
+    f"SELECT seq, kind, at FROM entry WHERE {_OF_RUN} AND generation = ? ORDER BY seq DESC LIMIT 1"
+)
+_LAST_ENTRY = (
+    f"SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? ORDER BY seq DESC LIMIT 1"
+)
 _OPERATIONS = f"SELECT {OPERATION} FROM operation WHERE {_OF_RUN} ORDER BY operation"
 _MESSAGES = f"""
 SELECT {MESSAGE} FROM message INDEXED BY message_unread
@@ -58,7 +73,12 @@ WHERE {_OF_RUN} AND generation = ? AND consumed = 0 ORDER BY number
 """
 _MAIL = f"""
 SELECT {MESSAGE} FROM message INDEXED BY message_unread
-WHERE {_OF_RUN} AND generation = (SELECT generation FROM run WHERE {_OF_RUN}) AND consumed = 0 ORDER BY number
+WHERE {_OF_RUN} AND generation = (SELECT {INCARNATION} FROM run WHERE {_OF_RUN}) AND consumed = 0 ORDER BY number
+"""
+_ANSWER = f"""
+SELECT generation, consumed, answer, (SELECT NOT open OR {INCARNATION} > message.generation FROM run WHERE {_OF_RUN})
+FROM message INDEXED BY message_update
+WHERE {_OF_RUN} AND message_id = ? AND kind = 'update' ORDER BY generation DESC LIMIT 1
 """
 _APPROVALS = (
     f"SELECT {APPROVAL} FROM approval WHERE {_OF_RUN} AND generation = ? ORDER BY approval_id"
@@ -139,14 +159,46 @@ def _readable(
         unread = len(rows) - len(found)
 
 
-def journal(database: Database, run: RunKey, generation: int | None) -> tuple[StampedRow, ...]:
-    """Return the rows of one generation, by default the current one."""
+def journal(
+    database: Database, run: RunKey, generation: int | None, after: int
+) -> tuple[StampedRow, ...]:
+    """Return the rows of one generation, by default the current one, from the one after `after` on."""
     with naming("the run's journal", run.run_id), database.moment():
-        if generation is None:
-            found = head(database, run)
-            generation = 0 if found is None else found.generation
-        rows = database.rows(_ENTRIES, (run.tenant, run.run_id, generation))
-        return tuple(entry_of(row) for row in rows)
+        key = (run.tenant, run.run_id, _generation(database, run, generation), after)
+        return tuple(entry_of(row) for row in database.rows(_ENTRIES, key))
+
+
+def latest(
+    database: Database, run: RunKey, generation: int | None, wanted: tuple[str, str]
+) -> StampedRow | None:
+    """Return the last row of a kind and name in one generation, by default the current one."""
+    sql = _LATEST_PUBLISHED if wanted[0] == "published" else _LATEST
+    with naming("the run's journal", run.run_id), database.moment():
+        key = (run.tenant, run.run_id, _generation(database, run, generation), *wanted)
+        row = database.row(sql, key)
+        return None if row is None else entry_of(row)
+
+
+def _generation(database: Database, run: RunKey, generation: int | None) -> int:
+    if generation is not None:
+        return generation
+    found = head(database, run)
+    return 0 if found is None else found.generation
+
+
+def generations(database: Database, run: RunKey, limit: int) -> tuple[GenerationRow, ...]:
+    """Return the run's generations, newest first; of each journal one row is read."""
+    key = (run.tenant, run.run_id)
+    with naming("the run's journals", run.run_id), database.moment():
+        found = head(database, run)
+        newest = 0 if found is None else found.generation
+        asked = range(newest, max(newest - limit, 0), -1)
+        rows = [(number, database.row(_LAST_OF, (*key, number))) for number in asked]
+    return tuple(
+        GenerationRow(number, row[0] + 1, row[1], from_micros(row[2]))
+        for number, row in rows
+        if row
+    )
 
 
 def load(database: Database, run: RunKey) -> RunImage | None:
@@ -159,9 +211,9 @@ def load(database: Database, run: RunKey) -> RunImage | None:
         generation = (*key, found.generation)
         return RunImage(
             found,
-            tuple(entry_of(row) for row in database.rows(_ENTRIES, generation)),
+            tuple(entry_of(row) for row in database.rows(_ENTRIES, (*generation, -1))),
             tuple(operation_of(row) for row in database.rows(_OPERATIONS, key)),
-            tuple(message_of(row) for row in database.rows(_MESSAGES, generation)),
+            tuple(message_of(row) for row in database.rows(_MESSAGES, (*key, found.incarnation))),
             tuple(approval_of(row) for row in database.rows(_APPROVALS, generation)),
         )
 
@@ -171,6 +223,19 @@ def mail(database: Database, run: RunKey) -> tuple[StampedMessage, ...]:
     key = (run.tenant, run.run_id)
     with naming("the run's mail", run.run_id):
         return tuple(message_of(row) for row in database.rows(_MAIL, (*key, *key)))
+
+
+def answer(database: Database, run: RunKey, message_id: str) -> MessageState | None:
+    """Return what has become of an update."""
+    with naming("the answer to an update", run.run_id):
+        key = (run.tenant, run.run_id)
+        row = database.row(_ANSWER, (*key, *key, message_id))
+        if row is None:
+            return None
+        generation, consumed, told, over = row
+        return MessageState(
+            generation, bool(consumed), bool(over), answered=told is not None, answer=told or b""
+        )
 
 
 def approvals(
@@ -209,10 +274,21 @@ def workers(database: Database, locks: LockFolder, now: Instant) -> list[LiveWor
     return [worker for worker in found if worker is not None]
 
 
-def outbox(database: Database, limit: int) -> list[tuple[RunKey, OutboxItem]]:
-    """Return items that wait for the relay, oldest first per sender."""
-    sql = f"SELECT {OUTBOX} FROM outbox ORDER BY at, tenant, run_id, number LIMIT ?"
-    return _readable(database, sql, (), outbox_of, max(limit, 0))
+def outbox(
+    database: Database, limit: int, run: RunKey | None, before: datetime, now: datetime
+) -> list[tuple[RunKey, OutboxItem]]:
+    """Return items that wait for the relay, oldest first; those written later than `before`, and not after now, are left out."""
+    of_run, values = ("", ()) if run is None else (f"{_OF_RUN} AND ", (run.tenant, run.run_id))
+    sql = f"SELECT {OUTBOX} FROM outbox WHERE {of_run}(at <= ? OR at > ?) ORDER BY at, tenant, run_id, number LIMIT ?"
+    times = (to_micros(before), to_micros(now))
+    return _readable(database, sql, (*values, *times), outbox_of, max(limit, 0))
+
+
+def last_entry(database: Database, run: RunKey, generation: int) -> StampedRow | None:
+    """Return the last row of one generation's journal."""
+    with naming("the end of the run's journal", run.run_id):
+        row = database.row(_LAST_ENTRY, (run.tenant, run.run_id, generation))
+        return None if row is None else entry_of(row)
 
 
 def control(database: Database, tenant: str, name: str) -> tuple[int, bytes] | None:

@@ -16,6 +16,7 @@ from outlast.store.change import (
     MessageKind,
     OperationPut,
     OutboxItem,
+    OutboxKind,
     RunHead,
     RunKey,
     StampedMessage,
@@ -26,15 +27,20 @@ from outlast.store.change import (
 from outlast.store.moment import Instant, from_micros, micros_or_none, time_or_none, to_micros
 from outlast.store.sqlite.database import Row
 
+INCARNATION = "CASE incarnation WHEN 0 THEN generation ELSE incarnation END"
+"""The generation that the last start of a run began; `message.generation` holds it."""
+
 HEAD = (
     "tenant, run_id, generation, workflow, fingerprint, status, reason, owner, epoch, version,"
-    " next_seq, digest, wake_at, mail, lapses, created_at, changed_at, note"
+    " next_seq, digest, wake_at, mail, lapses, created_at, changed_at, note, origin,"
+    f" {INCARNATION}"
 )
 ENTRY = "seq, turn, kind, operation, name, at, body"
-OPERATION = "operation, kind, name, failures, due_at, detail"
+OPERATION = "operation, kind, name, failures, due_at, detail, progress, awaits, unapplied"
 MESSAGE = "number, message_id, kind, name, sender, at, body"
 OUTBOX = (
-    "tenant, run_id, number, target_tenant, target_run_id, message_id, kind, name, sender, body"
+    "tenant, run_id, number, target_tenant, target_run_id, kind, message_id, name, sender, body, generation, operation,"
+    " target_generation, origin, reason"
 )
 APPROVAL = (
     "tenant, run_id, approval_id, operation, role, subject_sha256, expires_at, use_by, covers, spent, state,"
@@ -84,6 +90,8 @@ def head_of(row: Row) -> RunHead:
         created_at=from_micros(row[15]),
         changed_at=from_micros(row[16]),
         note=row[17],
+        origin=row[18],
+        incarnation=row[19],
     )
 
 
@@ -95,9 +103,18 @@ def entry_of(row: Row) -> StampedRow:
 
 def operation_of(row: Row) -> OperationPut:
     """Return the open operation in the columns `OPERATION`."""
-    operation, kind, name, failures, due_at, detail = row
-    failures = min(max(failures, 0), _MOST_FAILURES)
-    return OperationPut(operation, kind, name, failures, time_or_none(due_at), detail)
+    operation, kind, name, failures, due_at, detail, progress, awaits, unapplied = row
+    return OperationPut(
+        operation=operation,
+        kind=kind,
+        name=name,
+        failures=min(max(failures, 0), _MOST_FAILURES),
+        due_at=time_or_none(due_at),
+        detail=detail,
+        progress=progress,
+        awaits=bool(awaits),
+        unapplied=bool(unapplied),
+    )
 
 
 def message_of(row: Row) -> StampedMessage:
@@ -110,8 +127,41 @@ def message_of(row: Row) -> StampedMessage:
 
 def outbox_of(row: Row) -> tuple[RunKey, OutboxItem]:
     """Return sender and item in the columns `OUTBOX`."""
-    message = Message(row[5], MessageKind(row[6]), row[7], row[8], row[9])
-    return RunKey(row[0], row[1]), OutboxItem(row[2], RunKey(row[3], row[4]), message)
+    item = OutboxItem(
+        target=RunKey(row[3], row[4]),
+        kind=OutboxKind(row[5]),
+        message_id=row[6],
+        name=row[7],
+        sender=row[8],
+        body=row[9],
+        generation=row[10],
+        operation=row[11],
+        target_generation=row[12],
+        origin=row[13],
+        reason=row[14],
+        number=row[2],
+    )
+    return RunKey(row[0], row[1]), item
+
+
+def outbox_values(key: tuple[str, str], item: OutboxItem, number: int) -> Row:
+    """Return the columns `OUTBOX` of a sender's item."""
+    return (
+        *key,
+        number,
+        item.target.tenant,
+        item.target.run_id,
+        item.kind.value,
+        item.message_id,
+        item.name,
+        item.sender,
+        item.body,
+        item.generation,
+        item.operation,
+        item.target_generation,
+        item.origin,
+        item.reason,
+    )
 
 
 def approval_of(row: Row) -> ApprovalRow:

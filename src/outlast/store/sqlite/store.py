@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 import apsw
@@ -22,6 +22,7 @@ from outlast.journal.entry import StampedRow
 from outlast.store.change import (
     ApprovalRow,
     Change,
+    MessageState,
     OutboxItem,
     RunHead,
     RunKey,
@@ -33,7 +34,7 @@ from outlast.store.change import (
     WorkerRow,
 )
 from outlast.store.moment import Instant, LeaseClock
-from outlast.store.protocol import Claim, LiveWorker, RunImage
+from outlast.store.protocol import Claim, GenerationRow, LiveWorker, RunImage
 from outlast.store.sqlite import lease, read
 from outlast.store.sqlite.checkpoint import Checkpointer
 from outlast.store.sqlite.connection import (
@@ -211,10 +212,26 @@ class SQLiteStore:
         return await self._read(lambda database: read.heads(database, tenant, wanted))
 
     async def journal(
-        self, run: RunKey, *, generation: int | None = None
+        self, run: RunKey, *, generation: int | None = None, after: int = -1
     ) -> tuple[StampedRow, ...]:
         """Return the rows of one generation, by default the current one."""
-        return await self._read(lambda database: read.journal(database, run, generation))
+        return await self._read(lambda database: read.journal(database, run, generation, after))
+
+    async def latest(
+        self, run: RunKey, kind: str, name: str, *, generation: int | None = None
+    ) -> StampedRow | None:
+        """Return the last row of this kind and name."""
+        return await self._read(
+            lambda database: read.latest(database, run, generation, (kind, name))
+        )
+
+    async def answer(self, run: RunKey, message_id: str) -> MessageState | None:
+        """Return what has become of an update."""
+        return await self._read(lambda database: read.answer(database, run, message_id))
+
+    async def generations(self, run: RunKey, *, limit: int = 100) -> tuple[GenerationRow, ...]:
+        """Return the run's generations, newest first."""
+        return await self._read(lambda database: read.generations(database, run, limit))
 
     async def approvals(
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None
@@ -242,9 +259,16 @@ class SQLiteStore:
         """Return the run's messages that are not yet consumed, in order of arrival."""
         return await self._read(lambda database: read.mail(database, run))
 
-    async def outbox(self, limit: int) -> list[tuple[RunKey, OutboxItem]]:
-        """Return items that wait for the relay, oldest first per sender."""
-        return await self._read(lambda database: read.outbox(database, limit))
+    async def outbox(
+        self, limit: int, *, run: RunKey | None = None, age: timedelta = timedelta(0)
+    ) -> list[tuple[RunKey, OutboxItem]]:
+        """Return items that wait for the relay, oldest first."""
+        now = self._clock.now()
+        return await self._read(lambda database: read.outbox(database, limit, run, now - age, now))
+
+    async def last_entry(self, run: RunKey, generation: int) -> StampedRow | None:
+        """Return the last row of one generation's journal."""
+        return await self._read(lambda database: read.last_entry(database, run, generation))
 
     async def timeline(self) -> str:
         """Return the id of this file's line of history."""

@@ -6,14 +6,18 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from outlast.store.change import (
+    CAPPED,
+    MAX_UNREAD,
     Applied,
     ClearOutbox,
     Conflict,
     Decide,
+    DropWatch,
     Fenced,
     Message,
     PutControl,
     PutMessage,
+    PutWatch,
     Refused,
     RunKey,
     StartRun,
@@ -21,27 +25,46 @@ from outlast.store.change import (
     Terminate,
     Verdict,
 )
-from outlast.store.condition import APPROVED, DENIED, decision_refusal
-from outlast.store.moment import from_micros
+from outlast.store.condition import (
+    APPROVED,
+    DENIED,
+    HISTORY,
+    LIFTING,
+    RECALLS,
+    decision_refusal,
+    start_times,
+    stranger_refusal,
+)
+from outlast.store.moment import from_micros, to_micros
+from outlast.store.sqlite import outbox
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.owned import end_run, find_approval, put_approval
-from outlast.store.sqlite.row import HEAD, head_of
+from outlast.store.sqlite.row import HEAD, INCARNATION, head_of
 from outlast.store.sqlite.scope import Writing
 
 _HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
 _ADD_RUN = """
 INSERT INTO run (tenant, run_id, generation, workflow, fingerprint, status, owner, epoch, next_seq, mail,
-    created_at, changed_at, due, due_set_at, stopped_boot, stopped)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    created_at, changed_at, due, due_set_at, stopped_boot, stopped, outbox_number, origin)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD_ENTRY = f"INSERT INTO entry (tenant, run_id, generation, seq, turn, kind, operation, name, at, body) VALUES ({'?, ' * 9}?)"
-_STOPPED = "SELECT stopped_boot, stopped FROM run WHERE tenant = ? AND run_id = ?"
-_STANDING = "SELECT generation, open, changed_at FROM run WHERE tenant = ? AND run_id = ?"
+_KEPT = "SELECT stopped_boot, stopped, outbox_number FROM run WHERE tenant = ? AND run_id = ?"
+"""What a former use of the id leaves to the next one."""
+_STANDING = f"SELECT generation, open, changed_at, {INCARNATION}, ending, origin FROM run WHERE tenant = ? AND run_id = ?"
 _HAS_UNREAD = """
 SELECT EXISTS (SELECT 1 FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0)
 """
 _KNOWN_MESSAGE = """
 SELECT at FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND message_id = ?
+"""
+_SPAN = """
+SELECT (SELECT max(number) FROM message WHERE tenant = ?1 AND run_id = ?2) - min(number) + 1
+FROM message INDEXED BY message_unread WHERE tenant = ?1 AND run_id = ?2 AND generation = ?3 AND consumed = 0
+"""
+_COUNT_UNREAD = """
+SELECT count(*) FROM message INDEXED BY message_unread
+WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0
 """
 _FIRST_GENERATION = 1
 """A message that comes before its run waits for this one."""
@@ -50,9 +73,10 @@ INSERT INTO message (tenant, run_id, number, message_id, generation, kind, name,
 VALUES (?1, ?2, (SELECT ifnull(max(number), 0) + 1 FROM message WHERE tenant = ?1 AND run_id = ?2),
     ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 """
-_OFFER = """
-UPDATE run SET mail = 1, calls = 1, due_set_at = ?1,
-    due = CASE WHEN owner IS NULL AND status <> 'paused' THEN min(ifnull(due, ?1), ?1) END
+_IS_OFFERED = f"CASE WHEN status = 'paused' THEN ?4 WHEN status = 'blocked' AND reason = '{HISTORY}' THEN ?5 ELSE 1 END"
+_OFFER = f"""
+UPDATE run SET mail = 1, calls = calls OR {_IS_OFFERED}, due_set_at = ?1,
+    due = CASE WHEN owner IS NULL AND {_IS_OFFERED} THEN min(ifnull(due, ?1), ?1) ELSE due END
 WHERE tenant = ?2 AND run_id = ?3
 """
 _TERMINATE = """
@@ -62,7 +86,8 @@ WHERE tenant = ? AND run_id = ?
 
 
 def write(
-    writing: Writing, change: PutMessage | Decide | Terminate | ClearOutbox | PutControl
+    writing: Writing,
+    change: PutMessage | Decide | Terminate | ClearOutbox | PutWatch | DropWatch | PutControl,
 ) -> Verdict:
     """Write an unowned change; on any verdict but `Applied` the caller undoes what was written."""
     match change:
@@ -73,10 +98,11 @@ def write(
         case Terminate():
             return _terminate(writing, change)
         case ClearOutbox():
-            rows = [(change.run.tenant, change.run.run_id, number) for number in change.numbers]
-            writing.database.run_each(
-                "DELETE FROM outbox WHERE tenant = ? AND run_id = ? AND number = ?", rows
-            )
+            return _clear_outbox(writing, change)
+        case PutWatch():
+            return _put_watch(writing, change)
+        case DropWatch():
+            outbox.drop_watch(writing, change)
             return Applied(writing.now)
         case PutControl():
             return _put_control(writing, change)
@@ -98,20 +124,30 @@ def start(writing: Writing, change: StartRun) -> Verdict:
         return Fenced("the worker's lease has lapsed")
     if any(row.seq != seq for seq, row in enumerate(change.entries)):
         return Refused("seq")
-    at, epoch, stopped = writing.micros, 0, (None, None)
+    at, epoch, kept = writing.micros, 0, (None, None, 0)
     if row is not None and former is not None:
         at, epoch = max(at, row[16]), former.epoch
-        stopped = database.row(_STOPPED, key) or stopped
+    times = start_times(change, from_micros(at))
+    if isinstance(times, Refused):
+        return times
+    if former is not None:
+        kept = database.row(_KEPT, key) or kept
         database.run("DELETE FROM run WHERE tenant = ? AND run_id = ?", key)
     epoch += change.worker is not None
-    database.run(_ADD_RUN, _run_values(writing, change, epoch, at, stopped))
-    for entry in change.entries:
-        values = (entry.seq, entry.turn, entry.kind, entry.operation, entry.name, at, entry.body)
+    if change.watch is not None:
+        outbox.put_watch(writing, change, change.watch)
+    for message in change.messages:
+        if _known_at(writing, change.run, change.generation, message) is None:
+            _add_message(writing, change.run, message, change.generation)
+    database.run(_ADD_RUN, _run_values(writing, change, epoch, at, kept))
+    for entry, time in zip(change.entries, times, strict=True):
+        names = (entry.seq, entry.turn, entry.kind, entry.operation, entry.name)
+        values = (*names, to_micros(time), entry.body)
         database.run(_ADD_ENTRY, (*key, change.generation, *values))
     return Applied(from_micros(at), epoch if change.worker else 0)
 
 
-def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, stopped: Row) -> Row:
+def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, kept: Row) -> Row:
     key = (change.run.tenant, change.run.run_id)
     mail = writing.database.value(_HAS_UNREAD, (*key, change.generation))
     status = Status.RUNNING if change.worker else Status.READY
@@ -125,27 +161,65 @@ def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, stopped
         len(change.entries),
         mail,
     )
-    return (*key, change.generation, *names, at, at, due, writing.micros, *stopped)
+    times = (at, at, due, writing.micros)
+    return (*key, change.generation, *names, *times, *kept, change.origin)
 
 
 def _put_message(writing: Writing, change: PutMessage) -> Verdict:
     row = _standing(writing, change.run)
-    generation = _FIRST_GENERATION if row is None else row[0]
-    known = _known_at(writing, change.run, generation, change.message)
+    inbox = _FIRST_GENERATION if row is None else row[3]
+    known = _known_at(writing, change.run, inbox, change.message)
     if known is not None:
         return known
     if row is None and not change.early:
         return Refused("not_found")
+    if row is not None and (refusal := stranger_refusal(change, row[0], row[5])):
+        return Refused(refusal)
     if row is not None and not row[1]:
         return Refused("closed")
-    _deliver(writing, change.run, change.message, generation)
+    if change.message.kind in CAPPED:
+        if row is not None and row[4]:
+            return Refused("closed")
+        if _is_full(writing, (*_key(change.run), inbox)):
+            return Refused("full", change.message.message_id)
+    _deliver(writing, change.run, change.message, inbox)
+    return Applied(writing.now)
+
+
+def _is_full(writing: Writing, inbox: tuple[str, str, int]) -> bool:
+    """Whether an inbox takes no more. Numbers have no gaps: as long as few were given since the oldest unread item, none is counted."""
+    span = writing.database.value(_SPAN, inbox) or 0
+    return span >= MAX_UNREAD and writing.database.value(_COUNT_UNREAD, inbox) >= MAX_UNREAD
+
+
+def _key(run: RunKey) -> tuple[str, str]:
+    return run.tenant, run.run_id
+
+
+def _clear_outbox(writing: Writing, change: ClearOutbox) -> Verdict:
+    outbox.clear(writing, change.run, change.numbers)
+    row = _standing(writing, change.run) if change.answers else None
+    if row is not None and row[1] and row[0] == change.generation:
+        for message in change.answers:
+            if _known_at(writing, change.run, row[3], message) is None:
+                _deliver(writing, change.run, message, row[3])
+    return Applied(writing.now)
+
+
+def _put_watch(writing: Writing, change: PutWatch) -> Verdict:
+    row = _standing(writing, change.run)
+    if row is None:
+        return Refused("not_found")
+    if not row[1]:
+        return Refused("closed")
+    outbox.put_watch(writing, change, change.watch)
     return Applied(writing.now)
 
 
 def _decide(writing: Writing, change: Decide) -> Verdict:
     standing = _standing(writing, change.run)
-    generation = _FIRST_GENERATION if standing is None else standing[0]
-    known = _known_at(writing, change.run, generation, change.message)
+    generation, inbox = (_FIRST_GENERATION,) * 2 if standing is None else (standing[0], standing[3])
+    known = _known_at(writing, change.run, inbox, change.message)
     if known is not None:
         return known
     key = (change.run.tenant, change.run.run_id)
@@ -157,7 +231,7 @@ def _decide(writing: Writing, change: Decide) -> Verdict:
     put_approval(
         writing, replace(row, state=state, decided_at=writing.now, by=change.by), generation
     )
-    _deliver(writing, change.run, change.message, generation)
+    _deliver(writing, change.run, change.message, inbox)
     return Applied(writing.now)
 
 
@@ -166,13 +240,15 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
     row = _standing(writing, change.run)
     if row is None:
         return Refused("not_found")
-    generation, open_, changed_at = row
+    generation, open_, changed_at, _, _, origin = row
+    if change.origin not in ("", origin):
+        return Refused("origin")
     if not open_:
         return Refused("closed")
     at = max(writing.micros, changed_at)
-    end_run(writing, key, generation)
     writing.database.run(_TERMINATE, (change.reason, change.by, at, *key))
-    return Applied(from_micros(at))
+    sends = end_run(writing, key, generation, at)
+    return Applied(from_micros(at), outbox=sends)
 
 
 def _put_control(writing: Writing, change: PutControl) -> Verdict:
@@ -188,20 +264,26 @@ def _put_control(writing: Writing, change: PutControl) -> Verdict:
 
 
 def _standing(writing: Writing, run: RunKey) -> Row | None:
-    """Return generation, whether it is open, and `changed_at` of a run."""
+    """Return generation, whether it is open, `changed_at`, the start of its incarnation, whether it is ending, and origin."""
     return writing.database.row(_STANDING, (run.tenant, run.run_id))
 
 
-def _known_at(writing: Writing, run: RunKey, generation: int, message: Message) -> Applied | None:
-    key = (run.tenant, run.run_id, generation, message.message_id)
+def _known_at(writing: Writing, run: RunKey, inbox: int, message: Message) -> Applied | None:
+    key = (run.tenant, run.run_id, inbox, message.message_id)
     at = writing.database.value(_KNOWN_MESSAGE, key)
     return None if at is None else Applied(from_micros(at))
 
 
-def _deliver(writing: Writing, run: RunKey, message: Message, generation: int) -> None:
+def _deliver(writing: Writing, run: RunKey, message: Message, inbox: int) -> None:
+    _add_message(writing, run, message, inbox)
+    offers = (int(message.kind in RECALLS), int(message.kind in LIFTING))
+    writing.database.run(_OFFER, (writing.micros, run.tenant, run.run_id, *offers))
+
+
+def _add_message(writing: Writing, run: RunKey, message: Message, inbox: int) -> None:
     values = (
         message.message_id,
-        generation,
+        inbox,
         message.kind,
         message.name,
         message.sender,
@@ -209,4 +291,3 @@ def _deliver(writing: Writing, run: RunKey, message: Message, generation: int) -
         message.body,
     )
     writing.database.run(_ADD_MESSAGE, (run.tenant, run.run_id, *values))
-    writing.database.run(_OFFER, (writing.micros, run.tenant, run.run_id))

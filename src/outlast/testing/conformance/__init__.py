@@ -27,12 +27,22 @@ from outlast.testing.conformance.bench import Bench, ManualClock, SteerableClock
 from outlast.testing.conformance.change import ChangeConformance
 from outlast.testing.conformance.claim import ClaimConformance
 from outlast.testing.conformance.message import MessageConformance
+from outlast.testing.conformance.outbox import OutboxConformance
+from outlast.testing.conformance.pause import PauseConformance
 from outlast.testing.conformance.reader import ReaderConformance
+from outlast.testing.conformance.rollover import RollOverConformance
 
 __all__ = ["Bench", "ManualClock", "SteerableClock", "StoreConformance"]
 
 
 class StoreConformance(
-    ChangeConformance, ClaimConformance, MessageConformance, ApprovalConformance, ReaderConformance
+    ChangeConformance,
+    ClaimConformance,
+    MessageConformance,
+    PauseConformance,
+    ApprovalConformance,
+    OutboxConformance,
+    ReaderConformance,
+    RollOverConformance,
 ):
     """Everything that a store promises."""

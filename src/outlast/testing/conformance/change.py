@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from outlast.store.bound import MAX_BODY_BYTES
 from outlast.store.change import (
     Applied,
-    ClearOutbox,
     Conflict,
     Fenced,
     HeadUpdate,
     OperationDrop,
     OperationPut,
     OutboxItem,
+    OutboxKind,
     PutControl,
     Refused,
     RunKey,
@@ -28,7 +28,6 @@ from outlast.testing.conformance.bench import (
     Bench,
     ending,
     following,
-    letter,
     parking,
     row,
     scenario,
@@ -78,6 +77,39 @@ class ChangeConformance:
         assert verdict == Conflict(head=await bench.head(run))
         assert (await bench.head(run)).fingerprint == "f"
         assert isinstance(await bench.one(starting("new", generation=2)), Conflict)
+
+    @scenario
+    async def test_start_keeps_the_times_that_it_brings(self, bench: Bench) -> None:
+        """The first entries have the times that come with them, the others and the head that of the commit; nothing goes back later."""
+        now = bench.clock.now()
+        times = (now - 2 * SECOND, now - SECOND, now - SECOND)
+        change = replace(starting(entries=(row(0), row(1), row(2), row(3))), times=times)
+        assert (await bench.apply(change)).at == now
+        journal = await bench.store.journal(change.run)
+        assert [stamped.at for stamped in journal] == [*times, now]
+        head = await bench.head(change.run)
+        assert (head.created_at, head.changed_at) == (now, now)
+        bench.clock.set_wall(now - SECOND)
+        claimed = await bench.claim_one(await bench.worker())
+        assert (await bench.apply(following(claimed))).at == now
+
+    @scenario
+    async def test_start_with_times_that_do_not_hold(self, bench: Bench) -> None:
+        """Times that go back, that have not come yet, of more entries than there are, or without a zone, are refused alone."""
+        now = bench.clock.now()
+        two = starting("bad", entries=(row(0), row(1)))
+        verdicts = await bench.store.commit(
+            [
+                replace(two, times=(now, now - SECOND)),
+                replace(two, times=(now - SECOND, now + SECOND)),
+                replace(two, times=(now, now, now)),
+                replace(two, times=(now, now.replace(tzinfo=None))),
+                replace(two, run=RunKey("default", "good"), times=(now,)),
+            ]
+        )
+        times, naive = Refused("times"), Refused("unstorable", "times[1]")
+        assert verdicts == [times, times, times, naive, Applied(now)]
+        assert await bench.store.head(two.run) is None
 
     @scenario
     async def test_start_next_generation(self, bench: Bench) -> None:
@@ -178,6 +210,34 @@ class ChangeConformance:
         assert (await bench.head(head.run)).version == 0
 
     @scenario
+    async def test_an_operation_keeps_its_progress_and_whether_it_awaits(
+        self, bench: Bench
+    ) -> None:
+        """All comes back as it was put, and a row that is put anew has what that one says, and nothing of the former."""
+        head = await bench.owned()
+        beaten = OperationPut(
+            "r:1", "effect", "crawl", 1, None, b"{}", b'{"page":7}', unapplied=True
+        )
+        awaited = OperationPut("r:2", "step", "render", due_at=bench.clock.now(), awaits=True)
+        await bench.apply(following(head, operations=(beaten, awaited)))
+        image = await bench.store.load(head.run)
+        assert image is not None
+        assert image.operations == (beaten, awaited)
+        plain = OperationPut("r:2", "step", "render", 1)
+        await bench.apply(following(image.head, operations=(plain,)))
+        image = await bench.store.load(head.run)
+        assert image is not None
+        assert image.operations == (beaten, plain)
+
+    @scenario
+    async def test_progress_that_is_too_large_is_refused(self, bench: Bench) -> None:
+        """As every other payload is."""
+        head = await bench.owned()
+        large = OperationPut("r:1", "step", "crawl", progress=bytes(MAX_BODY_BYTES + 1))
+        verdict = await bench.one(following(head, operations=(large,)))
+        assert verdict == Refused("unstorable", "operations[0].progress")
+
+    @scenario
     async def test_one_bad_change_takes_none_down(self, bench: Bench) -> None:
         """Text with NUL or half a surrogate pair, a naive time and a giant body are refused alone."""
         head = await bench.owned()
@@ -215,7 +275,7 @@ class ChangeConformance:
         change = following(
             head,
             operations=(OperationPut("r:1", "step", "plan", 1),),
-            outbox=(OutboxItem(1, RunKey("default", "x"), letter()),),
+            outbox=(OutboxItem(RunKey("default", "x"), OutboxKind.SIGNAL),),
             consumed=("missing",),
         )
         before = await bench.store.load(head.run)
@@ -258,20 +318,6 @@ class ChangeConformance:
         image = await bench.store.load(head.run)
         assert image is not None
         assert image.operations == ()
-
-    @scenario
-    async def test_outbox_keeps_order_until_cleared(self, bench: Bench) -> None:
-        """Items wait for the relay in order; a number is used once; cleared ones go."""
-        head = await bench.owned()
-        items = tuple(
-            OutboxItem(number, RunKey("t", "x"), letter(f"m{number}")) for number in (1, 2, 3)
-        )
-        await bench.apply(following(head, outbox=items))
-        assert await bench.store.outbox(2) == [(head.run, items[0]), (head.run, items[1])]
-        verdict = await bench.one(following(await bench.head(head.run), outbox=items[:1]))
-        assert verdict == Refused("outbox", "1")
-        await bench.apply(ClearOutbox(head.run, (1, 3, 9)))
-        assert await bench.store.outbox(10) == [(head.run, items[1])]
 
     @scenario
     async def test_closing_clears(self, bench: Bench) -> None:

@@ -116,15 +116,6 @@ class ClaimConformance:
         assert (await bench.claim_one(WorkerId("w1"))).epoch == head.epoch + 1
 
     @scenario
-    async def test_paused_run_is_never_taken(self, bench: Bench) -> None:
-        """Neither mail nor time wakes a paused run."""
-        head = await bench.owned()
-        await bench.apply(parking(head, status=Status.PAUSED, wake_at=bench.clock.now()))
-        await bench.apply(sending(head.run))
-        assert (await bench.claim(WorkerId("w1"))).runs == ()
-        assert (await bench.head(head.run)).mail
-
-    @scenario
     async def test_lapsed_owner_is_replaced(self, bench: Bench) -> None:
         """A lapsed owner's run is taken, stopped since the lease's end however late the claim is, one lapse counted."""
         head = await bench.owned()

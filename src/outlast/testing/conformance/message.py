@@ -7,8 +7,15 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from outlast.store.change import (
+    MAX_UNREAD,
+    Answer,
     Applied,
     ApprovalExpire,
+    HeadUpdate,
+    Message,
+    MessageKind,
+    MessageState,
+    PutMessage,
     Refused,
     RunKey,
     Status,
@@ -218,3 +225,167 @@ class MessageConformance:
         image = await bench.store.load(head.run)
         assert image is not None
         assert (image.messages, image.head.mail, image.head.status) == ((), False, Status.READY)
+
+    @scenario
+    async def test_answer_is_kept_with_its_update(self, bench: Bench) -> None:
+        """An update is answered once, when it was consumed, and its sender reads that by its id."""
+        head = await bench.owned()
+        assert await bench.store.answer(head.run, "u1") is None
+        await bench.apply(PutMessage(head.run, update("u1")))
+        await bench.apply(PutMessage(head.run, update("u2")))
+        assert await bench.store.answer(head.run, "u1") == MessageState(1, consumed=False)
+        early = following(head, answers=(Answer("u1", b"1"),))
+        assert await bench.one(early) == Refused("answer", "u1")
+        await bench.apply(following(head, consumed=("u1", "u2"), answers=(Answer("u1", b"1"),)))
+        assert await bench.store.answer(head.run, "u1") == answered(1, b"1")
+        assert await bench.store.answer(head.run, "u2") == MessageState(1, consumed=True)
+        after = await bench.head(head.run)
+        again = following(after, answers=(Answer("u1", b"2"),))
+        assert await bench.one(again) == Refused("answer", "u1")
+        twice = following(after, answers=(Answer("u2", b"2"), Answer("u2", b"2")))
+        assert await bench.one(twice) == Refused("answer", "u2")
+        assert await bench.head(head.run) == after
+        await bench.apply(ending(after, answers=(Answer("u2", b""),)))
+        assert await bench.store.answer(head.run, "u1") == answered(1, b"1", over=True)
+        assert await bench.store.answer(head.run, "u2") == answered(1, b"", over=True)
+        await bench.apply(PutMessage(head.run, update("u2")))
+
+    @scenario
+    async def test_only_updates_of_the_run_are_answered(self, bench: Bench) -> None:
+        """A signal has no answer, nor has what the run was never sent."""
+        head = await bench.owned()
+        await bench.apply(sending(head.run))
+        await bench.start("other")
+        await bench.apply(PutMessage(RunKey("default", "other"), update("u1")))
+        for message_id in ("m1", "u1"):
+            change = following(head, consumed=("m1",), answers=(Answer(message_id, b"1"),))
+            assert await bench.one(change) == Refused("answer", message_id)
+        assert await bench.store.answer(head.run, "m1") is None
+        assert await bench.store.answer(head.run, "u1") is None
+        assert await bench.store.answer(RunKey("default", "no"), "u1") is None
+
+    @scenario
+    async def test_answer_is_of_the_latest_generation_that_knows_the_update(
+        self, bench: Bench
+    ) -> None:
+        """A restarted run has not answered what the former one was sent, until it is sent that itself."""
+        head = await bench.owned()
+        await bench.apply(PutMessage(head.run, update("u1")))
+        await bench.apply(ending(head, consumed=("u1",), answers=(Answer("u1", b"1"),)))
+        await bench.start(generation=2, worker=WorkerId("w1"))
+        assert await bench.store.answer(head.run, "u1") == answered(1, b"1", over=True)
+        await bench.apply(PutMessage(head.run, update("u1")))
+        assert await bench.store.answer(head.run, "u1") == MessageState(2, consumed=False)
+
+    @scenario
+    async def test_update_of_a_run_that_is_over(self, bench: Bench) -> None:
+        """Nobody will answer what was left by a termination, before and after the id is used again; what comes early is not over."""
+        run = RunKey("default", "run")
+        await bench.apply(PutMessage(run, update("u0"), early=True))
+        assert await bench.store.answer(run, "u0") == MessageState(1, consumed=False)
+        await bench.start()
+        await bench.apply(PutMessage(run, update("u1")))
+        await bench.apply(Terminate(run, by="alice", reason="enough"))
+        unanswered = MessageState(1, consumed=False, over=True)
+        assert await bench.store.answer(run, "u1") == unanswered
+        await bench.start(generation=2)
+        assert await bench.store.answer(run, "u1") == unanswered
+        assert await bench.store.answer(run, "u0") == unanswered
+
+    @scenario
+    async def test_start_with_messages(self, bench: Bench) -> None:
+        """Messages of a start are in the inbox from the beginning, after those that came before it, each once."""
+        run = RunKey("default", "run")
+        first = await bench.apply(sending(run, "early", early=True))
+        bench.clock.advance(SECOND)
+        messages = (letter("early"), letter("m1"), update("u1"))
+        worker = await bench.worker()
+        started = await bench.apply(starting(worker=worker, messages=messages))
+        mail = await bench.store.mail(run)
+        assert [(one.message.message_id, one.at, one.number) for one in mail] == [
+            ("early", first.at, 1),
+            ("m1", started.at, 2),
+            ("u1", started.at, 3),
+        ]
+        assert (await bench.head(run)).mail
+        assert await bench.apply(sending(run)) == Applied(started.at)
+        assert await bench.store.answer(run, "u1") == MessageState(1, consumed=False)
+
+    @scenario
+    async def test_start_that_is_not_applied_brings_no_messages(self, bench: Bench) -> None:
+        """Not beside an open run, and not with a message that no store can keep."""
+        run = await bench.start()
+        await bench.one(starting(messages=(letter(),)))
+        assert await bench.store.mail(run) == ()
+        unkept = starting("other", messages=(letter(), letter("a\0b")))
+        assert await bench.one(unkept) == Refused("unstorable", "messages[1].message_id")
+        assert await bench.store.head(unkept.run) is None
+
+    @scenario
+    async def test_restart_with_messages(self, bench: Bench) -> None:
+        """They belong to the new generation; what the former one was sent is no obstacle."""
+        head = await bench.owned()
+        await bench.apply(sending(head.run))
+        await bench.apply(ending(head, consumed=("m1",)))
+        await bench.start(generation=2, messages=(letter(),))
+        assert [one.message for one in await bench.store.mail(head.run)] == [letter()]
+
+    @scenario
+    async def test_full_inbox(self, bench: Bench) -> None:
+        """A full inbox refuses signals and updates, knows those that it has, and takes what ends or settles a run."""
+        many = tuple(letter(f"m{number}") for number in range(MAX_UNREAD))
+        worker = await bench.worker()
+        run = await bench.start(worker=worker, messages=many)
+        head = await bench.head(run)
+        assert await bench.one(sending(run, "more")) == Refused("full", "more")
+        assert await bench.one(PutMessage(run, update("u1"))) == Refused("full", "u1")
+        await bench.apply(sending(run, "m7"))
+        for kind in MessageKind:
+            if kind not in (MessageKind.SIGNAL, MessageKind.UPDATE):
+                await bench.apply(PutMessage(run, Message(kind, kind, "", "alice", b"{}")))
+        await bench.apply(following(head, consumed=("m0",)))
+        assert await bench.one(sending(run, "more")) == Refused("full", "more")
+        others = tuple(
+            kind for kind in MessageKind if kind not in (MessageKind.SIGNAL, MessageKind.UPDATE)
+        )
+        await bench.apply(following(await bench.head(run), consumed=others))
+        await bench.apply(sending(run, "more"))
+        assert await bench.one(sending(run, "yet more")) == Refused("full", "yet more")
+        await bench.start("other")
+        await bench.apply(sending(RunKey("default", "other")))
+
+    @scenario
+    async def test_ending_run_takes_no_mail(self, bench: Bench) -> None:
+        """A run that is about to end refuses signals and updates, knows those that it has, and takes what operators say."""
+        head = await bench.owned()
+        await bench.apply(sending(head.run))
+        shut = HeadUpdate(Status.RUNNING, ending=True)
+        await bench.apply(following(head, head=shut))
+        assert await bench.one(sending(head.run, "m2")) == Refused("closed")
+        assert await bench.one(PutMessage(head.run, update("u1"))) == Refused("closed")
+        await bench.apply(sending(head.run))
+        cancel = Message("c1", MessageKind.CANCEL, "", "alice", b"{}")
+        await bench.apply(PutMessage(head.run, cancel))
+        await bench.apply(following(await bench.head(head.run), consumed=("m1", "c1")))
+        assert await bench.one(sending(head.run, "m2")) == Refused("closed")
+        await bench.apply(parking(await bench.head(head.run)))
+        await bench.apply(sending(head.run, "m2"))
+
+    @scenario
+    async def test_next_generation_takes_mail_again(self, bench: Bench) -> None:
+        """What was ending is not the run that re-uses its id."""
+        head = await bench.owned()
+        await bench.apply(following(head, head=HeadUpdate(Status.RUNNING, ending=True)))
+        await bench.apply(Terminate(head.run, by="alice", reason="enough"))
+        await bench.start(generation=2)
+        await bench.apply(sending(head.run))
+
+
+def update(message_id: str) -> Message:
+    """Return an update."""
+    return Message(message_id, MessageKind.UPDATE, "go", "alice", b'"hi"')
+
+
+def answered(generation: int, answer: bytes, *, over: bool = False) -> MessageState:
+    """Return the state of an update that has its answer."""
+    return MessageState(generation, consumed=True, over=over, answered=True, answer=answer)

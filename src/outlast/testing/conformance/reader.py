@@ -8,6 +8,7 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from outlast.errors import StoreUnavailableError
+from outlast.journal.entry import EntryRow
 from outlast.store.change import RunKey, Status
 from outlast.testing.conformance.bench import (
     Bench,
@@ -30,6 +31,7 @@ class ReaderConformance:
         assert await bench.store.head(run) is None
         assert await bench.store.load(run) is None
         assert await bench.store.journal(run) == ()
+        assert await bench.store.latest(run, "published", "name") is None
         assert await bench.store.heads("default") == []
 
     @scenario
@@ -77,6 +79,57 @@ class ReaderConformance:
         image = await bench.store.load(run)
         assert image is not None
         assert image.messages[0].message.message_id == "m\t'☃"
+
+    @scenario
+    async def test_journal_after_a_place(self, bench: Bench) -> None:
+        """What came after a place is read without what came before; after the end there is nothing."""
+        head = await bench.owned()
+        await bench.apply(following(head, entries=4))
+        journal = bench.store.journal
+        whole = await journal(head.run)
+        assert [one.row.seq for one in whole] == [0, 1, 2, 3, 4]
+        for after in (-7, -1, 0, 2, 4, 9):
+            assert await journal(head.run, after=after) == whole[max(after + 1, 0) :]
+            assert await journal(head.run, generation=1, after=after) == whole[max(after + 1, 0) :]
+        assert await journal(head.run, generation=2, after=0) == ()
+
+    @scenario
+    async def test_latest_of_a_kind_and_name(self, bench: Bench) -> None:
+        """The last entry of a kind and name is found, of its own run and generation, whatever else was written."""
+        head, latest = await bench.owned(), bench.store.latest
+        kinds = ("published", "published", "step_completed", "published", "published")
+        names = ("a", "b", "a", "a", "c")
+        entries = tuple(
+            EntryRow(seq, seq, kind, "", name, str(seq).encode())
+            for seq, kind, name in zip(range(1, 6), kinds, names, strict=True)
+        )
+        await bench.apply(following(head, entries=0))
+        await bench.apply(replace(following(await bench.head(head.run)), entries=entries))
+        other = starting("run", tenant="other", entries=(replace(entries[0], seq=0),))
+        await bench.apply(other)
+        whole = await bench.store.journal(head.run)
+        assert await latest(head.run, "published", "a") == whole[4]
+        assert await latest(head.run, "published", "b") == whole[2]
+        assert await latest(head.run, "step_completed", "a", generation=1) == whole[3]
+        assert await latest(head.run, "published", "a", generation=2) is None
+        assert await latest(head.run, "published", "d") is None
+        assert (await bench.store.journal(other.run))[0] == await latest(
+            other.run, "published", "a"
+        )
+
+    @scenario
+    async def test_latest_of_the_current_generation(self, bench: Bench) -> None:
+        """What a former generation has written is not found, unless it is asked for."""
+        head, latest = await bench.owned(), bench.store.latest
+        said = EntryRow(1, 1, "published", "r:1", "a", b"{}")
+        await bench.apply(replace(following(head), entries=(said,)))
+        await bench.apply(ending(await bench.head(head.run)))
+        found = await latest(head.run, "published", "a")
+        assert found is not None
+        assert found.row == said
+        await bench.apply(starting(generation=2))
+        assert await latest(head.run, "published", "a") is None
+        assert await latest(head.run, "published", "a", generation=1) == found
 
     @scenario
     async def test_subscribers_are_woken(self, bench: Bench) -> None:

@@ -166,6 +166,11 @@ class _Recorder:
         self.points: list[CrashPoint] = []
         self.calls: list[BodyCall] = []
 
+    def watch(self, worker: SimulatedWorker) -> None:
+        """Watch a process from its beginning: it may find something of its predecessors to be relayed at once."""
+        self.worker = worker
+        worker.store.at_commit = self.at_commit
+
     def at_commit(self, moment: str, number: int) -> None:
         """Note a commit."""
         self._reach(cast("Literal['before', 'after']", moment), COMMIT, number)
@@ -223,7 +228,7 @@ class _Running(Generic[R]):
         lives: list[Life] = []
         head: RunHead | None = None
         for point in (*self._points, None):
-            if head is not None and self._over(head):
+            if head is not None and await self._is_at_rest(head):
                 _require_no_more(point)
                 break
             life, head = await self._live(point)
@@ -245,14 +250,11 @@ class _Running(Generic[R]):
         )
 
     async def _live(self, point: CrashPoint | None) -> tuple[Life, RunHead | None]:
-        """Start a process, and wait until it is dead or the run is over."""
+        """Start a process, and wait until it is dead, or the run is over and nothing is on its way to other runs."""
         recorder = _Recorder(point)
         worker = await self._simulation.start_worker(
-            definitions=watched(self._workload.registered(), recorder)
+            definitions=watched(self._workload.registered(), recorder), before=recorder.watch
         )
-        assert worker.store.commits == 0, "the worker has written before it could be watched"
-        recorder.worker = worker
-        worker.store.at_commit = recorder.at_commit
         if not self._workload.started_outside:
             start = worker.client.start(self._workload.call(), id=self._workload.id)
             self._tasks.append(self._simulation.spawn(worker.within(start)))
@@ -276,12 +278,16 @@ class _Running(Generic[R]):
             if dead:
                 return head
             if head is not None:
-                if self._over(head):
+                if await self._is_at_rest(head):
                     return head
                 self._refuse_blocked(head)
                 self._begin_meanwhile()
                 await self._resolve(head)
             await self._simulation.a_while(since=began)
+
+    async def _is_at_rest(self, head: RunHead) -> bool:
+        """Whether the run is over and nothing is on its way to another run."""
+        return self._over(head) and not await self._simulation.store.outbox(1)
 
     def _over(self, head: RunHead) -> bool:
         return head.status.closed or (head.reason == _IN_DOUBT and self._workload.resolve is None)

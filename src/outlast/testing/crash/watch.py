@@ -17,6 +17,7 @@ from outlast.errors import DefinitionError
 from outlast.testing.crash.point import BodyCall, Kind
 from outlast.testing.loop import current_process, halt_if_stopped
 from outlast.workflows.attempt import current_attempt
+from outlast.workflows.completion import HandedOut
 from outlast.workflows.definition import Definition, Effect, Step, probe_function
 
 D = TypeVar("D", bound=Definition[..., Any])
@@ -115,7 +116,7 @@ def _telling(function: Callable[..., Any], kind: Kind, watcher: Watcher) -> Call
         first_wait = asyncio.get_running_loop().call_soon(watcher.waits, call, number)
         try:
             value = await function(*args, **kwargs)
-        except Exception:
+        except (Exception, HandedOut):
             watcher.ended(call, number)
             await halt_if_stopped()
             raise
@@ -132,7 +133,7 @@ def _telling(function: Callable[..., Any], kind: Kind, watcher: Watcher) -> Call
         _halt_thread_if_dead()
         try:
             value = function(*args, **kwargs)
-        except Exception:
+        except (Exception, HandedOut):
             watcher.ended(call, number)
             _halt_thread_if_dead()
             raise

@@ -6,10 +6,11 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from outlast.store.change import RunKey, WorkerId
+from outlast.store.change import OperationPut, RunChange, RunKey, WorkerId
 from outlast.testing.clock import SimulatedClock
 from outlast.testing.simulation.model import EDGE, Check, Life, Run
 from outlast.workflows.attempt import Attempt
+from outlast.workflows.heartbeat import Beats
 
 _CLOSE = timedelta(milliseconds=1)
 
@@ -40,15 +41,25 @@ class Bodies:
         self._acting: dict[tuple[str, RunKey, str], float] = {}
         """Effects whose body runs, by process: until when, by the clock."""
         self._kept: dict[str, float] = {}
+        self.said: dict[tuple[str, RunKey, str], bytes] = {}
+        """Of each operation, by process: the details of the last heartbeat of its last attempt."""
         self.quiet: dict[str, float] = {}
         """Of each effect that is not idempotent: seconds after which no attempt acts any more."""
         self.proofs: dict[str, tuple[type[BaseException], ...]] = {}
         """Of each effect: what its body raises when it has done nothing."""
 
     @contextmanager
-    def running(self, attempt: Attempt, kind: str, process: str) -> Generator[None]:
-        """The body of a step or effect runs, in a process."""
+    def running(
+        self, attempt: Attempt, kind: str, process: str, beats: Beats | None = None
+    ) -> Generator[None]:
+        """The body of a step or effect runs, in a process.
+
+        Args:
+            beats: What it says of itself.
+        """
         self._begins(attempt, kind, process)
+        if beats is not None:
+            self._check_found(attempt, process, beats.former)
         key = (process, RunKey(attempt.tenant, attempt.run_id), attempt.operation)
         if kind == "effect":
             self._check(
@@ -63,9 +74,37 @@ class Bodies:
             raise
         finally:
             self._acting.pop(key, None)
+            if beats is not None:
+                self.said[key] = beats.latest
             kept = self._kept.pop(process, 0.0)
             if kept:
                 self._acting[key] = self._clock.monotonic() + kept
+
+    def _check_found(self, attempt: Attempt, process: str, details: bytes) -> None:
+        """What was said and kept is found, unless the attempt is of somebody who has lost the run."""
+        key, at = RunKey(attempt.tenant, attempt.run_id), attempt.operation
+        run = self._runs[key]
+        life = None if run.owner is None else self._lives.get(run.owner)
+        here = life is not None and life.process == process and life.runs(self._clock.monotonic())
+        self._check(
+            not here or attempt.key in run.left_over or details == run.progress.get(at, b""),
+            1,
+            f"attempt {attempt.number} of {attempt.name} finds {details!r}, and {run.progress.get(at, b'')!r} was kept",
+            run=key,
+            at=at,
+        )
+
+    def check_said(self, change: RunChange, row: OperationPut) -> None:
+        """A failure is recorded with the last that the attempt has said of itself."""
+        life = self._lives.get(change.worker)
+        said = self.said.get((life.process if life else "", change.run, row.operation))
+        self._check(
+            said is None or said == row.progress,
+            1,
+            f"a failure is recorded with the details {row.progress!r}, and its attempt has said {said!r}",
+            run=change.run,
+            at=row.operation,
+        )
 
     def _ended_well(self, key: tuple[str, RunKey, str]) -> None:
         """The end is known, to whoever waits for it."""
@@ -124,6 +163,16 @@ class Bodies:
         )
         if here:
             self.check_rested(run, key, at)
+            self._check(
+                not run.paused, 0, "an attempt begins while the run is paused", run=key, at=at
+            )
+            self._check(
+                at not in run.handed_out,
+                1,
+                f"step {attempt.name} begins although it was handed out",
+                run=key,
+                at=at,
+            )
         if kind == "step":
             # A step of somebody who does not know yet that he has lost the run is harmless; what he makes of it is refused.
             self._check(
@@ -134,6 +183,13 @@ class Bodies:
                 at=at,
             )
             return
+        self._check(
+            run.forked is None or run.forked.may_act,
+            3,
+            f"effect {attempt.name} begins in a fork whose effects are refused",
+            run=key,
+            at=at,
+        )
         intent = run.intents.get(at)
         self._check(
             intent is not None and intent.key == attempt.key,

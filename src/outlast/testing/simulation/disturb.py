@@ -90,12 +90,16 @@ class Disturber:
                 for worker in self._sim.workers:
                     self._cut(worker, one.seconds)
             case "stop":
-                if not victim.process.stopped:
-                    self._spawn(victim.stop(timedelta(seconds=one.seconds)))
+                self._spawn(self._stop(victim, timedelta(seconds=one.seconds)))
                 self._spawn(self.replace())
             case "forth" | "back":
                 sign = 1 if one.harm == "forth" else -1
                 self._sim.clock.jump(sign * timedelta(seconds=one.seconds * 3))
+
+    async def _stop(self, victim: SimulatedWorker, grace: timedelta) -> None:
+        """Stop a worker gracefully, unless something else has stopped it by now."""
+        if not victim.process.stopped:
+            await victim.stop(grace)
 
     def _cut(self, worker: SimulatedWorker, seconds: float) -> None:
         worker.store.faults = Faults(down=True)

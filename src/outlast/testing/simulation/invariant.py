@@ -16,21 +16,25 @@ from outlast.journal.entry import (
     ApprovalRequested,
     Cancelled,
     Completed,
+    ContinuedAsNew,
     EffectCompleted,
     EffectIntended,
     Failed,
+    MessageReceived,
     StampedRow,
     from_row,
 )
 from outlast.store.change import (
     Applied,
     Change,
+    ClearOutbox,
     Decide,
     Message,
     PutMessage,
     RunChange,
     RunKey,
     StartRun,
+    Status,
     Terminate,
     Verdict,
     WorkerId,
@@ -39,6 +43,7 @@ from outlast.store.change import (
 from outlast.store.protocol import Claim
 from outlast.testing.clock import SimulatedClock
 from outlast.testing.simulation.bodies import Bodies
+from outlast.testing.simulation.forked import begin_fork
 from outlast.testing.simulation.model import Item, Life, Run
 from outlast.testing.simulation.written import Written
 
@@ -165,6 +170,10 @@ class Invariants:
                     run=key,
                 )
             self.check(claimed.head.epoch == run.epoch + 1, 7, "an epoch was used twice", run=key)
+            if run.parked is Status.PAUSED:
+                recalled = run.unread_kinds() & {"resume", "cancel"}
+                self.check(recalled, 0, "a paused run was taken, and nobody resumed it", run=key)
+            run.parked = None
             run.owner, run.epoch = worker, claimed.head.epoch
 
     def loaded(self, key: RunKey) -> None:
@@ -196,6 +205,11 @@ class Invariants:
                 self._decided(change, now)
             case Terminate():
                 self._terminated(change.run)
+            case ClearOutbox():
+                run = self.runs.get(change.run)
+                if run is not None and not run.closed and run.generation == change.generation:
+                    for answer in change.answers:
+                        self._accepted(change.run, answer)
             case _:
                 pass
 
@@ -211,17 +225,21 @@ class Invariants:
         self.check(
             change.generation == run.generation, 1, "a generation is missing", run=change.run
         )
-        run.rows = [StampedRow(row, now) for row in change.entries]
+        times = (*change.times, *[now] * (len(change.entries) - len(change.times)))
+        run.rows = [StampedRow(row, at) for row, at in zip(change.entries, times, strict=True)]
+        begin_fork(run, change, self._clock.monotonic())
         run.owner = change.worker
         if change.worker is not None:
             run.epoch += 1
             run.workers[run.epoch] = change.worker
             self._seen(change.worker, change.run)
+        for message in change.messages:
+            self._accepted(change.run, message)
 
     def _accepted(self, key: RunKey, message: Message) -> bool:
         """Note a message; False when it is known already."""
         run = self.runs.setdefault(key, Run())
-        name = (max(run.generation, 1), message.message_id)
+        name = (max(run.incarnation, 1), message.message_id)
         if name in run.inbox:
             return False
         self.check(not run.closed, 5, "a message was accepted for a run that has ended", run=key)
@@ -283,6 +301,7 @@ class Invariants:
             run.lapses = 0
         self._head(run, change)
         self._tell(change)
+        self._roll_over(run, change, verdict.at)
 
     def _sent_again(self, run: Run, change: RunChange, verdict: Verdict) -> None:
         """The last change came a second time: whoever holds the run now, a living worker must be told that it was written."""
@@ -312,6 +331,7 @@ class Invariants:
             run.rows.append(StampedRow(row, at))
 
     def _head(self, run: Run, change: RunChange) -> None:
+        key = change.run
         ends = bool(run.rows) and isinstance(from_row(run.rows[-1].row), _END)
         closes = change.head is not None and change.head.status.closed
         self.check(
@@ -322,12 +342,40 @@ class Invariants:
             self.check(
                 not run.unread(), 5, f"ended with unread messages {run.unread()}", run=change.run
             )
+            self.check(
+                not run.asked, 5, f"ended with unanswered updates {run.asked}", run=change.run
+            )
         elif change.head is not None and change.head.release:
             run.let_go(self._clock.monotonic())
+            run.parked = change.head.status
+            paused = run.parked is Status.PAUSED
+            self.check(not paused or run.paused, 0, "parked as paused, and it is not", run=key)
         if run.owner is None:
             life = self.lives.get(change.worker)
             rests = life is None or self.bodies.rests(life.process, change.run)
             self.check(rests, 3, "given back while an effect of it acts", run=change.run)
+
+    def _roll_over(self, run: Run, change: RunChange, at: datetime) -> None:
+        """The generation that ends is the one that the next one follows; what it carries over was received, and is carried once."""
+        ends = bool(run.rows) and isinstance(from_row(run.rows[-1].row), ContinuedAsNew)
+        self.check(
+            ends == bool(change.next), 1, "a generation ended without a next one", run=change.run
+        )
+        if not change.next:
+            return
+        received = [
+            entry.message_id
+            for entry in (from_row(one.row) for one in run.rows)
+            if isinstance(entry, MessageReceived)
+        ]
+        carried = [
+            entry.message_id
+            for entry in (from_row(one) for one in change.next)
+            if isinstance(entry, MessageReceived)
+        ]
+        in_order = [one for one in received if one in set(carried)]
+        self.check(carried == in_order, 5, f"carried over {carried}", run=change.run)
+        run.begin([StampedRow(one, at) for one in change.next])
 
     def _tell(self, change: RunChange) -> None:
         life = self.lives.get(change.worker)

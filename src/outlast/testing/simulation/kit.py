@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,18 +17,22 @@ import outlast
 from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.effects.retry import ONCE, RetryPolicy
 from outlast.testing.simulation.shape import (
+    LATE,
     SIGNALS,
     Act,
     Ask,
     Broken,
     Draw,
+    Hand,
     Hear,
     Limit,
     Nap,
     Often,
+    Serve,
     Several,
     Shape,
     Stray,
+    Tell,
     Tidy,
     Twin,
     Work,
@@ -44,8 +49,13 @@ from outlast.workflows.definition import (
 )
 
 QUICK = RetryPolicy(initial_interval=timedelta(seconds=0.5), maximum_interval=timedelta(seconds=4))
+LIMIT = timedelta(seconds=6)
+"""For all attempts, where they have a limit: so long that some come to their end within it and some do not."""
+SILENCE = timedelta(seconds=1.5)
+_PARTS = 4
 TWICE = RetryPolicy(initial_interval=timedelta(seconds=0.5), maximum_attempts=2)
 MESSAGES = tuple(outlast.Signal(f"simulated-{number}", int) for number in range(SIGNALS))
+UPDATES = tuple(outlast.Update(f"simulated-{number}", int, int) for number in range(SIGNALS))
 
 _decoder: msgspec.json.Decoder[Shape] = msgspec.json.Decoder(Shape)
 
@@ -62,18 +72,26 @@ class Stage:
 stage = Stage()
 
 
+TOLD = outlast.Query("simulated-told", None, list[list[str]])
+STAGE = "stage"
+_told: ContextVar[list[list[str]]] = ContextVar("simulated_told")
+
+
 async def shaped(shape: str, purpose: str) -> str:
     """Carry out a shape; `purpose` names what its effects are for, anew for each start."""
+    told: list[list[str]] = []
+    _told.set(told)
+    outlast.on_query(TOLD, lambda _: told)
     return msgspec.json.encode(await carry_out(_decoder.decode(shape), f"{purpose}/0")).decode()
 
 
 async def carry_out(shape: Shape, path: str) -> Any:
     """Carry out a part, and return what `fits` understands."""
     match shape:
-        case Work() | Broken() | Nap() | Draw():
+        case Work() | Hand() | Broken() | Nap() | Draw():
             return await _simple(shape)
-        case Hear():
-            return await _hear(shape)
+        case Hear() | Serve():
+            return await (_hear(shape) if isinstance(shape, Hear) else _serve(shape))
         case Act():
             return await _act(shape, path)
         case Twin() | Often() | Stray():
@@ -82,11 +100,8 @@ async def carry_out(shape: Shape, path: str) -> Any:
             return await _ask(shape, path)
         case Several():
             return await _several(shape, path)
-        case Tidy(part):
-            try:
-                return await carry_out(part, f"{path}.0")
-            finally:
-                await WORK(0, 0, 0.0)
+        case Tidy() | Tell():
+            return await _around(shape, path)
         case Limit(seconds, part):
             since = outlast.now()
             try:
@@ -96,15 +111,34 @@ async def carry_out(shape: Shape, path: str) -> Any:
                 return ["cut", _since(since)]
 
 
+async def _around(shape: Tidy | Tell, path: str) -> Any:
+    if isinstance(shape, Tell):
+        _tell(path, "begun")
+        value = await carry_out(shape.part, f"{path}.0")
+        _tell(path, "done")
+        return value
+    try:
+        return await carry_out(shape.part, f"{path}.0")
+    finally:
+        await WORK(0, 0, 0.0)
+
+
+def _tell(path: str, what: str) -> None:
+    """Publish it, and note it for whoever asks."""
+    said = [path.rpartition("/")[2], what]
+    outlast.publish(STAGE, said)
+    _told.get().append(said)
+
+
 def _since(moment: datetime) -> float:
     """Return the seconds since then, by the run's own time."""
     return (outlast.now() - moment).total_seconds()
 
 
-async def _simple(shape: Work | Broken | Nap | Draw) -> Any:
+async def _simple(shape: Work | Hand | Broken | Nap | Draw) -> Any:
     match shape:
-        case Work(n, fails, seconds, thread):
-            return await (WORK_IN_THREAD(n, fails) if thread else WORK(n, fails, seconds))
+        case Work() | Hand():
+            return await _step_of(shape)
         case Broken(n):
             try:
                 return await BROKEN(n)
@@ -116,6 +150,16 @@ async def _simple(shape: Work | Broken | Nap | Draw) -> Any:
             return ["slept", _since(since)]
         case Draw():
             return [outlast.random().random(), outlast.now().isoformat(), str(outlast.uuid4())]
+
+
+async def _step_of(shape: Work | Hand) -> Any:
+    try:
+        if isinstance(shape, Hand):
+            return await HANDS[shape.thread, shape.limit](shape.n)
+        works = WORKS[shape.thread, shape.beats, shape.limit]
+        return await works(shape.n, shape.fails, shape.seconds)
+    except TimeoutError:
+        return LATE
 
 
 async def _several(shape: Several, path: str) -> list[Any]:
@@ -140,13 +184,28 @@ async def _hear(shape: Hear) -> Any:
         return ["nothing", _since(since)]
 
 
+async def _serve(shape: Serve) -> list[int]:
+    heard: list[int] = []
+
+    async def serve(value: int) -> int:
+        heard.append(value)
+        return await WORK(value, 0, 0.0)
+
+    outlast.on_update(UPDATES[shape.signal], serve)
+    await outlast.wait_condition(lambda: len(heard) >= shape.count)
+    return heard[: shape.count]
+
+
 async def _act(
     shape: Act, purpose: str, extra: int = 0, effects: Mapping[Any, Effect[..., Any]] | None = None
 ) -> Any:
     try:
-        return await (effects or EFFECTS)[shape.declared, shape.thread](purpose, extra)
+        known = effects or EFFECTS
+        return await known[shape.declared, shape.thread, shape.limit](purpose, extra)
     except DeclinedError:
         return "declined"
+    except TimeoutError:
+        return LATE
 
 
 async def _again(shape: Twin | Often | Stray, path: str) -> Any:
@@ -166,7 +225,7 @@ async def _again(shape: Twin | Often | Stray, path: str) -> Any:
 
 
 async def _ask(shape: Ask, path: str) -> Any:
-    effect = GUARDED[shape.act.declared, shape.act.thread]
+    effect = GUARDED[shape.act.declared, shape.act.thread, shape.act.limit]
     cover = effect.where(purpose=path) if shape.pattern else effect(path, 0)
     try:
         await outlast.approval(
@@ -208,15 +267,56 @@ async def work(n: int, fails: int, seconds: float) -> int:
     return _double(n, fails)
 
 
-def work_in_thread(n: int, fails: int) -> int:
-    """Fail, then return twice `n`, in a thread."""
+def work_in_thread(n: int, fails: int, seconds: float) -> int:
+    """Fail, then return twice `n`, in a thread; which takes no time of the simulation."""
     return _double(n, fails)
+
+
+async def beat(n: int, fails: int, seconds: float) -> int:
+    """Go on from where the last attempt was heard of, say so as it goes, fail, then return twice `n`."""
+    done = _heard()
+    while done < _PARTS:
+        await asyncio.sleep(seconds / _PARTS)
+        done += 1
+        outlast.heartbeat(Heard(n, done))
+    return _double(n, fails)
+
+
+def beat_in_thread(n: int, fails: int, seconds: float) -> int:
+    """Do the same in a thread."""
+    for done in range(_heard(), _PARTS):
+        outlast.heartbeat(Heard(n, done + 1))
+    return _double(n, fails)
+
+
+class Heard(msgspec.Struct):
+    """How far a body has come."""
+
+    n: int
+    done: int
+
+
+def _heard() -> int:
+    found = outlast.heartbeat_details(Heard)
+    return 0 if found is None else found.done
 
 
 def _double(n: int, fails: int) -> int:
     if outlast.attempt().number <= fails:
         raise OSError("not yet")
     return n * 2
+
+
+async def hand(n: int) -> int:
+    """Hand a token out, and let somebody say twice `n`."""
+    stage.world.tokens.append((outlast.completion_token(), n * 2))
+    outlast.complete_later()
+
+
+def hand_in_thread(n: int) -> int:
+    """Do the same in a thread."""
+    stage.world.tokens.append((outlast.completion_token(), n * 2))
+    outlast.complete_later()
 
 
 async def broken(n: int) -> int:
@@ -263,11 +363,16 @@ def _named(purpose: str, extra: int) -> str:
     return f"{purpose}+{extra}" if extra else purpose
 
 
-def _step(function: Any, retry: RetryPolicy, *raises: type[Exception]) -> Step[..., Any]:
-    return Step(function, f"simulated_{function.__name__}", AttemptOptions(retry, None, raises))
+def _step(
+    function: Any, retry: RetryPolicy, *raises: type[Exception], **times: Any
+) -> Step[..., Any]:
+    late = "_in_time" if times.get("schedule_to_close_timeout") else ""
+    options = AttemptOptions(retry, raises=raises, **times)
+    made: Step[..., Any] = Step(function, f"simulated_{function.__name__}{late}", options)
+    return made
 
 
-def _effect(function: Any, declared: Declared, prefix: str) -> Effect[..., Any]:
+def _effect(function: Any, declared: Declared, prefix: str, *, limit: bool) -> Effect[..., Any]:
     rules = EffectOptions(
         idempotent=declared == "idempotent",
         probe=find if declared == "probed" else None,
@@ -276,18 +381,54 @@ def _effect(function: Any, declared: Declared, prefix: str) -> Effect[..., Any]:
         repeats=prefix == "repeating",
     )
     retry = ONCE if declared == "never" else QUICK
-    options = AttemptOptions(retry, TIMEOUT, (DeclinedError,))
-    return Effect(function, f"{prefix}_{function.__name__}", options, rules)
+    options = AttemptOptions(retry, TIMEOUT, (DeclinedError,), LIMIT if limit else None)
+    late = "_in_time" if limit else ""
+    return Effect(function, f"{prefix}_{function.__name__}{late}", options, rules)
 
 
-def _effects(prefix: str) -> dict[tuple[str, bool], Effect[..., Any]]:
+def _effects(prefix: str) -> dict[tuple[str, bool, bool], Effect[..., Any]]:
+    bodies: dict[tuple[Declared, bool], Any] = {
+        ("idempotent", False): act_idempotent,
+        ("probed", False): act_probed,
+        ("never", False): act_never,
+        ("idempotent", True): act_idempotent_in_thread,
+        ("probed", True): act_probed_in_thread,
+        ("never", True): act_never_in_thread,
+    }
     return {
-        ("idempotent", False): _effect(act_idempotent, "idempotent", prefix),
-        ("probed", False): _effect(act_probed, "probed", prefix),
-        ("never", False): _effect(act_never, "never", prefix),
-        ("idempotent", True): _effect(act_idempotent_in_thread, "idempotent", prefix),
-        ("probed", True): _effect(act_probed_in_thread, "probed", prefix),
-        ("never", True): _effect(act_never_in_thread, "never", prefix),
+        (declared, thread, limit): _effect(body, declared, prefix, limit=limit)
+        for limit in (False, True)
+        for (declared, thread), body in bodies.items()
+    }
+
+
+def _works() -> dict[tuple[bool, bool, bool], Step[..., Any]]:
+    bodies: dict[tuple[bool, bool], tuple[Any, dict[str, Any]]] = {
+        (False, False): (work, {}),
+        (True, False): (work_in_thread, {}),
+        (False, True): (beat, {"heartbeat_timeout": SILENCE}),
+        (True, True): (beat_in_thread, {"heartbeat_timeout": SILENCE}),
+    }
+    return {
+        (*how, limit): _step(
+            body, QUICK, **times, **({"schedule_to_close_timeout": LIMIT} if limit else {})
+        )
+        for limit in (False, True)
+        for how, (body, times) in bodies.items()
+    }
+
+
+def _hands() -> dict[tuple[bool, bool], Step[..., Any]]:
+    patience = {"start_to_close_timeout": 4 * TIMEOUT}
+    return {
+        (thread, limit): _step(
+            hand_in_thread if thread else hand,
+            QUICK,
+            **patience,
+            **({"schedule_to_close_timeout": 2 * LIMIT} if limit else {}),
+        )
+        for thread in (False, True)
+        for limit in (False, True)
     }
 
 
@@ -295,12 +436,15 @@ EFFECTS = _effects("simulated")
 GUARDED = _effects("guarded")
 """Those that only happen covered by an approval; one that speaks of an effect speaks of it in the whole run."""
 REPEATING = _effects("repeating")
-WORK = _step(work, QUICK)
-WORK_IN_THREAD = _step(work_in_thread, QUICK)
+WORKS = _works()
+HANDS = _hands()
+WORK = WORKS[False, False, False]
 BROKEN = _step(broken, TWICE, ValueError)
 SHAPED: Workflow[[str, str], str] = Workflow(shaped, "simulated_shape")
 KIT: tuple[Definition[..., Any], ...] = (
-    *(SHAPED, WORK, WORK_IN_THREAD, BROKEN),
+    *(SHAPED, BROKEN),
+    *WORKS.values(),
+    *HANDS.values(),
     *EFFECTS.values(),
     *GUARDED.values(),
     *REPEATING.values(),

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
-from outlast.journal.entry import EffectIntended, StampedRow
-from outlast.store.change import ApprovalPut, RunKey, WorkerId
+from outlast.journal.entry import EffectIntended, KnownEffect, StampedRow
+from outlast.store.change import ApprovalPut, RunKey, Status, WorkerId
 
 EDGE = 1e-6
+Call: TypeAlias = tuple[str, str, int]
+"""Name, action and number of an effect's call."""
 
 
 class Check(Protocol):
@@ -66,10 +68,33 @@ class Life:
 
 
 @dataclass(slots=True)
+class ForkedRun:
+    """What a fork brought along.
+
+    Args:
+        may_act: Whether it may attempt effects at all.
+        keys: The namespace of its keys, where that is not its own.
+        known: What its origin settled and it has not used, by call, in order.
+        unknown: What its origin intended and left unsettled, by call.
+        since: When it was forked: its origin could have begun an attempt until then.
+        elsewhere: Ids of the updates that it kept, which its origin answers.
+    """
+
+    may_act: bool
+    keys: str
+    known: dict[Call, list[KnownEffect]]
+    unknown: set[Call]
+    since: float
+    elsewhere: set[str] = field(default_factory=set[str])
+
+
+@dataclass(slots=True)
 class Run:
     """What is known of a run: of its present generation, but for owners and messages."""
 
     generation: int = 0
+    incarnation: int = 0
+    """The generation that the last start began; messages are known by it."""
     owner: WorkerId | None = None
     epoch: int = 0
     version: int = 0
@@ -84,10 +109,18 @@ class Run:
     """Operations of effects that were completed."""
     attempted: set[str] = field(default_factory=set[str])
     doubts: set[str] = field(default_factory=set[str])
+    asked: set[str] = field(default_factory=set[str])
+    """Ids of the updates that were taken in and have no answer."""
     failures: dict[str, int] = field(default_factory=dict[str, int])
     """Of each operation that has a row, how many attempts are recorded as failed."""
     resting: dict[str, datetime] = field(default_factory=dict[str, datetime])
     """Of each operation that rests until its next attempt: when that is due. None has begun since."""
+    handed_out: set[str] = field(default_factory=set[str])
+    """Steps whose outcome comes from outside: no attempt of them may begin."""
+    progress: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """Of each operation that has a row: the details of its last heartbeat that was kept."""
+    others: set[str] = field(default_factory=set[str])
+    """Open operations that stand for other runs."""
     risky: dict[str, float] = field(default_factory=dict[str, float])
     """Of each effect with an attempt of which nobody may know the end: when that could last have begun."""
     stopped: float | None = None
@@ -100,25 +133,42 @@ class Run:
     workers: dict[int, WorkerId] = field(default_factory=dict[int, WorkerId])
     inbox: dict[tuple[int, str], Item] = field(default_factory=dict[tuple[int, str], Item])
     last_signal: int = 0
+    published: set[str] = field(default_factory=set[str])
+    """Operations that published."""
+    paused: bool = False
+    """Whether its journal says that nothing may begin."""
+    parked: Status | None = None
+    """As what it was given back, until it is taken again."""
+    forked: ForkedRun | None = None
     left_over: set[str] = field(default_factory=set[str])
     """Keys of what was intended in generations that were terminated: whoever held them may not know yet."""
 
     def renew(self) -> None:
-        """Begin a new generation."""
+        """Begin a new run under the id."""
         if self.terminated:
             self.left_over |= {intent.key for intent in self.intents.values()} | {""}
-        self.generation += 1
         self.version, self.digest, self.at = 0, b"", None
         self.closed = self.terminated = False
-        self.rows, self.intents, self.outcomes, self.done = [], {}, set(), set()
+        self.begin([])
+        self.incarnation, self.last_signal = self.generation, 0
+
+    def begin(self, rows: list[StampedRow]) -> None:
+        """Begin a new generation; inbox, version and owner are not its own."""
+        self.generation += 1
+        self.rows = rows
+        self.intents, self.outcomes, self.done = {}, set(), set()
         self.attempted, self.fresh, self.doubts, self.failures = set(), set(), set(), {}
-        self.lapses = 0
-        self.resting, self.risky = {}, {}
-        self.approvals, self.last_signal = {}, 0
+        self.lapses, self.asked = 0, set()
+        self.paused, self.parked = False, None
+        self.resting, self.risky, self.handed_out, self.progress = {}, {}, set(), {}
+        self.approvals, self.published = {}, set()
+        self.forked, self.others = None, set()
 
     def end(self, now: float) -> None:
         """The run is over."""
         self.closed, self.failures, self.resting, self.risky = True, {}, {}, {}
+        self.handed_out, self.progress = set(), {}
+        self.others = set()
         self.let_go(now)
         for request in self.approvals.values():
             if request.state == "pending":
@@ -144,14 +194,21 @@ class Run:
         }
         number = 1 + len(equal & self.done)
         use = run.run_id if self.generation == 1 else f"{run.run_id}~{self.generation}"
+        if self.forked is not None and self.forked.keys:
+            use = self.forked.keys
         name = intent.name if number == 1 else f"{intent.name}#{number}"
         payload = hashlib.sha256(msgspec.json.encode(arguments, order="sorted")).hexdigest()
         return hashlib.sha256(f"{use}:{name}:{payload}".encode()).hexdigest()[:32]
 
     def unread(self) -> list[str]:
-        """Return the accepted messages of this generation that were not consumed."""
-        return [
-            key[1]
-            for key, item in self.inbox.items()
-            if key[0] == max(self.generation, 1) and not item.consumed
-        ]
+        """Return the accepted messages of this run that were not consumed."""
+        return [key[1] for key, _ in self._unread()]
+
+    def unread_kinds(self) -> set[str]:
+        """Return of which kinds there are such messages."""
+        return {item.kind for _, item in self._unread()}
+
+    def _unread(self) -> list[tuple[tuple[int, str], Item]]:
+        incarnation = max(self.incarnation, 1)
+        items = self.inbox.items()
+        return [(key, item) for key, item in items if key[0] == incarnation and not item.consumed]

@@ -9,16 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import msgspec
 
 from outlast.client import Client, RunHandle
+from outlast.client.update import check_accepted, result_of, update_message
 from outlast.errors import (
     DecisionRefusedError,
+    RunCancelledError,
     RunConflictError,
     RunNotFoundError,
     StoreUnavailableError,
+    UpdateFailedError,
+    UpdateRejectedError,
 )
 from outlast.journal.entry import (
     EffectCleared,
@@ -28,12 +33,13 @@ from outlast.journal.entry import (
     EffectIntended,
     from_row,
 )
-from outlast.store.change import RunKey
-from outlast.testing.simulation.kit import MESSAGES, SHAPED
+from outlast.store.change import PutMessage, RunHead, RunKey
+from outlast.testing.simulation.kit import MESSAGES, SHAPED, UPDATES
 from outlast.testing.simulation.scenario import Plan, Scenario, Sending
 from outlast.testing.simulation.shape import Work, nodes
 from outlast.testing.simulation.system import Simulation
 from outlast.testing.simulation.world import World, answer
+from outlast.testing.thread import SeededRandom
 
 T = TypeVar("T")
 
@@ -42,6 +48,13 @@ _LOOK_SECONDS = 0.5
 _MEDDLINGS = 20
 _INSIDE_SECONDS = 20.0
 """How long to wait for a client in a worker's process, which may die meanwhile."""
+
+
+class _Patient(Client):
+    """A client that waits, whoever lives."""
+
+    async def say_when_no_worker(self, head: RunHead) -> None:
+        """Say nothing: in a simulation somebody comes in the end."""
 
 
 class People:
@@ -58,6 +71,7 @@ class People:
         self._tasks: list[asyncio.Task[Any]] = []
         self._lives: list[asyncio.Task[Any]] = []
         self._over = False
+        self._patient = _Patient(sim.outside, random=SeededRandom("patient"), principal="tester")
 
     def begin(self) -> None:
         """Let everybody do what the scenario says."""
@@ -65,6 +79,7 @@ class People:
             self._lives.append(self._spawn(self._live(f"run{number}", plan)))
             self._spawn(self._decide(f"run{number}", plan))
         self._spawn(self._operate())
+        self._spawn(self._complete())
 
     async def done(self) -> None:
         """Return when the last run was started, and ended where that was planned."""
@@ -91,6 +106,8 @@ class People:
         if plan.meddler:
             self._spawn(self._meddle(run_id))
             self._spawn(self._help(run_id, plan))
+        if plan.pause is not None:
+            self._spawn(self._pause(run_id, plan.pause, plan.resume))
         sending = self._spawn(self._send(run_id, plan))
         for seconds, end in ((plan.cancel, "cancel"), (plan.terminate, "terminate")):
             if seconds is not None:
@@ -105,6 +122,13 @@ class People:
             await sending
             if await self._start(run_id, plan, again=True):
                 self._spawn(self._send(run_id, plan))
+
+    async def _pause(self, run_id: str, after: float, seconds: float) -> None:
+        """Pause a run, and resume it, whatever became of it meanwhile."""
+        for wait, act in ((after, "pause"), (seconds, "resume")):
+            await asyncio.sleep(wait)
+            with contextlib.suppress(RunConflictError):
+                await self._persist(lambda act=act: getattr(self._handle(run_id), act)("a moment"))
 
     async def _intrude(self, run_id: str, plan: Plan) -> None:
         """Start other work under an id that is taken."""
@@ -155,13 +179,14 @@ class People:
         call = SHAPED(shape, f"{run_id}{'/again' if again else ''}")
         if_closed = "restart" if again else "attach"
 
+        timeout = None if plan.timeout is None else timedelta(seconds=plan.timeout)
         run = RunKey("default", run_id)
         before = self._sim.invariants.runs[run].generation if again else 0
 
         async def start(client: Client) -> None:
             # Whoever was not told what became of a restart looks first: one that came to be may have ended meanwhile.
             if not again or self._sim.invariants.runs[run].generation == before:
-                await client.start(call, id=run_id, if_closed=if_closed)
+                await client.start(call, id=run_id, if_closed=if_closed, timeout=timeout)
 
         try:
             if not (inside and await self._inside(start)):
@@ -197,15 +222,31 @@ class People:
                 async def send(
                     client: Client, sending: Sending = sending, number: int = number
                 ) -> None:
-                    signal = MESSAGES[sending.signal]
-                    await client.handle(run_id).send(signal, sending.value, id=f"{number}")
+                    await _put(client, run_id, sending, number)
 
                 try:
                     if not (inside and await self._inside(send)):
                         await self._persist(lambda send=send: send(self._sim.client))
                 except RunConflictError:
                     return
-                self._check_accepted(run_id, f"signal/{number}")
+                self._check_accepted(run_id, f"{'update' if sending.asks else 'signal'}/{number}")
+                if sending.asks:
+                    self._spawn(self._await_answer(run_id, sending, number))
+
+    async def _await_answer(self, run_id: str, sending: Sending, number: int) -> None:
+        """Wait until an accepted update is answered: every sender comes to an end, and a result is the right one."""
+        update = UPDATES[sending.signal]
+        message = update_message(self._patient, update, sending.value, f"{number}")
+        run = RunKey("default", run_id)
+        try:
+            result = await self._persist(lambda: result_of(self._patient, run, update, message))
+        except (UpdateRejectedError, UpdateFailedError, RunCancelledError, RunConflictError):
+            return
+        self._sim.invariants.check(
+            result == sending.value * 2,
+            5,
+            f"update/{number} of {run_id} was answered with {result}",
+        )
 
     def _check_accepted(self, run_id: str, message_id: str) -> None:
         run = self._sim.invariants.runs[RunKey("default", run_id)]
@@ -251,6 +292,29 @@ class People:
                 5,
                 f"a decision on {approval_id} of {run_id} was accepted, and is not there",
             )
+
+    # Completions
+
+    async def _complete(self) -> None:
+        """Answer what steps have handed out."""
+        seen = 0
+        chance = self._sim.source("completions")
+        while not self._over:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for token, value in self._world.tokens[seen:]:
+                seen += 1
+                after = chance.choice([0.0, chance.uniform(0, 3), chance.uniform(0, 12)])
+                self._spawn(self._say(token, value, after, chance.random()))
+
+    async def _say(self, token: str, value: int, after: float, chance: float) -> None:
+        """Say what came of a step; sometimes more than once, and sometimes nonsense first, which must change nothing."""
+        await asyncio.sleep(after)
+        said: list[Any] = [value, value] if chance < 0.2 else [value]
+        if chance > 0.8:
+            said.insert(0, "nonsense")
+        for one in said:
+            with contextlib.suppress(RunConflictError):
+                await self._persist(lambda one=one: self._sim.client.complete(token, one))
 
     # Doubts
 
@@ -306,6 +370,17 @@ class People:
                 return await act()
             except StoreUnavailableError:
                 await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def _put(client: Client, run_id: str, sending: Sending, number: int) -> None:
+    """Send a message, or put an update into the inbox; nobody waits for its answer yet."""
+    if not sending.asks:
+        signal = MESSAGES[sending.signal]
+        await client.handle(run_id).send(signal, sending.value, id=f"{number}")
+        return
+    run = RunKey("default", run_id)
+    message = update_message(client, UPDATES[sending.signal], sending.value, f"{number}")
+    check_accepted(await client.commit(PutMessage(run, message)), run)
 
 
 def purpose_of(intent: EffectIntended) -> str:

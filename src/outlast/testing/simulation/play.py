@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from outlast.client import RunHandle
 from outlast.errors import OutlastError
 from outlast.journal.entry import (
     ApprovalRequested,
@@ -23,16 +24,21 @@ from outlast.journal.entry import (
     EffectIntended,
     EffectRefused,
     Entry,
+    Published,
+    RunTimedOut,
     Started,
+    Taken,
     from_row,
 )
+from outlast.journal.prefix import began_at
+from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine
 from outlast.store.change import RunKey, Status
 from outlast.testing.fault import Faults
 from outlast.testing.loop import SimulationStuckError
 from outlast.testing.simulation.disturb import Disturber
 from outlast.testing.simulation.invariant import InvariantViolatedError
-from outlast.testing.simulation.kit import KIT, SHAPED, stage
+from outlast.testing.simulation.kit import KIT, SHAPED, STAGE, TOLD, stage
 from outlast.testing.simulation.people import People, purpose_of
 from outlast.testing.simulation.scenario import Plan, Scenario
 from outlast.testing.simulation.shape import Act, Ask, Expect, Often, Stray, Twin, fits, nodes
@@ -40,7 +46,6 @@ from outlast.testing.simulation.system import Simulation
 from outlast.testing.simulation.watch import process_name
 from outlast.testing.simulation.world import World
 from outlast.testing.simulation.written import OUTCOMES
-from outlast.worker.delivery import Delivery
 from outlast.worker.worker import WorkerOptions
 
 _LONGEST = timedelta(hours=1)
@@ -153,11 +158,15 @@ class _Audit:
         self._check_grants()
         await self._check_approvals()
         self._check_cancel()
+        await self._check_published()
+        self._check_timeout()
         allowed = {Status.COMPLETED}
         if self._plan.cancel is not None:
             allowed.add(Status.CANCELLED)
         if self._plan.terminate is not None:
             allowed.add(Status.TERMINATED)
+        if any(isinstance(one, RunTimedOut) for one in self._entries):
+            allowed.add(Status.FAILED)
         self._holds(head.status in allowed, 2, f"the run is {head.status}")
         last = self._entries[-1]
         if isinstance(last, Completed):
@@ -201,7 +210,7 @@ class _Audit:
             heard,
             self._plan.deciding.answer,
             self._scenario.fates.declined > 0,
-            any(one.harm in ("forth", "back") for one in self._scenario.disturbances),
+            self._jumps,
         )
         right = fits(self._plan.shape, value, f"{arguments['purpose']}/0", expect)
         self._holds(right, 2, f"the result is wrong: {value}")
@@ -261,9 +270,30 @@ class _Audit:
         right = {name: one.state for name, one in known.items()}
         self._holds(stored == right, 6, f"approvals stand as {stored}, and are {right}")
 
+    async def _check_published(self) -> None:
+        """What was published stands there once, in the order in which the code did it, the last of it for whoever looks or asks."""
+        written = [
+            msgspec.json.decode(one.value, type=list[str])
+            for one in self._entries
+            if isinstance(one, Published)
+        ]
+        handle: RunHandle[Any] = self._sim.client.handle(self._run.run_id)
+        last = await handle.published(STAGE, list[str])
+        self._holds(last == (written or [None])[-1], 2, f"{last} is published, not {written[-1:]}")
+        if not any(isinstance(one, Taken) for one in self._entries):
+            return
+        told = await handle.query(TOLD)
+        complete = isinstance(self._entries[-1], Completed)
+        self._holds(
+            written == (told if complete else told[: len(written)]),
+            2,
+            f"{written} was published, and the code published {told}",
+        )
+
     def _check_cancel(self) -> None:
         """A run that goes on after it was cancelled ends as cancelled."""
-        asked = [at for one, at in self._journal if isinstance(one, CancelRequested)]
+        asks = CancelRequested | RunTimedOut
+        asked = [at for one, at in self._journal if isinstance(one, asks)]
         if any(isinstance(node, Stray) for _, node in nodes(self._plan.shape)):
             # Its outcome is waited for when the body has ended, and can be cancelled no more.
             return
@@ -272,6 +302,20 @@ class _Audit:
             later = [type(one) for one, at in self._journal if at > asked[0]]
             later = [kind for kind in later if kind in OUTCOMES]
             self._holds(not later, 5, f"went on after it was cancelled, as if it was not: {later}")
+
+    def _check_timeout(self) -> None:
+        """A run's time is over once, not before it is over, and a run without one takes as long as it likes."""
+        ends = [at for one, at in self._journal if isinstance(one, RunTimedOut)]
+        started, _ = self._journal[0]
+        deadline = (
+            started.deadline(began_at(self._journal)) if isinstance(started, Started) else None
+        )
+        right = not ends or (deadline is not None and (ends[0] >= deadline or self._jumps))
+        self._holds(right and len(ends) < 2, 1, f"timed out at {ends}, and has until {deadline}")
+
+    @property
+    def _jumps(self) -> bool:
+        return any(one.harm in ("forth", "back") for one in self._scenario.disturbances)
 
 
 @contextmanager

@@ -20,13 +20,16 @@ from outlast.testing.simulation.shape import (
     Ask,
     Broken,
     Draw,
+    Hand,
     Hear,
     Limit,
     Nap,
     Often,
+    Serve,
     Several,
     Shape,
     Stray,
+    Tell,
     Tidy,
     Twin,
     Work,
@@ -44,12 +47,14 @@ class Sending(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     Args:
         pause: Seconds after the one before it.
         times: How often it is sent, under one id.
+        asks: It is an update, and its sender waits for the answer.
     """
 
     signal: int
     value: int
     pause: float = 0.0
     times: int = 1
+    asks: bool = False
 
 
 class Deciding(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -77,6 +82,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         inside: Start, and send, through a worker's own client.
         stranger: Somebody starts other work under the same id, which must be refused.
         meddler: Somebody says what became of effects that are not in doubt, which must change nothing.
+        pause: Somebody pauses it then, and resumes it after `resume` seconds.
+        timeout: How long it may take.
     """
 
     shape: Shape
@@ -90,6 +97,9 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     cancel: float | None = None
     terminate: float | None = None
     restart: float | None = None
+    pause: float | None = None
+    resume: float = 5.0
+    timeout: float | None = None
 
 
 Harm: TypeAlias = Literal["kill", "freeze", "stall", "cut", "stop", "outage", "forth", "back"]
@@ -173,15 +183,22 @@ def draw(seed: int) -> Scenario:
     """Return the scenario of a seed."""
     chance = random.Random(f"scenario/{seed}")  # noqa: S311 - a seed must repeat
     plans = tuple(_plan(chance) for _ in range(chance.choice([1, 1, 2, 3])))
+    # From a stream of their own: what came before them stays as it was drawn.
+    asking = random.Random(f"updates/{seed}")  # noqa: S311 - a seed must repeat
+    plans = tuple(_asking(asking, plan) for plan in plans)
     workers = chance.choice([1, 2, 2, 3])
     if chance.random() < 0.1:
         # At one moment and place, so that a worker writes for several runs at once.
         plans = tuple(_plan(chance, 1) for _ in range(6))
         plans = tuple(replace(one, start=0.0, inside=True) for one in plans)
         workers = 1
+    told = random.Random(f"told/{seed}")  # noqa: S311 - apart from the others, so that these stay as they are
+    later = random.Random(f"attempts/{seed}")  # noqa: S311 - a seed must repeat
+    if later.random() < 0.4:
+        plans = tuple(replace(one, shape=_with_limits(later, one.shape)) for one in plans)
     return Scenario(
         seed=seed,
-        plans=plans,
+        plans=_controlled(seed, tuple(_telling(one, told) for one in plans)),
         disturbances=_disturbances(chance),
         faults=_faults(chance),
         fates=_fates(chance),
@@ -224,6 +241,55 @@ def _plan(chance: random.Random, depth: int = 3) -> Plan:
         terminate=_seconds(chance, 20) if 0.15 <= ending < 0.3 else None,
         restart=20 + _seconds(chance, 10) if 0.2 <= ending < 0.4 else None,
     )
+
+
+def _telling(plan: Plan, chance: random.Random) -> Plan:
+    """Let some runs publish how far they are, as a whole and part by part."""
+    if chance.random() > 0.25:
+        return plan
+    shape = plan.shape
+    if isinstance(shape, Several):
+        parts = tuple(Tell(one) if chance.random() < 0.5 else one for one in shape.parts)
+        shape = replace(shape, parts=parts)
+    return replace(plan, shape=Tell(shape))
+
+
+def _controlled(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Pause some runs, and give some of them a time in which to end; drawn apart, so that the rest of a seed stays what it was."""
+    chance = random.Random(f"control/{seed}")  # noqa: S311 - a seed must repeat
+    found: list[Plan] = []
+    for plan in plans:
+        kind = chance.random()
+        if kind < 0.15:
+            plan = replace(plan, pause=_seconds(chance, 10), resume=_seconds(chance, 20))
+        if 0.1 <= kind < 0.2:
+            plan = replace(plan, timeout=0.1 + _seconds(chance, 30))
+        found.append(plan)
+    return tuple(found)
+
+
+def _asking(chance: random.Random, plan: Plan) -> Plan:
+    """Let some of what the run would receive be updates, for which it has handlers."""
+    asked = {number for number in range(SIGNALS) if chance.random() < 0.3}
+    shape, served = _serving(plan.shape, asked)
+    sendings = tuple(replace(one, asks=one.signal in served) for one in plan.sendings)
+    return replace(plan, shape=shape, sendings=sendings)
+
+
+def _serving(shape: Shape, asked: set[int]) -> tuple[Shape, set[int]]:
+    """Return a shape with handlers for these names where it would receive without a limit, and the names that have one."""
+    match shape:
+        case Hear(signal, count, None) if signal in asked:
+            return Serve(signal, count), {signal}
+        case Several(how, parts):
+            served = [_serving(part, asked) for part in parts]
+            names = {name for _, found in served for name in found}
+            return Several(how, tuple(part for part, _ in served)), names
+        case Limit(_, part) | Tidy(part):
+            inner, names = _serving(part, asked)
+            return replace(shape, part=inner), names
+        case _:
+            return shape, set()
 
 
 def _seconds(chance: random.Random, longest: float) -> float:
@@ -299,6 +365,28 @@ def _effect(chance: random.Random, kind: str) -> Shape:
 def _act(chance: random.Random) -> Act:
     declared: list[Declared] = ["idempotent", "probed", "never"]
     return Act(chance.choice(declared), chance.random() < 0.35)
+
+
+def _with_limits(chance: random.Random, shape: Shape) -> Shape:
+    """Return a shape some of whose attempts have limits, say how far they are, or are completed from outside.
+
+    Drawn apart from the rest, so that the scenarios of all other seeds stay as they are.
+    """
+    match shape:
+        case Several(_, parts):
+            return replace(shape, parts=tuple(_with_limits(chance, one) for one in parts))
+        case Limit(_, part) | Tidy(part):
+            return replace(shape, part=_with_limits(chance, part))
+        case Ask(act) | Twin(act) | Often(act) | Stray(act):
+            return replace(shape, act=_with_limits(chance, act))
+        case Act():
+            return replace(shape, limit=chance.random() < 0.6)
+        case Work(n, _, _, thread) if chance.random() < 0.3:
+            return Hand(n, thread, chance.random() < 0.5)
+        case Work():
+            return replace(shape, beats=chance.random() < 0.6, limit=chance.random() < 0.5)
+        case _:
+            return shape
 
 
 def _disturbances(chance: random.Random) -> tuple[Disturbance, ...]:

@@ -23,12 +23,31 @@ class Node(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbid_unk
 
 
 class Work(Node, frozen=True, tag=True):
-    """A step that returns twice `n`, after failing `fails` times, in so many seconds."""
+    """A step that returns twice `n`, after failing `fails` times, in so many seconds.
+
+    Args:
+        beats: It says how far it is, as it goes, and goes on from what it finds.
+        limit: It has only so much time for all attempts.
+    """
 
     n: int
     fails: int = 0
     seconds: float = 0.0
     thread: bool = False
+    beats: bool = False
+    limit: bool = False
+
+
+class Hand(Node, frozen=True, tag=True):
+    """A step that is handed out; somebody outside says twice `n`, if not too late.
+
+    Args:
+        limit: It has only so much time for all attempts.
+    """
+
+    n: int
+    thread: bool = False
+    limit: bool = False
 
 
 class Broken(Node, frozen=True, tag=True):
@@ -55,11 +74,23 @@ class Hear(Node, frozen=True, tag=True):
     seconds: float | None = None
 
 
+class Serve(Node, frozen=True, tag=True):
+    """Updates of one name, answered by a handler after a step; over when so many have come."""
+
+    signal: int
+    count: int = 1
+
+
 class Act(Node, frozen=True, tag=True):
-    """An effect."""
+    """An effect.
+
+    Args:
+        limit: It has only so much time for all attempts.
+    """
 
     declared: Declared
     thread: bool = False
+    limit: bool = False
 
 
 class Twin(Node, frozen=True, tag=True):
@@ -87,6 +118,12 @@ class Stray(Node, frozen=True, tag=True):
 
 class Tidy(Node, frozen=True, tag=True):
     """A part, and a step afterwards, whatever became of it."""
+
+    part: Shape
+
+
+class Tell(Node, frozen=True, tag=True):
+    """A part that publishes when it begins, and when it is done."""
 
     part: Shape
 
@@ -123,7 +160,22 @@ class Limit(Node, frozen=True, tag=True):
 
 
 Shape: TypeAlias = (
-    Work | Broken | Nap | Draw | Hear | Act | Twin | Often | Stray | Tidy | Ask | Several | Limit
+    Work
+    | Hand
+    | Broken
+    | Nap
+    | Draw
+    | Hear
+    | Act
+    | Twin
+    | Often
+    | Stray
+    | Tidy
+    | Tell
+    | Ask
+    | Several
+    | Limit
+    | Serve
 )
 
 _decoder = msgspec.json.Decoder(Shape)
@@ -145,7 +197,7 @@ def fits(shape: Shape, value: Any, path: str, expect: Expect) -> bool:
             return _lasted(value, "cut", seconds, expect) or (
                 value[0] == "in time" and fits(part, value[1], f"{path}.0", expect)
             )
-        case Tidy(part):
+        case Tidy(part) | Tell(part):
             return fits(part, value, f"{path}.0", expect)
         case Act() | Twin() | Often() | Stray() | Ask():
             return _fits_effect(shape, value, path, expect)
@@ -153,16 +205,24 @@ def fits(shape: Shape, value: Any, path: str, expect: Expect) -> bool:
             return _fits_simple(shape, value, expect)
 
 
-def _fits_simple(shape: Work | Broken | Nap | Draw | Hear, value: Any, expect: Expect) -> bool:
+LATE = "late"
+"""The result of a part whose time for all attempts was over."""
+
+
+def _fits_simple(
+    shape: Work | Hand | Broken | Nap | Draw | Hear | Serve, value: Any, expect: Expect
+) -> bool:
     match shape:
-        case Work(n):
-            return value == n * 2
+        case Work(n) | Hand(n):
+            return value == n * 2 or (shape.limit and value == LATE)
         case Broken():
             return value == "broken"
         case Nap(seconds):
             return _lasted(value, "slept", seconds, expect)
         case Draw():
             return isinstance(value, list) and len(cast("list[Any]", value)) == 3
+        case Serve(signal, count):
+            return value == expect.heard[signal][:count]
         case Hear(signal, count, seconds):
             heard = expect.heard[signal][:count]
             return value == heard or (
@@ -175,7 +235,9 @@ def _fits_effect(
 ) -> bool:
     match shape:
         case Act():
-            return value == answer(path) or (expect.may_decline and value == "declined")
+            if value == "declined":
+                return expect.may_decline
+            return value == answer(path) or (shape.limit and value == LATE)
         case Twin(act, in_row):
             return _fits_twin(value, in_row) and fits(act, value[0], path, expect)
         case Stray():
@@ -197,7 +259,7 @@ def _lasted(value: Any, word: str, seconds: float, expect: Expect) -> bool:
 
 
 def _fits_twin(value: Any, in_row: bool) -> bool:
-    if in_row and value[0] != "declined":
+    if in_row and value[0] not in ("declined", LATE):
         return value[1] == "RepeatedEffectError"
     return in_row or value[0] == value[1]
 
@@ -212,7 +274,9 @@ def _fits_ask(shape: Ask, value: Any, path: str, expect: Expect) -> bool:
         return True
     if word != "granted" or not fits(shape.act, done[0], path, expect):
         return False
-    return done[1:] == (["ApprovalSpentError"] if shape.again else [])
+    # What was refused because its time was over has spent nothing.
+    said = done[1:] if done[0] != LATE else ["ApprovalSpentError"] * len(done[1:])
+    return said == (["ApprovalSpentError"] if shape.again else [])
 
 
 class Expect(msgspec.Struct, frozen=True):
@@ -237,5 +301,5 @@ def nodes(shape: Shape, path: str = "0") -> Iterator[tuple[str, Shape]]:
     if isinstance(shape, Several):
         for number, part in enumerate(shape.parts):
             yield from nodes(part, f"{path}.{number}")
-    elif isinstance(shape, Limit | Tidy):
+    elif isinstance(shape, Limit | Tidy | Tell):
         yield from nodes(shape.part, f"{path}.0")

@@ -12,13 +12,17 @@ from msgspec.structs import replace
 from outlast.testing.fault import Faults
 from outlast.testing.simulation.scenario import Disturbance, Plan, Scenario
 from outlast.testing.simulation.shape import (
+    Act,
     Ask,
+    Hand,
     Hear,
     Limit,
     Often,
+    Serve,
     Several,
     Shape,
     Stray,
+    Tell,
     Tidy,
     Twin,
     Work,
@@ -91,19 +95,33 @@ def _simpler(shape: Shape) -> Iterator[Shape]:
             for at, part in enumerate(parts):
                 for simpler in _simpler(part):
                     yield Several(how, _with(parts, at, simpler))
-        case Limit(_, part) | Tidy(part):
+        case Limit(_, part) | Tidy(part) | Tell(part):
             yield part
             for simpler in _simpler(part):
                 yield replace(shape, part=simpler)
         case Ask(act) | Twin(act) | Often(act) | Stray(act):
             yield act
             yield from _calmer(shape, type(shape)(act))
-        case Work(n):
-            yield from _calmer(shape, Work(n))
-        case Hear(signal):
-            yield from _calmer(shape, Hear(signal))
+        case Hand(n):
+            yield Work(n)
+            yield from _calmer(shape, Hand(n))
+        case Act() | Work() | Hear() | Serve():
+            yield from _calmer(shape, _plain(shape))
         case _:
             return
+
+
+def _plain(shape: Act | Work | Hear | Serve) -> Shape:
+    """Return a part of the same kind without anything that may be left out."""
+    match shape:
+        case Act(declared, thread):
+            return Act(declared, thread)
+        case Work(n):
+            return Work(n)
+        case Hear(signal):
+            return Hear(signal)
+        case Serve(signal):
+            return Serve(signal)
 
 
 def _calmer(one: Any, calm: Any) -> Iterator[Any]:

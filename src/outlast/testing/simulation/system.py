@@ -143,7 +143,10 @@ class Simulation:
         self.outside = FaultyStore(self.store, self.source("outside"), note=self.note)
         """The way to the store of everybody outside; good, until its `faults` are set."""
         self.client = Client(
-            self.outside, random=SeededRandom(f"{seed}/outside"), principal="tester"
+            self.outside,
+            random=SeededRandom(f"{seed}/outside"),
+            principal="tester",
+            registry=Registry(self._definitions),
         )
         """A client in no worker's process."""
 
@@ -155,13 +158,19 @@ class Simulation:
             InvariantViolatedError: Outlast, or the store, has broken a promise.
         """
         try:
-            return self.loop.run_until_complete(_awaited(scenario(self)))
+            return self.loop.run_until_complete(self._through(scenario))
         except SimulationStuckError as error:
             raise SimulationStuckError(
                 f"{error.message}; {self._open_runs()}", hint=error.hint
             ) from None
         finally:
             self._close()
+
+    async def _through(self, scenario: Callable[[Simulation], Awaitable[T]]) -> T:
+        try:
+            return await scenario(self)
+        finally:
+            await self.client.replicas.close()
 
     async def start_worker(
         self,
@@ -170,12 +179,14 @@ class Simulation:
         definitions: Iterable[Definition[..., Any]] | None = None,
         options: WorkerOptions | None = None,
         faults: Faults | None = None,
+        before: Callable[[SimulatedWorker], object] = lambda _worker: None,
     ) -> SimulatedWorker:
         """Start a worker in a process of its own.
 
         Args:
             definitions: What it has registered, where that differs.
             faults: Of its way to the store, where these differ.
+            before: Called with the worker before it does anything.
         """
         name = name or f"w{len(self.workers) + 1}"
         if any(one.process.name == name for one in self.workers):
@@ -183,6 +194,7 @@ class Simulation:
                 f"there is a worker {name!r} already, dead or alive",
                 hint="a process that starts anew is another one: leave the name out, or give another",
             )
+        chosen = None if definitions is None else list(definitions)
         process = Process(name)
         store = FaultyStore(
             self.store, self.source(f"{name}/store"), faults=faults or self._faults, note=self.note
@@ -195,16 +207,23 @@ class Simulation:
 
         worker = Worker(
             store,
-            self._registry(definitions),
+            self._registry(chosen),
             clock=self._clock_of(name),
             random=bits,
             threads=threads,
             options=replace(options or self._options, host=name),
             closed=closed,
         )
-        client = Client(store, random=bits, principal="tester", birth=self._birth(worker, process))
+        client = Client(
+            store,
+            random=bits,
+            principal="tester",
+            birth=self._birth(worker, process),
+            registry=Registry(self._chosen(chosen)),
+        )
         simulated = SimulatedWorker(process, worker, store, threads, client)
         self.workers.append(simulated)
+        before(simulated)
         await simulated.within(worker.start())
         return simulated
 
@@ -263,8 +282,12 @@ class Simulation:
         return f"open: {'; '.join(lines)}" if lines else "no run is open"
 
     def _registry(self, definitions: Iterable[Definition[..., Any]] | None) -> Registry:
-        chosen = self._definitions if definitions is None else definitions
-        return Registry(watched(one, self.invariants) for one in chosen)
+        return Registry(watched(one, self.invariants) for one in self._chosen(definitions))
+
+    def _chosen(
+        self, definitions: Iterable[Definition[..., Any]] | None
+    ) -> Iterable[Definition[..., Any]]:
+        return self._definitions if definitions is None else definitions
 
     def source(self, name: str) -> random.Random:
         """Return the stream of chance of that name."""

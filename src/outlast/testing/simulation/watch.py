@@ -16,6 +16,7 @@ from outlast.testing.loop import current_process, halt_if_stopped
 from outlast.testing.simulation.invariant import Invariants
 from outlast.workflows.attempt import current_attempt
 from outlast.workflows.definition import Definition, Effect, Step
+from outlast.workflows.heartbeat import current_beats
 
 D = TypeVar("D", bound=Definition[..., Any])
 
@@ -95,7 +96,9 @@ def _telling(function: Callable[..., Any], kind: str, invariants: Invariants) ->
 
         @functools.wraps(function)
         async def begin_async(*args: Any, **kwargs: Any) -> Any:
-            with invariants.bodies.running(current_attempt.get(), kind, process_name()):
+            with invariants.bodies.running(
+                current_attempt.get(), kind, process_name(), current_beats.get()
+            ):
                 process = current_process.get()
                 if process is not None and process.dead:
                     await halt_if_stopped()
@@ -105,7 +108,9 @@ def _telling(function: Callable[..., Any], kind: str, invariants: Invariants) ->
 
     @functools.wraps(function)
     def begin(*args: Any, **kwargs: Any) -> Any:
-        with invariants.bodies.running(current_attempt.get(), kind, process_name()):
+        with invariants.bodies.running(
+            current_attempt.get(), kind, process_name(), current_beats.get()
+        ):
             return function(*args, **kwargs)
 
     return begin

@@ -68,6 +68,8 @@ class World:
         self.fates = fates
         self.changes: dict[str, list[str]] = {}
         """For each purpose, the keys under which it was carried out. One that ends in a star is to be carried out twice."""
+        self.tokens: list[tuple[str, int]] = []
+        """What steps have handed out, each with what it stands for."""
         self.keep_thread: Callable[[float], None] = lambda _seconds: None
         """Keeps the thread that calls it for so many seconds."""
         self._source = source

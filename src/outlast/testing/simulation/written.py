@@ -6,10 +6,13 @@ from collections import Counter
 from datetime import datetime
 
 from outlast.journal.entry import (
+    Accepted,
     AlarmRaised,
     ApprovalDecided,
     ApprovalExpired,
     CancelRequested,
+    ChildRefused,
+    ChildStarted,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
@@ -17,13 +20,21 @@ from outlast.journal.entry import (
     EffectIntended,
     EffectRefused,
     Entry,
+    MessageAnswered,
     MessageReceived,
+    PauseRequested,
+    Published,
+    ResumeRequested,
+    RunEnded,
     StepCompleted,
     StepFailed,
     TimerFired,
+    UpdateAnswered,
+    UpdateReceived,
     from_row,
 )
 from outlast.store.change import (
+    OTHER_RUN,
     ApprovalExpire,
     ApprovalPut,
     GrantSpend,
@@ -31,17 +42,29 @@ from outlast.store.change import (
     RunChange,
 )
 from outlast.testing.simulation.bodies import Bodies
+from outlast.testing.simulation.forked import call_of, check_known, is_known
 from outlast.testing.simulation.model import Check, Request, Run
 
 OUTCOMES = (
     *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused),
     *(TimerFired, ApprovalDecided, ApprovalExpired),
+    *(ChildRefused, RunEnded, MessageAnswered),
 )
+_TOLD = (ChildStarted, ChildRefused, RunEnded, MessageAnswered)
+"""What other runs have told."""
 _SAYS: dict[str, tuple[type[Entry], ...]] = {
     "signal": (MessageReceived,),
+    "update": (UpdateReceived,),
     "cancel": (CancelRequested,),
+    "pause": (PauseRequested,),
+    "resume": (ResumeRequested,),
     "decision": (ApprovalDecided,),
+    "accept": (Accepted,),
     "resolution": (
+        *(EffectCompleted, EffectFailed, EffectCleared),
+        *(StepCompleted, StepFailed),
+    ),
+    "outcome": (
         *(EffectCompleted, EffectFailed, EffectCleared),
         *(StepCompleted, StepFailed),
     ),
@@ -61,6 +84,7 @@ class Written:
         self._check = check
         self._check_quiet = bodies.check_quiet
         self._check_rested = bodies.check_rested
+        self._check_said = bodies.check_said
         self.knows_keys = True
         """Whether an effect's key follows from all its arguments as the journal writes them: there is no `key_on`, and no argument
         that the journal writes in another way than the hash (a time with microseconds, say)."""
@@ -79,16 +103,41 @@ class Written:
             if isinstance(act, OperationPut):
                 self._put(run, change, act)
             else:
+                run.others.discard(act.operation)
                 run.failures.pop(act.operation, None)
                 run.resting.pop(act.operation, None)
+                run.handed_out.discard(act.operation)
+                run.progress.pop(act.operation, None)
         settled = {getattr(from_row(row), "operation", "") for row in change.entries} & run.outcomes
-        left = settled & run.failures.keys()
+        left = settled & (run.failures.keys() | run.others)
         self._check(not left, 0, f"the rows of {left} are left behind", run=change.run)
 
     def _put(self, run: Run, change: RunChange, row: OperationPut) -> None:
-        """A failure is recorded with the time of the next attempt; without one, that attempt begins."""
+        """A failure is recorded with the time of the next attempt; without one, that attempt begins, or is under way.
+
+        Of what was handed out the time is another one, and no attempt is under way. With the run given back the time alone may be
+        written, of an effect that nobody has begun since it was last settled. Another run has a row too.
+        """
+        if row.kind in OTHER_RUN:
+            self._check(
+                row.operation not in run.others,
+                0,
+                "another run was asked twice",
+                run=change.run,
+                at=row.operation,
+            )
+            run.others.add(row.operation)
+            return
         known = run.failures.get(row.operation, 0)
-        right = known + 1 if row.due_at else known
+        rests = row.due_at is not None and not row.awaits
+        right = known + 1 if rests else known
+        if rests and row.failures == known:
+            released = change.head is not None and change.head.release
+            self._check(
+                released, 1, "it rests, and has not failed", run=change.run, at=row.operation
+            )
+            self._check_quiet(change.run, row.operation, row.name)
+            right = known
         self._check(
             row.failures == right,
             1,
@@ -97,8 +146,11 @@ class Written:
             at=row.operation,
         )
         run.failures[row.operation] = row.failures
-        if row.due_at:
+        run.progress[row.operation] = row.progress
+        (run.handed_out.add if row.awaits else run.handed_out.discard)(row.operation)
+        if rests and row.due_at:
             run.resting[row.operation] = row.due_at
+            self._check_said(change, row)
         else:
             self._check_rested(run, change.run, row.operation)
 
@@ -115,6 +167,10 @@ class Written:
             run.outcomes.add(at)
             run.doubts.discard(at)
         match entry:
+            case PauseRequested():
+                run.paused = True
+            case ResumeRequested() | CancelRequested():
+                run.paused = False
             case EffectIntended():
                 self._intended(run, change, entry)
             case EffectCleared():
@@ -122,10 +178,16 @@ class Written:
                 run.risky.pop(at, None)
             case EffectCompleted() | EffectFailed() | EffectInDoubt() | EffectRefused():
                 self._settled(run, change, entry)
-            case MessageReceived():
+            case MessageReceived() | UpdateReceived():
                 self._received(run, change, entry)
+            case UpdateAnswered():
+                self._told(run, change, entry)
             case ApprovalDecided() | ApprovalExpired():
                 self._answered(run, change, entry)
+            case Published():
+                again = at in run.published
+                self._check(not again, 1, "published a second time", run=change.run, at=at)
+                run.published.add(at)
             case _:
                 pass
 
@@ -144,6 +206,8 @@ class Written:
         says = isinstance(entry, EffectInDoubt) or getattr(entry, "source", "") == "probe"
         if says:
             self._check_quiet(change.run, at, entry.name)
+        if isinstance(entry, EffectCompleted | EffectFailed) and entry.source == "fork":
+            check_known(self._check, run, change, entry)
         if isinstance(entry, EffectCompleted):
             run.done.add(at)
         elif isinstance(entry, EffectInDoubt):
@@ -189,17 +253,21 @@ class Written:
             at=at,
         )
         key = run.key_of(change.run, intent)
-        holds = intent.key == key or not self.knows_keys
+        known = is_known(change, at)
+        holds = intent.key == key or known or not self.knows_keys
         self._check(holds, 3, f"its key is not {key}", run=change.run, at=at)
         run.intents[at] = intent
-        run.fresh.add(at)
+        if run.forked is not None and call_of(intent) in run.forked.unknown:
+            run.risky[at] = run.forked.since
+        else:
+            run.fresh.add(at)
         covered = any(
             cover.effect == intent.name
             for request in run.approvals.values()
             for cover in request.put.covers
         )
         self._check(
-            intent.grant is not None or not covered,
+            intent.grant is not None or not covered or known,
             6,
             f"effect {intent.name} was intended uncovered, and an approval speaks of it",
             run=change.run,
@@ -215,8 +283,29 @@ class Written:
             at=at,
         )
 
-    def _received(self, run: Run, change: RunChange, entry: MessageReceived) -> None:
-        item = run.inbox.get((run.generation, entry.message_id))
+    def _told(self, run: Run, change: RunChange, entry: UpdateAnswered) -> None:
+        """An update that was taken in has one answer, in the journal and, with it, in its row; a fork has no rows of those it kept."""
+        has_row = run.forked is None or entry.message_id not in run.forked.elsewhere
+        self._check(
+            entry.message_id in run.asked,
+            5,
+            f"an answer to {entry.message_id}, which has one already or was never taken in",
+            run=change.run,
+        )
+        run.asked.discard(entry.message_id)
+        self._check(
+            [one.message_id for one in change.answers].count(entry.message_id) == has_row,
+            5,
+            f"the answer to {entry.message_id} is kept from its sender",
+            run=change.run,
+        )
+
+    def _received(
+        self, run: Run, change: RunChange, entry: MessageReceived | UpdateReceived
+    ) -> None:
+        if isinstance(entry, UpdateReceived):
+            run.asked.add(entry.message_id)
+        item = run.inbox.get((run.incarnation, entry.message_id))
         if item is None or entry.message_id not in change.consumed:
             self._check(
                 False, 5, f"message {entry.message_id} was received and never sent", run=change.run
@@ -233,7 +322,7 @@ class Written:
     def _consume(self, run: Run, change: RunChange) -> None:
         kinds: Counter[str] = Counter()
         for message_id in change.consumed:
-            item = run.inbox.get((run.generation, message_id))
+            item = run.inbox.get((run.incarnation, message_id))
             self._check(
                 item is not None and not item.consumed,
                 5,
@@ -244,6 +333,13 @@ class Written:
                 item.consumed = True
                 kinds[item.kind] += 1
         said = [from_row(row) for row in change.entries]
+        told = sum(isinstance(one, _TOLD) for one in said)
+        self._check(
+            told <= kinds.pop("outcome", 0),
+            5,
+            "another run is said to have told something, and has not",
+            run=change.run,
+        )
         missing = sum(
             max(0, count - sum(isinstance(one, _SAYS[kind]) for one in said))
             for kind, count in kinds.items()

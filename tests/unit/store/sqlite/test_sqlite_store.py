@@ -12,6 +12,7 @@ import pytest
 from outlast.errors import StoreCorruptError, StoreUnavailableError, StoreVersionError
 from outlast.store.change import Applied, RunKey, Unknown, WorkerId, WorkerRow
 from outlast.store.sqlite import connection as connection_module
+from outlast.store.sqlite import read as read_module
 from outlast.store.sqlite import store as store_module
 from outlast.store.sqlite.connection import APPLICATION_ID, SQLiteOptions
 from outlast.store.sqlite.store import open_sqlite
@@ -112,6 +113,9 @@ def test_changed_migration_is_refused(tmp_path):
         opening(path)
 
 
+OUTBOX_LATER = ("generation", "operation", "target_generation", "origin", "reason")
+
+
 def test_file_of_the_first_schema_goes_on(tmp_path):
     """A file that knows only the first migration gets the others, and its runs wait and are taken as before."""
     path = tmp_path / "s.db"
@@ -132,6 +136,13 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
     edit(
         path,
         "DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN due_set_at; DELETE FROM migration WHERE number > 1",
+        "DROP INDEX entry_published",
+        "DROP INDEX message_update; ALTER TABLE message DROP COLUMN answer; ALTER TABLE run DROP COLUMN ending",
+        "ALTER TABLE operation DROP COLUMN progress; ALTER TABLE operation DROP COLUMN awaits",
+        "ALTER TABLE operation DROP COLUMN unapplied",
+        "ALTER TABLE run DROP COLUMN incarnation",
+        "DROP TABLE watch; ALTER TABLE run DROP COLUMN origin; ALTER TABLE run DROP COLUMN outbox_number",
+        *(f"ALTER TABLE outbox DROP COLUMN {name}" for name in OUTBOX_LATER),
     )
     assert with_bench(path, go_on) == (["ready"], "parked")
 
@@ -524,3 +535,21 @@ def test_a_hundred_openings_under_load(tmp_path):
 
     asyncio.run(main())
     assert threading.active_count() == before
+
+
+def test_latest_published_reads_no_journal(tmp_path):
+    """The last published value is found through an index of published entries alone, however long the journal is."""
+    path = tmp_path / "s.db"
+    opening(path)
+    database = apsw.Connection(str(path))
+    plan = " ".join(
+        row[3]
+        for row in database.execute(
+            f"EXPLAIN QUERY PLAN {read_module._LATEST_PUBLISHED}", ("t", "r", 1, "published", "n")
+        )
+    )
+    sql = database.execute("SELECT sql FROM sqlite_schema WHERE name = 'entry_published'").get
+    database.close()
+    assert "entry_published (tenant=? AND run_id=? AND generation=? AND name=?)" in plan
+    assert "TEMP B-TREE" not in plan
+    assert sql.endswith("WHERE kind = 'published'")

@@ -11,19 +11,25 @@ from typing import Any
 
 import msgspec
 
-from outlast.cli.text import ago, counted, json_text
-from outlast.client import Alarm, ApprovalView, RunDetail, Standing, Status
+from outlast.client.text import ago, counted, json_text, safe
+from outlast.client.view import ApprovalView, RunDetail
+from outlast.effects.standing import Alarm, Standing
+from outlast.journal.entry import ContinueSuggested
+from outlast.store.change import Status
 
 REMEDIES = {
     "in doubt": "It goes on when somebody says what became of the effect.",
     "non-determinism": "Its code no longer asks for what the journal holds. It goes on by itself when a worker with "
-    "fitting code starts: deploy the former code, or keep the former order of operations.",
+    "fitting code starts: deploy the former code, put outlast.patched() around the change, or, where an effect's arguments "
+    "changed and the recorded ones may stand, accept them: `outlast runs accept RUN --entry N`.",
     "undecodable": "What the journal holds does not fit the types that the code names. It goes on by itself when a "
     "worker with fitting code starts.",
     "poison": "Worker after worker died while it had this run. Find out what kills the process (memory, a native "
     "crash), deploy the cure, then send the run any message to have it tried again.",
     "refused by the store": "The store will never take what the run has to write; look at its journal, change the code, then "
     "send the run any message to have it tried again.",
+    "history": "Its journal has come to the limit, so nothing new begins; messages wait. It goes on when somebody raises the limit "
+    "of this run, or cleans up when somebody cancels it. In new code, let the workflow continue as new in time.",
     "internal error": "Moving the run broke inside Outlast. It goes on by itself when a worker with other code starts; "
     "please report the error.",
 }
@@ -33,15 +39,27 @@ _RESOLVING = (
     "it did not and never will",
 )
 _ENDABLE = frozenset(
-    {"non-determinism", "undecodable", "poison", "refused by the store", "internal error"}
+    {
+        "non-determinism",
+        "undecodable",
+        "poison",
+        "refused by the store",
+        "history",
+        "internal error",
+    }
 )
+
+
+_SAID = 200
+"""Characters of the details of a heartbeat that are shown."""
 
 
 class Wait(msgspec.Struct, frozen=True):
     """One thing that a run waits for.
 
     Args:
-        kind: `timer`, `retry`, `signal`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm` or `worker`.
+        kind: `timer`, `retry`, `step`, `completion`, `signal`, `update`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm`,
+            `run`, `paused`, `timeout`, `growth` or `worker`.
         about: The operation, approval or signal.
         until: When something happens without anyone acting.
         text: All of it in words, without the commands.
@@ -59,12 +77,36 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Why a run is where it is.
+    """Why a run is where it is; as text, the lines that `outlast runs explain` prints.
 
     Args:
         text: One paragraph.
+        waits: What it waits for, each with since when and until when.
         commands: What can be typed, in the order of the paragraph.
         purposes: What each command is for.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+        import outlast
+
+        @outlast.workflow
+        async def release() -> str:
+            await outlast.approval({"version": "1.2"}, role="boss", expires_in=timedelta(hours=1))
+            return "released"
+
+        async def main() -> None:
+            async with outlast.open("memory://", idle=timedelta(milliseconds=10)) as app:
+                handle = await app.start(release(), id="release-1")
+                while not await app.approvals.list():
+                    await asyncio.sleep(0.01)
+                explanation = await handle.explain()
+                assert [wait.kind for wait in explanation.waits] == ["approval"]
+                assert "somebody in the role boss" in str(explanation)
+
+        asyncio.run(main())
+        ```
     """
 
     run_id: str
@@ -73,6 +115,15 @@ class Explanation(msgspec.Struct, frozen=True):
     waits: list[Wait]
     commands: list[str]
     purposes: list[str]
+
+    def __str__(self) -> str:
+        """Return the paragraph, then what can be typed, each on a line; nothing in it directs a terminal."""
+        width = max(map(len, self.purposes), default=0)
+        typed = [
+            f"  {purpose:<{width}}  {safe(one)}"
+            for one, purpose in zip(self.commands, self.purposes, strict=True)
+        ]
+        return "\n".join([safe(self.text), *([""] if typed else []), *typed])
 
 
 def explain(detail: RunDetail, command: Callable[..., str]) -> Explanation:
@@ -129,7 +180,7 @@ class _Teller:
             case Status.BLOCKED:
                 return f"{head} is blocked since {since}: {status.reason or 'nobody can move it'}."
             case Status.PAUSED:
-                return f"{head} is paused since {since}."
+                return f"{head} is paused, since {since}."
             case _:
                 return f"{head} waits, parked since {since}."
 
@@ -143,18 +194,16 @@ class _Teller:
 
     def waits(self) -> Iterator[Wait]:
         """Yield everything that the run waits for."""
-        if self._status.status is Status.BLOCKED:
-            yield from self._blocked()
+        yield from self._held_up()
         for one in self._detail.operations:
             yield self._operation(one)
         for approval in self._detail.approvals:
             yield self._approval(approval)
-        for operation, due in self._noted.get("timers", {}).items():
-            yield self._timer(operation, msgspec.convert(due, datetime, strict=False))
-        for name in self._noted.get("signals", []):
-            yield self._signal(name)
+        yield from self._noted_waits()
+        yield from self._timeout()
         for alarm in self._detail.alarms:
             yield self._alarm(alarm)
+        yield from self._growth()
         if self._detail.unread:
             yield self._mail()
         elif self._waits_for_nothing_known():
@@ -163,6 +212,63 @@ class _Teller:
             )
         if not self._detail.fitting:
             yield self._no_worker()
+
+    def _held_up(self) -> Iterator[Wait]:
+        if self._status.status is Status.BLOCKED:
+            yield from self._blocked()
+        if self._is_paused:
+            yield self._paused()
+
+    @property
+    def _is_paused(self) -> bool:
+        return bool(self._detail.paused_by) or self._status.status is Status.PAUSED
+
+    def _paused(self) -> Wait:
+        by = _one_line(self._detail.paused_by or "by somebody")
+        if self._status.status is Status.PAUSED:
+            text = f"It was paused {by}. No attempt begins and no timer fires until somebody resumes it; a cancel ends the pause too."
+        else:
+            text = f"It is asked to pause {by}: what is being attempted ends first, and nothing else begins."
+        run = self._run
+        return Wait(
+            "paused",
+            by,
+            text,
+            since=self._status.changed_at,
+            commands=(
+                self._command("runs", "resume", run),
+                self._command("runs", "cancel", run, "--reason", "TEXT"),
+            ),
+            purposes=("let it go on", "end it, with its clean-up"),
+        )
+
+    def _timeout(self) -> Iterator[Wait]:
+        """Yield what becomes of the run's time, where it has one."""
+        detail, run_time = self._detail, self._detail.deadline
+        if detail.timed_out_at is not None:
+            since = self._ago(detail.timed_out_at)
+            text = f"Its time was over at {since}: it was cancelled, cleans up, and then fails."
+            yield Wait("timeout", "", text, since=detail.timed_out_at)
+        elif run_time is not None:
+            due = self._noted_time("deadline") or run_time
+            when = "when it is resumed" if self._is_paused and due <= detail.now else "then"
+            text = f"It has to be done by {self._ago(due)}; otherwise it is cancelled {when}, cleans up, and fails."
+            yield Wait("timeout", "", text, until=due)
+
+    def _noted_time(self, name: str) -> datetime | None:
+        noted = self._noted.get(name)
+        return None if noted is None else msgspec.convert(noted, datetime, strict=False)
+
+    def _noted_waits(self) -> Iterator[Wait]:
+        """Yield what was noted when the run left memory."""
+        for operation, due in self._noted.get("timers", {}).items():
+            yield self._timer(operation, msgspec.convert(due, datetime, strict=False))
+        for name in self._noted.get("signals", []):
+            yield self._signal(name)
+        for name in self._noted.get("updates", []):
+            yield self._update(name)
+        for operation, run_id in self._noted.get("runs", {}).items():
+            yield self._other_run(operation, run_id)
 
     def _blocked(self) -> Iterator[Wait]:
         reason = self._status.reason
@@ -173,6 +279,13 @@ class _Teller:
         end = self._command("runs", "terminate", self._run, "--reason", "TEXT")
         remedy = REMEDIES.get(reason, "An operator must act.")
         typed = {end: "give it up, without clean-up"}
+        if reason == "history":
+            more = str(2 * self._status.entries)
+            accept = self._command(
+                "runs", "accept", self._run, "--history", more, "--reason", "TEXT"
+            )
+            cancel = self._command("runs", "cancel", self._run, "--reason", "TEXT")
+            typed = {accept: "let it go on", cancel: "let it clean up and end", **typed}
         if reason in _ENDABLE:
             typed = {self._command("runs", "journal", self._run): "see what it did", **typed}
         yield Wait(
@@ -184,18 +297,36 @@ class _Teller:
             purposes=tuple(typed.values()),
         )
 
+    def _growth(self) -> Iterator[Wait]:
+        """Yield that the journal grows long, once the workflow was told."""
+        told = [one for one in self._detail.entries if isinstance(one.entry, ContinueSuggested)]
+        if told and self._status.reason != "history":
+            text = (
+                f"Its journal is long ({self._status.entries} entries): the workflow should continue as new; "
+                "at the limit the run is blocked."
+            )
+            yield Wait("growth", "", text, since=told[0].at)
+
     def _operation(self, one: Standing) -> Wait:
         match one.state:
             case "in doubt":
                 return self._doubt(one)
             case "retrying":
                 return self._retry(one)
-            case _:
+            case "attempted":
+                return Wait(
+                    "step",
+                    one.operation,
+                    f"Step {one.name} ({one.operation}) is attempted for the first time{_said(one)}.",
+                )
+            case "handed out":
+                return self._handed_out(one)
+            case "intended":
                 return Wait(
                     "effect",
                     one.operation,
                     f"Effect {one.name} ({one.operation}) was intended at {self._ago(one.since)} and has no outcome yet: "
-                    f"{self._intended()}",
+                    f"{'no attempt of it has begun.' if one.due_at else self._intended()}",
                     since=one.since,
                 )
 
@@ -213,16 +344,34 @@ class _Teller:
         tried = counted(one.failures, "time")
         last = f", last with {_one_line(one.failure)}" if one.failure else ""
         number = one.failures + 1
-        if one.due_at is None or one.due_at <= self._detail.now:
+        if self._is_paused:
+            then = f"attempt {number} waits until the run is resumed."
+        elif one.due_at is None or one.due_at <= self._detail.now:
             then = f"attempt {number} is {'due or under way' if self._detail.fitting else 'due'}."
         else:
             then = f"attempt {number} begins at {self._ago(one.due_at)}; nobody needs to act."
+        if limit := self._noted.get("deadlines", {}).get(one.operation):
+            ends = msgspec.convert(limit, datetime, strict=False)
+            then += f" Its time for all attempts is over at {self._ago(ends)}."
         return Wait(
             "retry",
             one.operation,
-            f"{one.kind.capitalize()} {one.name} ({one.operation}) failed {tried}{last}; {then}",
+            f"{one.kind.capitalize()} {one.name} ({one.operation}) failed {tried}{last}{_said(one)}; {then}",
             since=one.since,
             until=one.due_at,
+        )
+
+    def _handed_out(self, one: Standing) -> Wait:
+        until = f" until {self._ago(one.due_at)}" if one.due_at else ""
+        applied, _, failed = self._resolving(one.operation)
+        return Wait(
+            "completion",
+            one.operation,
+            f"Step {one.name} ({one.operation}) was handed out, and waits{until} for somebody outside who says what came of it: whoever "
+            "has its token, or an operator.",
+            until=one.due_at,
+            commands=(applied, failed),
+            purposes=("it is done, with this result", "it failed for good"),
         )
 
     def _doubt(self, one: Standing) -> Wait:
@@ -320,10 +469,13 @@ class _Teller:
         )
 
     def _timer(self, operation: str, due: datetime) -> Wait:
+        then = (
+            "it fires when the run is resumed" if self._is_paused else "it goes on by itself then"
+        )
         return Wait(
             "timer",
             operation,
-            f"Timer {operation} is due at {self._ago(due)}; it goes on by itself then.",
+            f"Timer {operation} is due at {self._ago(due)}; {then}.",
             since=self._status.changed_at,
             until=due,
         )
@@ -339,10 +491,36 @@ class _Teller:
             purposes=("send the message",),
         )
 
+    def _update(self, name: str) -> Wait:
+        send = self._command("runs", "update", self._run, name, "JSON")
+        return Wait(
+            "update",
+            name,
+            f"It takes the update {name!r}, which anyone with access may send, and answers it.",
+            since=self._status.changed_at,
+            commands=(send,),
+            purposes=("send the update, and see the answer",),
+        )
+
+    def _other_run(self, operation: str, run_id: str) -> Wait:
+        return Wait(
+            "run",
+            operation,
+            f"It has asked something of run {run_id} ({operation}) and goes on by itself when that starts, ends, or takes a message.",
+            since=self._status.changed_at,
+            commands=(self._command("runs", "explain", run_id),),
+            purposes=("see why the other run is where it is",),
+        )
+
     def _mail(self) -> Wait:
         count = self._detail.unread
         what = "A message has" if count == 1 else f"{count} messages have"
-        return Wait("mail", "", f"{what} arrived and will be taken in when a worker looks.")
+        when = "when a worker looks"
+        if self._is_paused:
+            when = "when the run is resumed"
+        elif self._status.status is Status.BLOCKED and self._status.reason in _ENDABLE:
+            when = "when the run can be moved again"
+        return Wait("mail", "", f"{what} arrived and will be taken in {when}.")
 
     def _no_worker(self) -> Wait:
         start = self._command("worker", "MODULE")
@@ -355,12 +533,20 @@ class _Teller:
         )
 
     def _waits_for_nothing_known(self) -> bool:
-        noted = self._noted.get("timers") or self._noted.get("signals")
+        noted = any(self._noted.get(one) for one in ("timers", "signals", "updates", "runs"))
         known = noted or self._detail.operations or self._detail.approvals
         return self._status.status is Status.WAITING and not known
 
     def _ago(self, time: datetime | None) -> str:
         return "an unknown time" if time is None else ago(time, self._detail.now)
+
+
+def _said(one: Standing) -> str:
+    """Return what its body has said of itself, to go into a sentence."""
+    if one.progress is None:
+        return ""
+    said = json_text(one.progress, indent=None)
+    return f" and said {said if len(said) <= _SAID else f'{said[:_SAID]} …'}"
 
 
 def _one_line(text: str) -> str:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from typer.testing import CliRunner
 
-from outlast.cli.explain import REMEDIES, explain
+import outlast
+from outlast import Explanation
+from outlast.cli.main import app as app_command
 from outlast.cli.session import Session
 from outlast.client import Alarm, RunDetail, RunStatus, Status
+from outlast.client.explain import REMEDIES, explain
 from outlast.effects.standing import Standing
+from outlast.workflows import registry
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 COMMAND = Session().command
@@ -171,3 +179,132 @@ def test_closed_run_says_who_ended_it_or_where_it_failed() -> None:
     assert text.endswith("(1 minute ago), asked by ann: too slow. Nothing more happens.")
     failed = _detail(status=Status.FAILED, reason="KeyError: 'k'", place="at agent.py:4 in deep")
     assert "KeyError: 'k', raised at agent.py:4 in deep. Nothing" in explain(failed, COMMAND).text
+
+
+def test_a_handle_explains_as_data_and_as_the_lines_that_the_command_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Approval and retry with since and until; as text, what `outlast runs explain` prints for this store and tenant."""
+    monkeypatch.setattr(registry, "_declared", [])
+
+    @outlast.step(retry=outlast.RetryPolicy(initial_interval=timedelta(hours=1)))
+    async def explained_step() -> int:
+        raise ConnectionError("no route \x1b[31m\nfor now")
+
+    @outlast.workflow
+    async def explained() -> None:
+        wait = outlast.approval("really?", role="boss", expires_in=timedelta(hours=2))
+        await asyncio.gather(wait, explained_step())
+
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    idle = timedelta(milliseconds=1)
+
+    async def main() -> Explanation:
+        app = outlast.open(url, workflows=[explained], tenant="acme", idle=idle)
+        async with app:
+            handle = await app.start(explained(), id="r")
+            while (await handle.status()).status is not Status.WAITING:
+                await asyncio.sleep(0.01)
+        async with outlast.connect(url, tenant="acme") as client:
+            return await client.handle("r").explain()
+
+    told = asyncio.run(main())
+    retry, approval, worker = told.waits
+    assert (retry.kind, retry.about, approval.kind, worker.kind) == (
+        "retry",
+        "r:1",
+        "approval",
+        "worker",
+    )
+    assert approval.since is not None
+    assert approval.until is not None
+    assert abs(approval.until - approval.since - timedelta(hours=2)) < timedelta(minutes=1)
+    assert retry.until is not None
+    assert retry.until > approval.since
+    assert approval.commands[1] == "outlast --tenant acme approvals approve r '1~r.1:1'"
+    monkeypatch.setenv("OUTLAST_DATABASE_URL", url)
+    printed = CliRunner().invoke(app_command, ["--tenant", "acme", "runs", "explain", "r"]).stdout
+    assert _steady(printed) == _steady(f"{told}\n")
+    assert "\x1b" not in str(told)
+    assert "without a decision the request expires at" in str(told)
+
+
+def _steady(text: str) -> str:
+    """Return a text without the lengths of time that pass between two looks."""
+    return re.sub(r"\((in [^)]*|[^)]* ago)\)", "(…)", text)
+
+
+def test_a_paused_run_says_who_and_what_to_type() -> None:
+    """By whom, what waits for the resume, and how the pause ends."""
+    retry = Standing("r:1", "step", "fetch", "retrying", failures=2, due_at=NOON)
+    unbegun = Standing("r:2", "effect", "pay", "intended", since=NOON, due_at=NOON)
+    detail = _detail(
+        status=Status.PAUSED,
+        paused_by="by ann: maintenance",
+        waits={"timers": {"r:3": "2026-11-29T12:00:30Z"}},
+        operations=[retry, unbegun],
+        unread=2,
+    )
+    told = explain(detail, COMMAND)
+    assert "is paused, since 2026-11-29 12:00:00 UTC (1 minute ago)." in told.text
+    assert "It was paused by ann: maintenance. No attempt begins and no timer fires" in told.text
+    assert "attempt 3 waits until the run is resumed" in told.text
+    assert "no attempt of it has begun" in told.text
+    assert "Timer r:3 is due" in told.text
+    assert "it fires when the run is resumed" in told.text
+    assert "2 messages have arrived and will be taken in when the run is resumed" in told.text
+    assert told.commands == [
+        "outlast runs resume 'a b'",
+        "outlast runs cancel 'a b' --reason TEXT",
+    ]
+
+
+def test_a_run_that_is_asked_to_pause_is_not_paused_yet() -> None:
+    """What is being attempted ends first."""
+    detail = _detail(status=Status.RUNNING, worker="w1", paused_by="by ann")
+    text = explain(detail, COMMAND).text
+    assert "is in the hands of worker w1" in text
+    assert "It is asked to pause by ann: what is being attempted ends first" in text
+
+
+def test_the_time_of_a_run_is_told() -> None:
+    """Until when, as noted where a clock was set; what happens then; and what happens when it is over."""
+    later = NOON + timedelta(hours=1)
+    (wait,) = [
+        one for one in explain(_detail(deadline=later), COMMAND).waits if one.kind == "timeout"
+    ]
+    assert wait.until == later
+    assert "It has to be done by 2026-11-29 13:00:00 UTC (in 59 minutes)" in wait.text
+    assert "otherwise it is cancelled then, cleans up, and fails" in wait.text
+    noted = explain(_detail(deadline=later, waits={"deadline": "2026-11-29T12:30:00Z"}), COMMAND)
+    assert "12:30:00 UTC" in noted.text
+    paused = explain(_detail(status=Status.PAUSED, deadline=NOON), COMMAND)
+    assert "otherwise it is cancelled when it is resumed" in paused.text
+    over = explain(_detail(deadline=later, timed_out_at=later), COMMAND)
+    assert "Its time was over at 2026-11-29 13:00:00 UTC" in over.text
+
+
+def test_mail_of_a_run_that_nobody_can_move_waits() -> None:
+    """A resume, say, for a run that is blocked for its code."""
+    detail = _detail(status=Status.BLOCKED, reason="undecodable", unread=1)
+    assert "will be taken in when the run can be moved again" in explain(detail, COMMAND).text
+
+
+def test_a_first_attempt_that_was_heard_of_is_told() -> None:
+    """What it said is data of the author's: made one line, and cut where it is long."""
+    said = {"page": 7, "url": "x" * 500}
+    step = Standing(operation="r:1", kind="step", name="crawl", state="attempted", progress=said)
+    (wait,) = explain(_detail(operations=[step]), COMMAND).waits
+    assert wait.kind == "step"
+    assert wait.text.startswith(
+        'Step crawl (r:1) is attempted for the first time and said {"page": 7'
+    )
+    assert len(wait.text) < 300
+
+
+def test_what_was_handed_out_for_ever_has_no_time() -> None:
+    """Until when is told only where there is an end."""
+    step = Standing(operation="r:1", kind="step", name="render", state="handed out")
+    (wait,) = explain(_detail(operations=[step]), COMMAND).waits
+    assert "was handed out, and waits for somebody outside" in wait.text
+    assert (wait.until, len(wait.commands)) == (None, 2)

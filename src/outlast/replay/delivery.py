@@ -6,11 +6,10 @@ The machine must not be driven from inside a task, and the replay of one long jo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Protocol, TypeAlias, TypeVar
 
-from outlast.clock import Clock
 from outlast.journal.entry import Entry, StampedRow
 from outlast.replay.machine import Machine
 
@@ -23,14 +22,23 @@ Turn: TypeAlias = tuple[list[Entry], datetime, int]
 """The entries of one turn, when they were committed, and the turn's number."""
 
 
+class Stopwatch(Protocol):
+    """What tells how long a slice has taken: a clock, or an event loop's time."""
+
+    def monotonic(self) -> float:
+        """Return seconds since a fixed moment."""
+        ...
+
+
 class TurnCheck(Protocol):
     """Looks at the machine after each turn, in the callback that delivered it; for tests."""
 
-    def __call__(self, turn: Turn, *, compare: bool) -> None:
+    def __call__(self, turn: Turn, *, compare: bool, more: bool = False) -> None:
         """See a turn that was delivered.
 
         Args:
             compare: Look now. False for the turns of a run that is taken up, the last one apart.
+            more: It was delivered as one after which others of a former time follow.
 
         Raises:
             NonDeterminismError: Something is wrong; nothing more is delivered.
@@ -43,18 +51,24 @@ class Delivery:
 
     Args:
         machine: Driven by nothing else.
+        clock: Measures the slices.
         check: Called after each turn.
     """
 
-    def __init__(self, machine: Machine, clock: Clock, check: TurnCheck | None = None) -> None:
+    def __init__(self, machine: Machine, clock: Stopwatch, check: TurnCheck | None = None) -> None:
         self._machine = machine
         self._clock = clock
         self._check = check
         self.next_turn = 0
         """The number of the turn after those that were delivered."""
 
-    async def deliver(self, entries: Sequence[tuple[Entry, StampedRow]]) -> None:
+    async def deliver(
+        self, entries: Sequence[tuple[Entry, StampedRow]], *, live: bool = False
+    ) -> None:
         """Deliver entries, and return when the workflow waits again.
+
+        Args:
+            live: What was written just now, in answer to this very machine.
 
         Raises:
             NonDeterminismError: The code does not ask for what the entries answer.
@@ -64,20 +78,20 @@ class Delivery:
             return
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        turns = turns_of(entries)
-        waiting = iter(turns)
+        last = entries[-1][1].row.turn
+        waiting = each_turn(self._machine, entries, live=live)
         taking_up = self.next_turn == 0
 
         def deliver_slice() -> None:
             until = self._clock.monotonic() + SLICE_SECONDS
+            if done.done():
+                return
             try:
-                for turn in waiting:
-                    if done.done():
-                        return
-                    self._machine.deliver(turn[0], turn[1])
+                for turn, more in waiting:
                     self.next_turn = turn[2] + 1
                     if self._check is not None:
-                        self._check(turn, compare=not taking_up or turn is turns[-1])
+                        compare = not taking_up or turn[2] == last
+                        self._check(turn, compare=compare, more=more)
                     if self._clock.monotonic() > until:
                         loop.call_soon(deliver_slice)
                         return
@@ -94,6 +108,30 @@ class Delivery:
     async def evict(self) -> None:
         """Take the run out of memory."""
         await in_callback(self._machine.evict)
+
+
+def each_turn(
+    machine: Machine, entries: Sequence[tuple[Entry, StampedRow]], *, live: bool = False
+) -> Iterator[tuple[Turn, bool]]:
+    """Deliver entries turn by turn. Whoever drives a machine does it by this: so nobody forgets what it must know beforehand.
+
+    Args:
+        live: What was written just now, in answer to this very machine: none of it can belong to the way that other code took.
+
+    Yields: Each turn once it was delivered, and whether it was delivered as one after which others of a former time follow.
+    """
+    machine.foresee(entry for entry, _ in entries)
+    turns = turns_of(entries)
+    for turn in turns:
+        more = not live and turn is not turns[-1]
+        machine.deliver(turn[0], turn[1], more=more)
+        yield turn, more
+
+
+def deliver_all(machine: Machine, entries: Sequence[tuple[Entry, StampedRow]]) -> None:
+    """Deliver a whole journal, as a worker does that takes a run up; from a plain callback, and at once."""
+    for _ in each_turn(machine, entries):
+        pass
 
 
 def turns_of(entries: Sequence[tuple[Entry, StampedRow]]) -> list[Turn]:

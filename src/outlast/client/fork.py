@@ -1,0 +1,366 @@
+"""Forks: a new run that begins with what another one did up to a position.
+
+A fork is one unowned change, a start that brings its first entries along: the origin is only read. So it exists whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from outlast.client.port import Port
+from outlast.client.retry import retry_position
+from outlast.effects.key import check_run_id, namespace
+from outlast.effects.known import known_after
+from outlast.errors import (
+    DefinitionError,
+    RunConflictError,
+    RunNotFoundError,
+    StoreError,
+)
+from outlast.journal.codec import codec_for
+from outlast.journal.entry import (
+    NO_OPERATION,
+    EffectPolicy,
+    Entry,
+    EntryRow,
+    Forked,
+    OperationId,
+    RunName,
+    StampedRow,
+    Started,
+    StepCompleted,
+    StepFailed,
+    from_row,
+    to_row,
+)
+from outlast.journal.prefix import ROLES, Role, kept
+from outlast.store.change import (
+    Applied,
+    Conflict,
+    Refused,
+    RunKey,
+    StartRun,
+    Status,
+)
+from outlast.workflows.registry import misfit_of_step
+
+FORKED = str(Forked.__struct_config__.tag)
+
+_RETRY = re.compile(r"(?P<first>.+)/retry-(?P<number>[1-9][0-9]*)", re.DOTALL)
+_RETRIED = frozenset({Status.FAILED, Status.CANCELLED, Status.TERMINATED})
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """What is asked for.
+
+    Args:
+        id: Of the new run.
+        position: Of the first entry that is not kept; None for all that can be.
+        outcome: An operation, and the value that it is to have; instead of a position.
+        effects: What becomes of effects whose outcome is not known.
+        failures: Whether an equal call of an effect that failed later fails like it.
+        token: Set, it tells this request from an equal one.
+    """
+
+    id: str
+    reason: str
+    position: int | None = None
+    outcome: tuple[str, Any] | None = None
+    effects: EffectPolicy = "refuse"
+    failures: bool = True
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A run that is to be forked, as it was read."""
+
+    run: RunKey
+    generation: int
+    rows: tuple[StampedRow, ...]
+    entries: list[Entry]
+
+    @property
+    def started(self) -> Started:
+        """Its first entry."""
+        first = self.entries[0]
+        assert isinstance(first, Started)
+        return first
+
+
+async def fork(
+    client: Port, run: RunKey, asked: ForkRequest, generation: int | None = None
+) -> RunKey:
+    """Write the fork, and return its key. The same request again finds the fork that it made.
+
+    Raises:
+        RunNotFoundError: There is no such run, or no such generation of it.
+        DefinitionError: No fork can begin there, or it is not said why.
+        RunConflictError: The id is taken.
+        StoreError: The store does not take it.
+    """
+    origin = await read_origin(client, run, generation)
+    return await write_fork(client, origin, asked)
+
+
+async def retry(
+    client: Port, run: RunKey, *, id: str, reason: str, effects: EffectPolicy
+) -> RunKey:
+    """Fork a run that ended without a result from where it failed, and return the new run's key.
+
+    Args:
+        id: Of the new run. Empty for the next of this run's retries, which takes up what the last of them has come to.
+
+    Raises:
+        RunConflictError: The run, or its last retry, has not ended, or has a result.
+        RunNotFoundError: There is no such run.
+    """
+    if id:
+        return await _retry_as(client, await _retriable(client, run), id, reason, effects)
+    latest, following = run, _next_retry(run)
+    while await client.store.head(following) is not None:
+        await _require_fork_of(client, following, latest)
+        latest, following = following, _next_retry(following)
+    origin = await _retriable(client, latest)
+    return await _retry_as(client, origin, following.run_id, reason, effects, client.new_id())
+
+
+async def _retry_as(
+    client: Port, origin: Origin, id: str, reason: str, effects: EffectPolicy, token: str = ""
+) -> RunKey:
+    position = retry_position(origin.entries)
+    asked = ForkRequest(id, reason, position=position, effects=effects, failures=False, token=token)
+    return await write_fork(client, origin, asked)
+
+
+def _next_retry(run: RunKey) -> RunKey:
+    found = _RETRY.fullmatch(run.run_id)
+    first, number = (found["first"], int(found["number"])) if found else (run.run_id, 0)
+    return RunKey(run.tenant, check_run_id(f"{first}/retry-{number + 1}"))
+
+
+async def _require_fork_of(client: Port, run: RunKey, origin: RunKey) -> None:
+    """Raise RunConflictError unless `run` was begun as a fork of `origin`."""
+    rows = await client.store.journal(run)
+    forks = [from_row(one.row) for one in rows if one.row.kind == FORKED]
+    last = forks[-1] if forks else None
+    if not isinstance(last, Forked) or last.origin.run_id != origin.run_id:
+        raise RunConflictError(
+            f"the next retry of run {origin.run_id} would have the id of another run",
+            run=run.run_id,
+            hint="give the retry an id of its own: id=, or --id",
+        )
+
+
+async def _retriable(client: Port, run: RunKey) -> Origin:
+    head = await client.head(run)
+    if head.status in _RETRIED:
+        return await read_origin(client, run)
+    ended = f"it ended as {head.status}" if head.status.closed else f"it is {head.status}"
+    raise RunConflictError(
+        f"the run cannot be retried: {ended}",
+        run=run.run_id,
+        hint="fork it from a position: `outlast runs fork`"
+        if head.status.closed
+        else "see `outlast runs explain`; cancel or terminate it to begin anew",
+    )
+
+
+async def read_origin(client: Port, run: RunKey, generation: int | None = None) -> Origin:
+    """Read a run that is to be forked.
+
+    Args:
+        generation: The present one by default.
+
+    Raises:
+        RunNotFoundError: There is no such run, or no such generation of it.
+        DecodeError: An entry cannot be read.
+    """
+    head = await client.head(run)
+    number = head.generation if generation is None else generation
+    rows = await client.store.journal(run, generation=number)
+    if not rows:
+        raise RunNotFoundError(
+            f"there is no generation {number} of the run",
+            run=run.run_id,
+            hint=f"it has those from 1 to {head.generation}",
+        )
+    return Origin(run, number, rows, [from_row(one.row) for one in rows])
+
+
+async def write_fork(client: Port, origin: Origin, asked: ForkRequest) -> RunKey:
+    """Write a fork of a run that was read; see `fork`."""
+    run = RunKey(client.tenant, check_run_id(asked.id))
+    if not asked.reason.strip():
+        raise DefinitionError(
+            "a fork needs a reason: why is this run done otherwise, or again?",
+            run=origin.run.run_id,
+            hint="give reason=, or --reason; it is kept in the fork's journal",
+        )
+    if asked.effects not in get_args(EffectPolicy):
+        raise DefinitionError(
+            f"{asked.effects!r} says nothing of the effects of a fork",
+            run=origin.run.run_id,
+            hint=f"say one of {', '.join(get_args(EffectPolicy))}",
+        )
+    change = _change(client, origin, asked, run)
+    verdict = await client.commit(change)
+    match verdict:
+        case Applied():
+            return run
+        case Conflict(head=head) if head is not None:
+            if head.fingerprint == change.fingerprint:
+                return run
+            raise RunConflictError(
+                "the id is taken by another run", run=run.run_id, hint="give the fork a new id"
+            )
+        case Refused(reason="times"):
+            raise StoreError(
+                "the store's clock is behind the time of an entry that the fork would keep",
+                run=origin.run.run_id,
+                hint="set the clock right, or wait until it has come so far again",
+            )
+        case _:
+            raise StoreError(
+                f"the run was not forked; the store answered {verdict}", run=run.run_id
+            )
+
+
+def _change(client: Port, origin: Origin, asked: ForkRequest, run: RunKey) -> StartRun:
+    """Return the one change that makes the fork."""
+    position = _position(origin, asked)
+    rows = origin.rows[: position + (asked.outcome is not None)]
+    entries = kept(origin.entries[:position])
+    entries[0] = _started(client, origin, asked, run)
+    if asked.outcome is not None:
+        entries.append(_given_anew(client, origin, asked, position))
+    name = RunName(origin.run.run_id, origin.generation)
+    forked = Forked(
+        known_as=RunName(run.run_id),
+        origin=name,
+        position=position,
+        by=client.principal,
+        reason=asked.reason,
+        effects=asked.effects,
+        changed=OperationId(asked.outcome[0]) if asked.outcome is not None else NO_OPERATION,
+        known=known_after(origin.entries, position, name, failures=asked.failures),
+    )
+    last = rows[-1].row
+    return StartRun(
+        run=run,
+        workflow=origin.started.name,
+        fingerprint=_fingerprint(origin, asked),
+        entries=(
+            *(_row(entry, n, origin) for n, entry in enumerate(entries)),
+            to_row(forked, len(rows), last.turn + 1),
+        ),
+        times=tuple(one.at for one in rows),
+    )
+
+
+def _row(entry: Entry, place: int, origin: Origin) -> EntryRow:
+    """Return the row of a kept entry, as it stands in the origin unless it is another one."""
+    row = origin.rows[place].row
+    return row if entry is origin.entries[place] else to_row(entry, place, row.turn)
+
+
+def _started(client: Port, origin: Origin, asked: ForkRequest, run: RunKey) -> Started:
+    former = origin.started
+    known_as = former.known_as or RunName(origin.run.run_id, origin.generation)
+    inherits = former.effects in ("refuse", "same_key") and former.keys
+    return replace(
+        former,
+        namespace=namespace(run.tenant, run.run_id, 1),
+        principal=client.principal,
+        effects=asked.effects,
+        keys=former.keys if inherits else former.namespace,
+        known_as=known_as,
+        ends_at=None,
+    )
+
+
+def _position(origin: Origin, asked: ForkRequest) -> int:
+    """Return the position at which the fork begins.
+
+    Raises:
+        DefinitionError: There is none such, or it is within a turn.
+    """
+    run = origin.run.run_id
+    if asked.outcome is not None:
+        if asked.position is not None:
+            raise DefinitionError(
+                "a fork was asked for with a position and an outcome",
+                run=run,
+                hint="an outcome has its own place in the journal: leave the position out",
+            )
+        return _place_of_outcome(origin, asked.outcome[0])
+    end = len(origin.rows)
+    if ROLES.get(type(origin.entries[-1])) is Role.END:
+        end -= 1
+    position = end if asked.position is None else asked.position
+    if not 1 <= position <= end:
+        raise DefinitionError(
+            f"a fork of this run cannot begin at position {position}",
+            run=run,
+            hint=f"give the number of an entry from 1 to {end}: those before it are kept; see `outlast runs journal {run}`",
+        )
+    turns = [one.row.turn for one in origin.rows]
+    if position < len(turns) and turns[position] == turns[position - 1]:
+        first, after = turns.index(turns[position]), len(turns) - turns[::-1].index(turns[position])
+        raise DefinitionError(
+            f"entries {first} to {after - 1} were taken in together, and position {position} is between them",
+            run=run,
+            hint=f"give {first} or {after}",
+        )
+    return position
+
+
+def _place_of_outcome(origin: Origin, operation: str) -> int:
+    for place, entry in enumerate(origin.entries):
+        if isinstance(entry, StepCompleted | StepFailed) and entry.operation == operation:
+            return place
+    raise DefinitionError(
+        f"{operation} is no step that has an outcome, and only that of a step can be given anew",
+        run=origin.run.run_id,
+        operation=operation,
+        hint="what an effect did is a fact; name a step of `outlast runs journal`, or fork from a position",
+    )
+
+
+def _given_anew(client: Port, origin: Origin, asked: ForkRequest, place: int) -> StepCompleted:
+    assert asked.outcome is not None
+    former = origin.entries[place]
+    assert isinstance(former, StepCompleted | StepFailed)
+    value = codec_for(Any, where="the outcome").encode(asked.outcome[1])
+    if why := misfit_of_step(former.name, value):
+        raise DefinitionError(
+            f"the outcome does not fit the result of step {former.name}: {why}",
+            run=origin.run.run_id,
+            operation=former.operation,
+            step=former.name,
+            hint="give plain data as the journal holds it; see the former value in `outlast runs journal`",
+        )
+    return StepCompleted(
+        former.operation, former.name, Raw(value), by=client.principal, reason=asked.reason
+    )
+
+
+def _fingerprint(origin: Origin, asked: ForkRequest) -> str:
+    """Return what tells this fork from others; never that of an ordinary start."""
+    changed = None
+    if asked.outcome is not None:
+        value = codec_for(Any, where="the outcome").encode(asked.outcome[1])
+        changed = (asked.outcome[0], value)
+    what = (
+        *("fork", origin.run.run_id, origin.generation, asked.position, changed),
+        *(asked.effects, asked.failures, asked.token),
+    )
+    return hashlib.sha256(msgspec.json.encode(what)).hexdigest()

@@ -1,0 +1,129 @@
+"""Where a run that has ended without a result is taken up again: what it keeps, and what is done anew. Pure: read from its journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from outlast.journal.entry import (
+    ApprovalDecided,
+    ApprovalExpired,
+    ApprovalRequested,
+    Cancelled,
+    CancelRequested,
+    EffectCompleted,
+    EffectFailed,
+    EffectIntended,
+    EffectRefused,
+    Entry,
+    Failed,
+    GrantUse,
+    MessageReceived,
+    OperationId,
+    StepFailed,
+)
+from outlast.journal.failure import Failure
+from outlast.journal.prefix import ROLES, Role
+
+_MOVING = (Role.OUTCOME, Role.ARRIVAL)
+"""Roles of the entries that let workflow code run."""
+
+
+def retry_position(entries: Sequence[Entry]) -> int:
+    """Return the position from which a run that has ended is done anew.
+
+    That is: the outcome whose failure it ended with; the approval that was not given; the first cancel. When the workflow's own code
+    raised: what it was told last, unless that was a message, which nobody would send again. When the run was ended from outside: the
+    end of its journal. But never after the request for an approval that was given and not used up: a fork inherits none, so it must
+    be asked again.
+    """
+    return _before_unused_approvals(entries, _failing_place(entries))
+
+
+def _failing_place(entries: Sequence[Entry]) -> int:
+    match entries[-1:]:
+        case [Failed(failure) | Cancelled(failure) as end]:
+            places = [_place(entries, leaf) for leaf in _leaves(failure)]
+            found = [place for place in places if place is not None]
+            if found:
+                return min(found)
+            cancels = (n for n, one in enumerate(entries) if isinstance(one, CancelRequested))
+            last = _last_told(entries)
+            return next(cancels, last) if isinstance(end, Cancelled) else last
+        case _:
+            return len(entries)
+
+
+def _place(entries: Sequence[Entry], failure: Failure) -> int | None:
+    """Return where a failure, or one that caused it, came into the run; the last place where several fit."""
+    for each in _causes(failure):
+        for place in reversed(range(len(entries))):
+            if _tells(entries[place], each):
+                return place
+    return None
+
+
+def _tells(entry: Entry, failure: Failure) -> bool:
+    match entry:
+        case StepFailed() | EffectFailed() | EffectRefused():
+            return (entry.failure.type, entry.failure.message) == (failure.type, failure.message)
+        case ApprovalDecided() | ApprovalExpired():
+            # The machine raises these itself, and names the operation.
+            is_approval = failure.type.startswith("outlast.errors.Approval")
+            return is_approval and failure.details.get("operation") == entry.operation
+        case _:
+            return False
+
+
+def _last_told(entries: Sequence[Entry]) -> int:
+    """Return the place of the last entry that let code run; the end's own, where that is a message or there is none."""
+    end = len(entries) - 1
+    for place in reversed(range(end)):
+        if ROLES.get(type(entries[place])) in _MOVING:
+            return end if isinstance(entries[place], MessageReceived) else place
+    return end
+
+
+def _before_unused_approvals(entries: Sequence[Entry], place: int) -> int:
+    while (earlier := _first_unused(entries[:place])) is not None:
+        place = earlier
+    return place
+
+
+def _first_unused(entries: Sequence[Entry]) -> int | None:
+    """Return where the first approval was asked for that was given, and some cover of which no settled effect has used."""
+    granted = {
+        one.approval_id for one in entries if isinstance(one, ApprovalDecided) and one.approved
+    }
+    used = _used(entries)
+    for place, one in enumerate(entries):
+        if not isinstance(one, ApprovalRequested) or one.approval_id not in granted:
+            continue
+        covers = [GrantUse(one.approval_id, cover) for cover in range(len(one.covers))]
+        if not used.issuperset(covers):
+            return place
+    return None
+
+
+def _used(entries: Sequence[Entry]) -> set[GrantUse]:
+    intended: dict[OperationId, GrantUse] = {}
+    used: set[GrantUse] = set()
+    for one in entries:
+        if isinstance(one, EffectIntended) and one.grant is not None:
+            intended[one.operation] = one.grant
+        elif isinstance(one, EffectCompleted | EffectFailed) and one.operation in intended:
+            used.add(intended[one.operation])
+    return used
+
+
+def _leaves(failure: Failure) -> Iterator[Failure]:
+    if not failure.members:
+        yield failure
+    for member in failure.members:
+        yield from _leaves(member)
+
+
+def _causes(failure: Failure | None) -> Iterator[Failure]:
+    """Return a failure, and what it was raised from, one after another."""
+    while failure is not None:
+        yield failure
+        failure = failure.cause

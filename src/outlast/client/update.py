@@ -1,0 +1,214 @@
+"""Messages as a client sends them, and the answers to updates as it waits for them.
+
+Law: every sender of an update comes to an end: with the answer, or with the error that says why there will be none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from outlast.client.port import Port
+from outlast.client.view import not_found
+from outlast.errors import (
+    DecodeError,
+    InboxFullError,
+    OutlastError,
+    RunCancelledError,
+    RunConflictError,
+    StoreCorruptError,
+    StoreError,
+    UpdateFailedError,
+    UpdateRejectedError,
+)
+from outlast.journal.codec import codec_for
+from outlast.journal.entry import ENTRY_NESTING, UpdateAnswered
+from outlast.journal.failure import Failure, is_too_deep, rebuild
+from outlast.journal.parse import NotJsonError, parse_as, read
+from outlast.store.change import (
+    MAX_UNREAD,
+    Applied,
+    Message,
+    MessageKind,
+    PutMessage,
+    Refused,
+    RunKey,
+    Verdict,
+)
+from outlast.workflows.message import Signal, Update
+
+_FIRST_POLL_SECONDS = 0.05
+_LONGEST_POLL_SECONDS = 2.0
+_GAP = 0.05
+"""Part of the time waited so far that passes between two looks, however many hints come: many who wait must not wear the store out."""
+_LONGEST_GAP_SECONDS = 0.5
+_NO_WORKER_AFTER_SECONDS = 5.0
+
+_answers = msgspec.json.Decoder(UpdateAnswered)
+
+
+def signal_message(client: Port, signal: Signal[Any] | str, value: Any, message_id: str) -> Message:
+    """Return a signal as it is put into an inbox.
+
+    Args:
+        message_id: Random when it is empty.
+
+    Raises:
+        EncodeError: The value does not fit the signal's type.
+    """
+    if isinstance(signal, Signal):
+        name, body = signal.name, signal.codec.encode(value)
+    else:
+        name, body = signal, codec_for(Any, where=f"signal {signal!r}").encode(value)
+    message_id = f"signal/{message_id or client.new_id()}"
+    return Message(message_id, MessageKind.SIGNAL, name, client.principal, body)
+
+
+def update_message(
+    client: Port, update: Update[Any, Any] | str, value: Any, message_id: str
+) -> Message:
+    """Return an update as it is put into an inbox.
+
+    Args:
+        message_id: Random when it is empty.
+
+    Raises:
+        EncodeError: The value does not fit the update's type.
+    """
+    if isinstance(update, Update):
+        name, body = update.name, update.codec.encode(value)
+    else:
+        name, body = update, codec_for(Any, where=f"update {update!r}").encode(value)
+    message_id = f"update/{message_id or client.new_id()}"
+    return Message(message_id, MessageKind.UPDATE, name, client.principal, body)
+
+
+def check_accepted(verdict: Verdict, run: RunKey) -> None:
+    """Return when the store has taken what was sent to a run.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        RunConflictError: It has ended.
+        InboxFullError: It has too many messages that it has not taken in.
+        StoreError: The store answered something else.
+    """
+    match verdict:
+        case Applied():
+            return
+        case Refused(reason="not_found"):
+            raise not_found(run)
+        case Refused(reason="closed"):
+            raise RunConflictError(
+                "the run has ended", run=run.run_id, hint="see `outlast runs show`"
+            )
+        case Refused(reason="full"):
+            raise InboxFullError(
+                f"the run has {MAX_UNREAD:,} messages that it has not taken in, and takes no more",
+                run=run.run_id,
+                hint="send again later under the same id; `outlast runs explain` says why the run does not take them in",
+            )
+        case _:
+            raise StoreError(f"the store answered {verdict}", run=run.run_id)
+
+
+async def ask(
+    client: Port, run: RunKey, update: Update[Any, Any] | str, value: Any, message_id: str
+) -> Any:
+    """Send an update, and return its result. See `RunHandle.update`."""
+    message = update_message(client, update, value, message_id)
+    check_accepted(await client.commit(PutMessage(run, message)), run)
+    return await result_of(client, run, update, message)
+
+
+async def result_of(
+    client: Port, run: RunKey, update: Update[Any, Any] | str, message: Message
+) -> Any:
+    """Wait for the answer to an update that was accepted, and return its result. See `RunHandle.update`."""
+    answer = await _wait(client, run, message)
+    if answer.failure is not None:
+        raise _refusal(answer, answer.failure, run)
+    if isinstance(update, Update):
+        return update.answer.decode(bytes(answer.value))
+    return read(bytes(answer.value), f"the answer to update {update!r}")
+
+
+async def _wait(client: Port, run: RunKey, message: Message) -> UpdateAnswered:
+    woken = asyncio.Event()
+    unsubscribe = client.store.subscribe(woken.set)
+    time = asyncio.get_running_loop().time
+    began, poll, said = time(), _FIRST_POLL_SECONDS, False
+    try:
+        while True:
+            woken.clear()
+            answer = await _look(client, run, message)
+            if answer is not None:
+                return answer
+            waited = time() - began
+            if not said and waited >= _NO_WORKER_AFTER_SECONDS:
+                said = True
+                await client.say_when_no_worker(await client.head(run))
+            await asyncio.sleep(min(waited * _GAP, _LONGEST_GAP_SECONDS))
+            try:
+                async with asyncio.timeout(poll):
+                    await woken.wait()
+            except TimeoutError:
+                poll = min(poll * 2, _LONGEST_POLL_SECONDS)
+    finally:
+        unsubscribe()
+
+
+async def _look(client: Port, run: RunKey, message: Message) -> UpdateAnswered | None:
+    """Return the answer; None as long as there may be one.
+
+    Raises:
+        RunConflictError: There will be none.
+    """
+    state = await client.store.answer(run, message.message_id)
+    if state is not None and state.answered:
+        return _answer_in(state.answer, run)
+    if state is not None and not state.over:
+        return None
+    raise RunConflictError(
+        f"the run was terminated before it answered the update {message.name!r}",
+        run=run.run_id,
+        hint="whether anything of it was done stands in the run's journal: `outlast runs journal`",
+    )
+
+
+def _answer_in(body: bytes, run: RunKey) -> UpdateAnswered:
+    try:
+        answer = parse_as(_answers, body, nesting=ENTRY_NESTING)
+    except NotJsonError as error:
+        raise DecodeError(
+            f"the answer to an update cannot be read: {error}",
+            run=run.run_id,
+            hint="the store was changed by hand, is damaged, or was written by a newer version of Outlast",
+        ) from None
+    if answer.failure is not None and is_too_deep(answer.failure):
+        raise StoreCorruptError(
+            "the answer to an update is a failure that is nested deeper than any that is captured",
+            run=run.run_id,
+            hint="the store was changed by hand or is damaged",
+        )
+    return answer
+
+
+def _refusal(answer: UpdateAnswered, failure: Failure, run: RunKey) -> OutlastError:
+    """Return the error that stands for an answer without a result."""
+    cause = rebuild(failure)
+    own = isinstance(cause, OutlastError)
+    said = failure.message if own else f"{failure.type}: {failure.message}"
+    what = f"the update {answer.name!r}"
+    error: OutlastError
+    if answer.rejected:
+        error = UpdateRejectedError(f"{what} was rejected: {said}", run=run.run_id)
+    elif answer.cancelled:
+        error = RunCancelledError(f"the run was cancelled while it handled {what}", run=run.run_id)
+    else:
+        error = UpdateFailedError(f"{what} failed: {said}", run=run.run_id)
+    if isinstance(cause, OutlastError):
+        error.hint = cause.hint
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,135 @@
+"""What a fork knows of its origin's effects, and what it has used of that. Pure: read from journals.
+
+Guards one promise: the outcome of an effect that was settled is had by as many equal calls as there were, in their order, and no
+attempt is made for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from outlast.journal.entry import (
+    EffectCleared,
+    EffectCompleted,
+    EffectFailed,
+    EffectIntended,
+    Entry,
+    Forked,
+    KnownEffect,
+    OperationId,
+    RunName,
+)
+
+_Call: TypeAlias = tuple[str, str, int]
+"""Name, hash of the action, and number of an effect's call."""
+
+
+class KnownEffects:
+    """The known effects of a run that was forked; of any other run there are none."""
+
+    def __init__(self) -> None:
+        self.forked: Forked | None = None
+        """Where the run was forked, the last time."""
+        self._left: dict[_Call, deque[KnownEffect]] = {}
+        self._calls: dict[OperationId, _Call] = {}
+
+    def note(self, entry: Entry) -> None:
+        """Take in the next entry of the run's journal."""
+        match entry:
+            case Forked():
+                self.forked = entry
+                self._left, self._calls = {}, {}
+                for known in entry.known:
+                    self._left.setdefault(_call(known), deque()).append(known)
+            case EffectIntended():
+                if self._left:
+                    self._calls[entry.operation] = _call(entry)
+            case EffectCompleted() | EffectFailed():
+                self._use(entry.operation)
+            case EffectCleared():
+                # An operator has established that the call whose end was unknown did not happen.
+                if (known := self._first(self._calls.get(entry.operation))) and _unknown(known):
+                    self._use(entry.operation)
+            case _:
+                pass
+
+    def find(self, name: str, action_sha256: str, number: int) -> KnownEffect | None:
+        """Return what is known of a call, if it was not used for an equal one before."""
+        return self._first((name, action_sha256, number))
+
+    def left(self) -> list[KnownEffect]:
+        """Return what was not used."""
+        return [known for waiting in self._left.values() for known in waiting]
+
+    def _first(self, call: _Call | None) -> KnownEffect | None:
+        waiting = self._left.get(call) if call is not None else None
+        return waiting[0] if waiting else None
+
+    def _use(self, operation: OperationId) -> None:
+        call = self._calls.get(operation)
+        waiting = self._left.get(call) if call is not None else None
+        if waiting:
+            waiting.popleft()
+
+
+def known_after(
+    entries: Sequence[Entry], position: int, origin: RunName, *, failures: bool
+) -> tuple[KnownEffect, ...]:
+    """Return what a fork of a run knows of its effects: all that were settled at the position or later, or never.
+
+    Args:
+        entries: The whole journal of the origin.
+        position: The entries before it are kept.
+        failures: Whether those that failed are known too, so that an equal call fails like them; else it is made again.
+    """
+    intents: dict[OperationId, EffectIntended] = {}
+    found: list[KnownEffect] = []
+    inherited = KnownEffects()
+    for seq, entry in enumerate(entries):
+        inherited.note(entry)
+        match entry:
+            case EffectIntended():
+                intents[entry.operation] = entry
+            case EffectCompleted() | EffectFailed():
+                intent = intents.pop(entry.operation, None)
+                if intent is not None and seq >= position:
+                    found.append(_settled(intent, entry, origin))
+            case _:
+                pass
+    found += [_unsettled(intent, origin) for intent in intents.values()]
+    doubtful = {_call(known) for known in found if _unknown(known)}
+    found += [known for known in inherited.left() if _call(known) not in doubtful]
+    return tuple(known for known in found if failures or known.outcome != "failed")
+
+
+def _settled(
+    intent: EffectIntended, end: EffectCompleted | EffectFailed, origin: RunName
+) -> KnownEffect:
+    known = _unsettled(intent, origin)
+    if isinstance(end, EffectCompleted):
+        return replace(known, outcome="completed", value=end.value)
+    return replace(known, outcome="failed", failure=end.failure)
+
+
+def _unsettled(intent: EffectIntended, origin: RunName) -> KnownEffect:
+    return KnownEffect(
+        name=intent.name,
+        action_sha256=intent.action_sha256,
+        number=intent.number,
+        run_id=origin.run_id,
+        operation=intent.operation,
+        key=intent.key,
+        outcome="unknown",
+    )
+
+
+def _call(one: KnownEffect | EffectIntended) -> _Call:
+    return one.name, one.action_sha256, one.number
+
+
+def _unknown(known: KnownEffect) -> bool:
+    return known.outcome == "unknown"

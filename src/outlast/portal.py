@@ -1,0 +1,171 @@
+"""Outlast from code that is not async: scripts, Django, Flask. One event loop in a thread, and calls that wait for it.
+
+There is no synchronous twin of any class: the portal calls the async ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from outlast.errors import DefinitionError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Portal:
+    """Calls coroutine functions from synchronous code and waits for their results, from any number of threads.
+
+    Its event loop runs in a thread of its own, from the first call or `enter` until `close`. Context variables of the caller
+    are seen by what it calls. A process that forks (a prefork web server) makes its portal after the fork.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.workflow
+        async def greet(name: str) -> str:
+            return f"hello {name}"
+
+        with outlast.Portal() as portal:
+            app = portal.enter(outlast.open("memory://"))
+            assert portal.call(app.run, greet("Ada"), id="greet-ada") == "hello Ada"
+        ```
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runner: asyncio.Runner | None = None
+        self._thread: threading.Thread | None = None
+        self._entered = AsyncExitStack()
+        self._is_closed = False
+        self._pid = os.getpid()
+
+    def call(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Call a coroutine function, wait for its end, and return its result or raise its exception.
+
+        A caller who is interrupted (Ctrl-C) cancels what it called.
+
+        Args:
+            function: As `client.start` or `handle.result`.
+
+        Raises:
+            DefinitionError: Called from async code, after `close`, or in a process that was forked since.
+        """
+        loop = self._started()
+        context = contextvars.copy_context()
+        outcome: concurrent.futures.Future[R] = concurrent.futures.Future()
+        tasks: list[asyncio.Task[None]] = []
+
+        async def answer() -> None:
+            try:
+                outcome.set_result(await function(*args, **kwargs))
+            except asyncio.CancelledError:
+                outcome.cancel()
+                raise
+            except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+                outcome.set_exception(error)
+
+        def begin() -> None:
+            tasks.append(loop.create_task(answer(), context=context))
+
+        try:
+            loop.call_soon_threadsafe(begin)
+            return outcome.result()
+        except KeyboardInterrupt:
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+            raise
+
+    def enter(self, manager: AbstractAsyncContextManager[T]) -> T:
+        """Enter an async context manager, as `outlast.connect(…)` or `outlast.open(…)`, and return what it gives.
+
+        It is left by `close`, the last one first.
+
+        Raises:
+            DefinitionError: As for `call`.
+        """
+        return self.call(self._enter, manager)
+
+    def close(self) -> None:
+        """Leave everything that was entered, and end the thread. Idempotent; calls under way are cancelled."""
+        with self._lock:
+            runner, thread = self._runner, self._thread
+            was_closed, self._is_closed = self._is_closed, True
+        if was_closed or runner is None or thread is None or self._pid != os.getpid():
+            return
+        loop = runner.get_loop()
+        left = asyncio.run_coroutine_threadsafe(self._entered.aclose(), loop)
+        try:
+            left.result()
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def __enter__(self) -> Portal:
+        """Return the portal."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    async def _enter(self, manager: AbstractAsyncContextManager[T]) -> T:
+        return await self._entered.enter_async_context(manager)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        """Return the loop, which runs."""
+        if self._pid != os.getpid():
+            raise DefinitionError(
+                "a portal was used in a process that was forked from the one that made it",
+                hint="make the portal after the fork; threads and database connections do not survive one",
+            )
+        if _is_async():
+            raise DefinitionError(
+                "a portal was called from async code, which it would stop until the answer comes",
+                hint="await the function itself: `await client.start(…)`",
+            )
+        with self._lock:
+            if self._is_closed:
+                raise DefinitionError(
+                    "the portal is closed",
+                    hint="make another one: `with outlast.Portal() as portal:`",
+                )
+            if self._runner is None:
+                self._runner = asyncio.Runner()
+                self._runner.get_loop()  # made before the thread runs it
+                self._thread = threading.Thread(
+                    target=_run, args=(self._runner,), name="outlast-portal", daemon=True
+                )
+                self._thread.start()
+            return self._runner.get_loop()
+
+
+def _run(runner: asyncio.Runner) -> None:
+    try:
+        runner.get_loop().run_forever()
+    finally:
+        runner.close()
+
+
+def _is_async() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

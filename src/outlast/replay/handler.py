@@ -1,0 +1,394 @@
+"""Handlers of messages: who handles which name, what waits for a handler, and what is being handled.
+
+Guards these promises: the messages of a name reach its handler in the order of the journal, each once; a task's path is the
+message's own place in the journal (`m3`), so that no other message, and no later handler, shifts it; an update has one answer, and
+none is left without one when the run has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from msgspec import Raw
+
+from outlast.errors import DecodeError, DefinitionError, RunConflictError, RunError
+from outlast.journal.entry import (
+    Entry,
+    MessageReceived,
+    OperationId,
+    UpdateAnswered,
+    UpdateReceived,
+)
+from outlast.journal.failure import capture
+from outlast.replay.agenda import Agenda
+from outlast.replay.command import AnswerUpdate
+from outlast.replay.context import Handler, SignalHandler, UpdateHandler
+from outlast.replay.ending import CONTINUED
+from outlast.replay.loop import WorkflowLoop
+from outlast.replay.mailbox import Mailbox
+from outlast.replay.operation import UpdateOperation
+from outlast.replay.task import TaskPath
+
+H = TypeVar("H", SignalHandler, UpdateHandler)
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered(Generic[H]):
+    """A handler, and the context in which the workflow named it: each message is handled in a copy of that."""
+
+    handler: H
+    context: contextvars.Context
+
+
+class Handlers:
+    """The handlers of one run.
+
+    Args:
+        loop: Runs them, each message as a task of its own.
+        agenda: Holds the updates that have no answer yet.
+        mailbox: Holds the signals that have no handler.
+        run_id: For messages.
+    """
+
+    def __init__(self, loop: WorkflowLoop, agenda: Agenda, mailbox: Mailbox, run_id: str) -> None:
+        self._loop = loop
+        self._agenda = agenda
+        self._mailbox = mailbox
+        self._run_id = run_id
+        self._count = 0
+        self._signals: dict[str, _Registered[SignalHandler]] = {}
+        self._updates: dict[str, _Registered[UpdateHandler]] = {}
+        self._early: dict[str, list[UpdateOperation]] = {}
+        self._unanswered: dict[str, UpdateOperation] = {}
+        self._running: dict[asyncio.Task[Any], UpdateOperation | None] = {}
+        self._done: list[asyncio.Task[Any]] = []
+        self._misfit: DecodeError | None = None
+        self._ended_as = ""
+        self._is_given_up = False
+        self._is_left = False
+        self.cancelled = False
+        """The run was asked to stop."""
+        self.out_of_time = ""
+        """Why the run was stopped, when its time was over."""
+
+    @property
+    def signals(self) -> list[str]:
+        """Names of the signals that have a handler."""
+        return list(self._signals)
+
+    @property
+    def updates(self) -> list[str]:
+        """Names of the updates that have a handler."""
+        return list(self._updates)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the body has ended: what is being handled goes on, and nothing more is begun."""
+        return bool(self._ended_as)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no handler is waited for."""
+        return self._is_left or not self._running
+
+    def add(self, handler: Handler) -> None:
+        """Let the workflow handle the messages of a name, and begin with those that came before.
+
+        Raises:
+            DefinitionError: The name has a handler, or its messages are received.
+            ForbiddenInWorkflowError: Called by what may only look.
+        """
+        if self._loop.evicting:
+            return
+        self._loop.check_acting("naming a handler")
+        if handler.name in (self._signals if isinstance(handler, SignalHandler) else self._updates):
+            raise self._twice(handler, "is given a handler twice")
+        context = contextvars.copy_context()
+        if isinstance(handler, SignalHandler):
+            self._add_signal(handler, context)
+        else:
+            self._add_update(handler, context)
+
+    def _add_signal(self, handler: SignalHandler, context: contextvars.Context) -> None:
+        if handler.name in self._mailbox.received:
+            raise self._twice(handler, "is received, and is given a handler too")
+        registered = self._signals[handler.name] = _Registered(handler, context)
+        if not self.closed:
+            for number, message in self._mailbox.take_all(handler.name):
+                self._begin_signal(number, message, registered)
+
+    def _add_update(self, handler: UpdateHandler, context: contextvars.Context) -> None:
+        registered = self._updates[handler.name] = _Registered(handler, context)
+        if not self.closed:
+            for update in self._early.pop(handler.name, ()):
+                self._begin_update(update, registered)
+
+    def check_receiver(self, name: str) -> None:
+        """Return when a signal may be received.
+
+        Raises:
+            DefinitionError: It has a handler.
+        """
+        if name in self._signals:
+            raise self._twice(self._signals[name].handler, "has a handler, and is received too")
+
+    def deliver(self, message: MessageReceived | UpdateReceived) -> None:
+        """Hand the next message of the journal to its handler, or let it wait."""
+        self._count += 1
+        if isinstance(message, UpdateReceived):
+            self._deliver_update(message)
+            return
+        registered = self._signals.get(message.name)
+        if registered is None or self.closed:
+            self._mailbox.put(message, self._count)
+        else:
+            self._begin_signal(self._count, message, registered)
+
+    def answered(self, entry: UpdateAnswered) -> None:
+        """See that an answer is recorded.
+
+        Raises:
+            NonDeterminismError: The code gives another kind of answer, or none.
+        """
+        update = self._unanswered.get(entry.message_id)
+        given = update.answer if update is not None else None
+        if update is None or given is None or _word(given) != _word(entry):
+            code = "never got it" if update is None else "still handles it"
+            raise self._agenda.mismatch(
+                f"the journal holds an answer to the update {entry.name!r} that the code does not give",
+                recorded=f"{_word(entry)} {entry.message_id}",
+                asked=code if given is None else _word(given),
+                operation=OperationId("") if update is None else update.operation,
+            )
+        del self._unanswered[entry.message_id]
+        self._agenda.close(update.operation)
+
+    def cancel(self, message: str | None = None, *, again: bool) -> bool:
+        """Cancel what is being handled; True when there is anything to cancel.
+
+        Args:
+            message: Of the `CancelledError` that handlers see.
+            again: Also what was asked to stop already, and is cleaning up.
+        """
+        told = [task for task in self._running if again or not task.cancelling()]
+        for task in told:
+            task.cancel(message)
+        return bool(told)
+
+    def settle(self) -> BaseException | None:
+        """Take in how handlers ended; return the first exception of a signal's handler.
+
+        Raises:
+            DecodeError: A recorded signal does not fit the type that the code names.
+        """
+        if self._misfit is not None:
+            raise self._misfit
+        first: BaseException | None = None
+        done, self._done = self._done, []
+        for task in done:
+            update = self._running.pop(task)
+            if update is not None:
+                self._answer(update, self._answer_of(task, update.message))
+            elif not task.cancelled():
+                first = first or task.exception()
+        return first
+
+    def unhandled(self) -> list[Entry]:
+        """Return the messages that were delivered and nobody took, in the order in which they came."""
+        handled = {update.operation for update in self._running.values() if update is not None}
+        found: list[tuple[int, Entry]] = list(self._mailbox.unread)
+        found.extend(
+            (update.number, update.message)
+            for update in self._unanswered.values()
+            if update.answer is None and update.operation not in handled
+        )
+        return [message for _, message in sorted(found, key=lambda pair: pair[0])]
+
+    def close(self, ended_as: str) -> None:
+        """Begin nothing more: the body has ended. Updates that nobody handles are rejected, or are for the next generation.
+
+        Args:
+            ended_as: How, in a word, as `completed`.
+        """
+        if self.closed and (self._ended_as != CONTINUED or ended_as == CONTINUED):
+            return
+        self._ended_as = ended_as
+        if ended_as != CONTINUED:
+            self._reject_unheard()
+        self._early.clear()
+
+    def _reject_unheard(self) -> None:
+        handled = {update.operation for update in self._running.values() if update is not None}
+        for update in self._unanswered.values():
+            if update.answer is None and update.operation not in handled:
+                self._answer(update, self._unheard(update.message))
+
+    def give_up(self) -> bool:
+        """Cancel what nothing can wake any more, once; what waits on after that is left. True when code is to run for it."""
+        if not self._is_given_up:
+            self._is_given_up = True
+            return self.cancel(again=True)
+        self._is_left = True
+        return False
+
+    def end(self, ended_as: str) -> None:
+        """Answer every update that is left: no code of the run runs any more.
+
+        Args:
+            ended_as: How the run ended, in a word.
+        """
+        # Of what ended last, the loop may not have told any more.
+        self._done = [task for task in self._running if task.done()]
+        self.settle()
+        self.close(ended_as)
+        for update in self._running.values():
+            if update is not None:
+                self._answer(update, _failed(update.message, self._interrupted(ended_as)))
+
+    # One message
+
+    def _deliver_update(self, message: UpdateReceived) -> None:
+        update = UpdateOperation(OperationId(f"m{self._count}"), self._count, message)
+        self._unanswered[message.message_id] = update
+        self._agenda.open(update)
+        registered = self._updates.get(message.name)
+        if self._ended_as == CONTINUED:
+            return
+        if self.closed:
+            self._answer(update, self._unheard(message))
+        elif registered is None:
+            self._early.setdefault(message.name, []).append(update)
+        else:
+            self._begin_update(update, registered)
+
+    def _begin_signal(
+        self, number: int, message: MessageReceived, registered: _Registered[SignalHandler]
+    ) -> None:
+        work = self._signal(registered.handler, message)
+        self._running[self._spawn(work, f"m{number}", registered.context)] = None
+
+    def _begin_update(
+        self, update: UpdateOperation, registered: _Registered[UpdateHandler]
+    ) -> None:
+        work = self._update(registered.handler, update.message)
+        self._running[self._spawn(work, update.operation, registered.context)] = update
+
+    def _spawn(
+        self, work: Coroutine[Any, Any, Any], path: str, context: contextvars.Context
+    ) -> asyncio.Task[Any]:
+        task = self._loop.spawn(work, TaskPath(path), context=context.copy())
+        task.add_done_callback(self._done_with)
+        return task
+
+    def _done_with(self, task: asyncio.Task[Any]) -> None:
+        self._done.append(task)
+
+    async def _signal(self, handler: SignalHandler, message: MessageReceived) -> None:
+        try:
+            value = handler.decode(bytes(message.value))
+        except DecodeError as error:
+            # What was sent fitted what the code said then: it is for code that fits, and no failure of the run.
+            self._misfit = self._misfit or error
+            return
+        await _result_of(handler.call(value))
+
+    async def _update(self, handler: UpdateHandler, message: UpdateReceived) -> UpdateAnswered:
+        try:
+            value = handler.decode(bytes(message.value))
+            self._validate(handler, value)
+        except Exception as error:  # noqa: BLE001 - whatever a validator raises is its no
+            return _failed(message, error, rejected=True)
+        result = await _result_of(handler.call(value))
+        encoded = Raw(handler.encode(result))
+        return UpdateAnswered(message.message_id, message.name, value=encoded)
+
+    def _validate(self, handler: UpdateHandler, value: Any) -> None:
+        if handler.validate is None:
+            return
+        with self._loop.looking(f"the validator of update {handler.name!r}"):
+            found = handler.validate(value)
+        if isinstance(found, Coroutine):
+            found.close()
+            raise DefinitionError(
+                f"the validator of update {handler.name!r} returned a coroutine",
+                run=self._run_id,
+                hint="a validator is a plain function: it returns, or raises to say no",
+            )
+
+    def _answer_of(self, task: asyncio.Task[Any], message: UpdateReceived) -> UpdateAnswered:
+        if task.cancelled():
+            return _failed(message, asyncio.CancelledError(self._why()), cancelled=self.cancelled)
+        error = task.exception()
+        return task.result() if error is None else _failed(message, error)
+
+    def _why(self) -> str:
+        if self.cancelled:
+            return "the run was cancelled"
+        if self.out_of_time:
+            return self.out_of_time
+        if self._is_given_up:
+            return f"the workflow {_verb(self._ended_as)}, and nothing was left that could wake the handler"
+        return "the handler was cancelled"
+
+    def _answer(self, update: UpdateOperation, answer: UpdateAnswered) -> None:
+        update.answer = answer
+        self._agenda.command(AnswerUpdate(operation=update.operation, answer=answer))
+
+    def _unheard(self, message: UpdateReceived) -> UpdateAnswered:
+        error = RunConflictError(
+            f"the workflow {_verb(self._ended_as)} before it handled the update",
+            run=self._run_id,
+            hint="nothing of it was done; send it to a run that is open",
+        )
+        return _failed(message, error, rejected=True)
+
+    def _interrupted(self, ended_as: str) -> RunError:
+        return RunError(
+            f"the run {_verb(ended_as)} while it handled the update",
+            run=self._run_id,
+            hint="part of it may have been done; see the run's journal",
+        )
+
+    def _twice(self, handler: Handler, what: str) -> DefinitionError:
+        kind = "signal" if isinstance(handler, SignalHandler) else "update"
+        return DefinitionError(
+            f"{kind} {handler.name!r} {what}",
+            run=self._run_id,
+            hint="a name has one handler, named once, or is received; a message can go to one place only",
+        )
+
+
+def _failed(
+    message: UpdateReceived,
+    error: BaseException,
+    *,
+    rejected: bool = False,
+    cancelled: bool = False,
+) -> UpdateAnswered:
+    return UpdateAnswered(
+        message.message_id,
+        message.name,
+        failure=capture(error),
+        rejected=rejected,
+        cancelled=cancelled,
+    )
+
+
+def _verb(ended_as: str) -> str:
+    return "was cancelled" if ended_as == "cancelled" else ended_as
+
+
+def _word(answer: UpdateAnswered) -> str:
+    if answer.failure is None:
+        return "completed"
+    return "rejected" if answer.rejected else "cancelled" if answer.cancelled else "failed"
+
+
+async def _result_of(returned: Any) -> Any:
+    """Return what a handler returned, or what the coroutine that it returned comes to."""
+    return await returned if inspect.isawaitable(returned) else returned

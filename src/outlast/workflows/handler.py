@@ -1,0 +1,142 @@
+"""Handlers: what a workflow does with messages that come at any time, beside what its body does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from outlast.errors import DefinitionError
+from outlast.replay.context import SignalHandler, UpdateHandler, context
+from outlast.workflows.message import Signal, Update
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def on_signal(signal: Signal[T], handler: Callable[[T], object]) -> None:
+    """Let `handler` have every message of this signal: those that came before at once, in order, then each as it comes.
+
+    Each message is handled in a task of its own, which may await whatever the body may. All messages that came together are handed
+    over before a condition is looked at. The run ends when its body and its handlers have ended: a handler in progress goes on when
+    the body returns, and is cancelled when the body fails or the run is cancelled. An exception of a handler fails the run.
+
+    Args:
+        handler: Plain or async; called with the message's value.
+
+    Raises:
+        DefinitionError: The signal has a handler already, or is received (`outlast.receive`) in this run.
+
+    Example:
+        ```python
+        import asyncio
+
+        import outlast
+
+        said = outlast.Signal("said", str)
+
+        @outlast.workflow
+        async def listen() -> list[str]:
+            words: list[str] = []
+            outlast.on_signal(said, words.append)
+            await outlast.wait_condition(lambda: len(words) == 2)
+            return words
+
+        async def main() -> None:
+            async with outlast.open("memory://") as app:
+                handle = await app.start(listen(), id="listen-1")
+                await handle.send(said, "hello")
+                await handle.send(said, "world")
+                assert await handle.result() == ["hello", "world"]
+
+        asyncio.run(main())
+        ```
+    """
+    current = context("outlast.on_signal")
+    _check_callable(handler, f"the handler of signal {signal.name!r}")
+    current.handle(SignalHandler(name=signal.name, decode=signal.codec.decode, call=handler))
+
+
+def on_update(
+    update: Update[T, R],
+    handler: Callable[[T], R | Awaitable[R]],
+    *,
+    validator: Callable[[T], object] | None = None,
+) -> None:
+    """Let `handler` answer every update of this name: with what it returns, or with the exception that it raises.
+
+    What `on_signal` says of handlers holds here too, but for one thing: an exception of the handler is the sender's, and the run goes
+    on. An update of a name without a handler waits until it gets one, and is rejected when the run ends before.
+
+    Args:
+        handler: Plain or async; called with the update's value.
+        validator: Called with the value first. What it raises rejects the update, and nothing of it is done. A plain function that only
+            looks: it may begin no step, timer or task. It is workflow code, and runs again in each replay.
+
+    Raises:
+        DefinitionError: The update has a handler already.
+
+    Example:
+        ```python
+        import asyncio
+
+        import outlast
+
+        raise_limit = outlast.Update("raise-limit", int, int)
+
+        @outlast.workflow
+        async def account() -> int:
+            limit = 100
+
+            def check(amount: int) -> None:
+                if amount <= 0:
+                    raise ValueError("a limit is raised by more than nothing")
+
+            def change(amount: int) -> int:
+                nonlocal limit
+                limit += amount
+                return limit
+
+            outlast.on_update(raise_limit, change, validator=check)
+            await outlast.wait_condition(lambda: limit > 100)
+            return limit
+
+        async def main() -> None:
+            async with outlast.open("memory://") as app:
+                handle = await app.start(account(), id="account-1")
+                try:
+                    await handle.update(raise_limit, -5)
+                except outlast.UpdateRejectedError as error:
+                    assert "more than nothing" in error.message
+                assert await handle.update(raise_limit, 50) == 150
+
+        asyncio.run(main())
+        ```
+    """
+    current = context("outlast.on_update")
+    _check_callable(handler, f"the handler of update {update.name!r}")
+    if validator is not None:
+        what = f"the validator of update {update.name!r}"
+        _check_callable(validator, what)
+        if inspect.iscoroutinefunction(validator):
+            raise DefinitionError(
+                f"{what} is async",
+                hint="a validator is a plain function: it returns, or raises to say no",
+            )
+    current.handle(
+        UpdateHandler(
+            name=update.name,
+            decode=update.codec.decode,
+            encode=update.answer.encode,
+            call=handler,
+            validate=validator,
+        )
+    )
+
+
+def _check_callable(given: object, what: str) -> None:
+    if not callable(given):
+        raise DefinitionError(
+            f"{what} is {given!r}, which cannot be called",
+            hint="give a function of one value, as on_update(add, put); plain or async",
+        )

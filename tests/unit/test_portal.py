@@ -1,0 +1,178 @@
+"""The portal: the async classes from synchronous code, in any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import signal
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import outlast
+from outlast.errors import DefinitionError
+
+SEEN: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="nothing")
+
+
+@outlast.step
+def double(number: int) -> int:
+    """A synchronous step, as a synchronous program has them."""
+    return 2 * number
+
+
+@outlast.workflow
+async def doubled(number: int) -> int:
+    """Call the step."""
+    return await double(number)
+
+
+@outlast.workflow
+async def fails() -> None:
+    """End in an error of the author's."""
+    raise ValueError("no")
+
+
+async def seen() -> str:
+    """Return what the caller has set."""
+    return SEEN.get()
+
+
+def test_a_script_starts_and_awaits_a_run(tmp_path: Path) -> None:
+    """Client and worker in one, entered, called and left without an async line."""
+    with outlast.Portal() as portal:
+        app = portal.enter(outlast.open(f"sqlite:///{tmp_path / 'a.db'}"))
+        handle = portal.call(app.start, doubled(4), id="four")
+        assert portal.call(handle.result) == 8
+        assert portal.call(app.run, doubled(5), id="five") == 10
+
+
+def test_twenty_threads_share_one_portal() -> None:
+    """The threads of a web server call at the same time."""
+    with outlast.Portal() as portal, ThreadPoolExecutor(20) as threads:
+        app = portal.enter(outlast.open("memory://"))
+
+        def one(number: int) -> int:
+            return portal.call(app.run, doubled(number), id=f"run-{number}")
+
+        assert list(threads.map(one, range(20))) == [2 * number for number in range(20)]
+
+
+def test_errors_arrive_as_they_are() -> None:
+    """The caller can catch what an async caller would."""
+    with outlast.Portal() as portal:
+        app = portal.enter(outlast.open("memory://"))
+        with pytest.raises(outlast.WorkflowFailedError) as caught:
+            portal.call(app.run, fails(), id="x")
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_context_variables_cross() -> None:
+    """What the calling thread has set is seen, and each thread's own."""
+    with outlast.Portal() as portal:
+
+        def one(text: str) -> str:
+            SEEN.set(text)
+            return portal.call(seen)
+
+        with ThreadPoolExecutor(2) as threads:
+            assert list(threads.map(one, ["a", "b"])) == ["a", "b"]
+        assert portal.call(seen) == "nothing"
+
+
+def test_async_code_is_told_to_await() -> None:
+    """A call that would stop the caller's own loop is refused."""
+    with outlast.Portal() as portal:
+
+        async def inside() -> None:
+            with pytest.raises(DefinitionError, match="await"):
+                portal.call(seen)
+
+        asyncio.run(inside())
+        portal.call(inside)  # its own loop too, where it would wait for itself for ever
+
+
+def test_closed_for_good_and_closed_twice() -> None:
+    """Managers are left last first; afterwards a call says what to do."""
+    left: list[str] = []
+
+    class Manager:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def __aenter__(self) -> str:
+            return self.name
+
+        async def __aexit__(self, *error: object) -> None:
+            left.append(self.name)
+
+    portal = outlast.Portal()
+    assert [portal.enter(Manager(name)) for name in "ab"] == ["a", "b"]
+    portal.close()
+    portal.close()
+    assert left == ["b", "a"]
+    assert not [one for one in threading.enumerate() if one.name == "outlast-portal"]
+    with pytest.raises(DefinitionError, match="closed"):
+        portal.call(seen)
+    outlast.Portal().close()  # one that was never used
+
+
+def test_a_call_under_way_is_cancelled_by_close() -> None:
+    """Nobody waits for ever for a loop that has ended."""
+    portal = outlast.Portal()
+    begun = threading.Event()
+    ended: list[type[BaseException]] = []
+
+    async def hang() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def wait() -> None:
+        try:
+            portal.call(hang)
+        except BaseException as error:
+            ended.append(type(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    begun.wait(10)
+    portal.close()
+    thread.join(10)
+    assert ended == [CancelledError]
+
+
+def test_ctrl_c_cancels_what_was_called() -> None:
+    """The interrupted call does not go on behind the caller's back."""
+    cancelled = threading.Event()
+
+    async def hang() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    with outlast.Portal() as portal:
+        with pytest.raises(KeyboardInterrupt):
+            portal.call(hang)
+        assert cancelled.wait(10)
+
+
+def test_refused_after_a_fork() -> None:
+    """A child process is told to make its own; the parent's portal is left alone."""
+    with outlast.Portal() as portal:
+        assert portal.call(seen) == "nothing"
+        if (pid := os.fork()) == 0:
+            status = 1
+            try:
+                portal.close()
+                portal.call(seen)
+            except DefinitionError as error:
+                status = 0 if "fork" in str(error) else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert portal.call(seen) == "nothing"

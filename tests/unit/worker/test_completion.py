@@ -1,0 +1,723 @@
+"""Completion from outside: tokens, the wait, who is first, and what a crash at any point leaves."""
+
+# ruff: noqa: D103 - the workflows and steps of a test say what they do in their bodies
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import outlast
+from outlast.client import Client
+from outlast.journal.entry import AlarmRaised, Entry, StepCompleted, StepFailed, from_row
+from outlast.store.change import RunKey, Status
+from outlast.testing import Faults, SeededRandom, Simulation, Workload, attempt, every_crash
+from outlast.worker.worker import WorkerOptions
+from outlast.workflows.completion import CompletionToken
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+tokens: list[str] = []
+sims: list[Simulation] = []
+QUICK = outlast.RetryPolicy(initial_interval=SECOND, backoff_coefficient=1.0)
+
+
+@dataclass
+class Scene:
+    """A result of a type of its own."""
+
+    frames: int
+
+
+def clock() -> float:
+    return sims[-1].clock.monotonic() - 1000
+
+
+def hand_out() -> None:
+    tokens.append(outlast.completion_token())
+    outlast.complete_later()
+
+
+@outlast.step(retry=QUICK)
+async def render() -> Scene:
+    hand_out()
+    raise AssertionError("it does not get here")
+
+
+@outlast.step(retry=QUICK)
+def render_in_thread() -> Scene:
+    try:
+        hand_out()
+    except Exception as error:  # noqa: BLE001 - what authors write
+        raise AssertionError("no `except Exception` stops it") from error
+    raise AssertionError("it does not get here")
+
+
+@outlast.step(retry=QUICK, start_to_close_timeout=10 * SECOND)
+async def render_in_time() -> Scene:
+    if outlast.attempt().number == 3:
+        return Scene(3)
+    hand_out()
+    return Scene(0)
+
+
+@outlast.step(retry=QUICK, start_to_close_timeout=40 * SECOND, schedule_to_close_timeout=MINUTE)
+async def render_by() -> Scene:
+    hand_out()
+    return Scene(0)
+
+
+@outlast.step(retry=QUICK)
+async def ask_first() -> Scene:
+    """Be answered before the attempt has ended."""
+    tokens.append(outlast.completion_token())
+    await asyncio.sleep(30)
+    outlast.complete_later()
+
+
+@outlast.effect(idempotent=True)
+async def pay() -> Scene:
+    hand_out()
+    return Scene(0)
+
+
+@outlast.step(retry=QUICK)
+async def swallow() -> Scene:
+    try:
+        hand_out()
+    except BaseException:  # noqa: BLE001 - what authors write
+        return Scene(-1)
+    return Scene(0)
+
+
+@outlast.step(retry=QUICK)
+async def render_in_group() -> Scene:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.sleep(1))
+        hand_out()
+    raise AssertionError("it does not get here")
+
+
+STEPS: dict[str, Any] = {
+    "group": render_in_group,
+    "async": render,
+    "thread": render_in_thread,
+    "in time": render_in_time,
+    "by": render_by,
+    "first": ask_first,
+    "swallow": swallow,
+}
+
+
+@outlast.workflow
+async def film(how: str) -> int:
+    return (await STEPS[how]()).frames
+
+
+@outlast.workflow
+async def guarded(how: str) -> str:
+    try:
+        return f"{(await STEPS[how]()).frames} frames"
+    except (RuntimeError, TimeoutError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@outlast.workflow
+async def paying() -> int:
+    return (await pay()).frames
+
+
+@outlast.workflow
+async def cut() -> str:
+    try:
+        async with asyncio.timeout(5):
+            return f"{(await render()).frames}"
+    except TimeoutError:
+        await outlast.sleep(5)
+        return "cut"
+
+
+@outlast.workflow
+async def three() -> list[int]:
+    scenes = await asyncio.gather(render(), render_in_thread(), render())
+    return [one.frames for one in scenes]
+
+
+CODE = [*STEPS.values(), pay, film, guarded, paying, cut, three]
+PARKING = WorkerOptions(library="simulated", idle=SECOND)
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> None:
+    tokens.clear()
+
+
+def simulation(**options: Any) -> Simulation:
+    """Return a simulation whose workers let go of what waits."""
+    sims.append(Simulation(CODE, **{"options": PARKING, **options}))
+    return sims[-1]
+
+
+async def entries(sim: Simulation) -> list[Entry]:
+    """Return the journal."""
+    return [from_row(one.row) for one in await sim.store.journal(RunKey("default", "r"))]
+
+
+async def handed_out(sim: Simulation, count: int = 1) -> str:
+    """Wait for so many tokens, and return the last."""
+    while len(tokens) < count:
+        await asyncio.sleep(0.1)
+    return tokens[count - 1]
+
+
+# The answer
+
+
+@pytest.mark.parametrize("how", ["async", "thread", "group"])
+def test_a_step_is_completed_from_outside(how: str) -> None:
+    """By a value of its type or by plain data; the journal says by whom, and nothing of the step is left."""
+
+    async def scenario(sim: Simulation) -> tuple[int, StepCompleted, int]:
+        await sim.start_worker()
+        handle = await sim.client.start(film(how), id="r")
+        token = await handed_out(sim)
+        await sim.until("r", lambda head: head.owner is None)
+        await sim.client.complete(token, Scene(24) if how == "async" else {"frames": 24})
+        await sim.closed("r")
+        image = await sim.store.load(RunKey("default", "r"))
+        assert image is not None
+        (outcome,) = [one for one in await entries(sim) if isinstance(one, StepCompleted)]
+        return await handle.result(), outcome, len(image.operations)
+
+    result, outcome, rows = simulation().run(scenario)
+    assert (result, outcome.by, rows) == (24, "tester", 0)
+    assert len(tokens) == 1
+
+
+def test_a_step_fails_from_outside_for_good() -> None:
+    """The workflow gets a RuntimeError with these words; no attempt follows."""
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker()
+        handle = await sim.client.start(guarded("async"), id="r")
+        await sim.client.fail(await handed_out(sim), "out of light")
+        await sim.closed("r")
+        return await handle.result()
+
+    assert simulation().run(scenario) == "RuntimeError: out of light"
+    assert len(tokens) == 1
+
+
+def test_nothing_stays_in_memory_while_it_waits() -> None:
+    """The run is parked as waiting; its row says for what, and not until when: for ever."""
+
+    async def scenario(sim: Simulation) -> tuple[Any, ...]:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(film("async"), id="r")
+        await handed_out(sim)
+        await asyncio.sleep(3600 * 5)
+        status = await handle.status()
+        (standing,) = (await handle.detail()).operations
+        return (
+            worker.worker.runs,
+            status.status,
+            status.wake_at,
+            status.waits["completions"],
+            standing.state,
+        )
+
+    runs, status, wake_at, waits, state = simulation(longest=timedelta(hours=6)).run(scenario)
+    assert (runs, status, wake_at) == ([], Status.WAITING, None)
+    assert (waits, state) == ({"r:1": None}, "handed out")
+    assert len(tokens) == 1
+
+
+def test_each_attempt_has_the_same_token_and_an_answer_to_any_counts() -> None:
+    """The first wait was over; its token is answered while the second one waits."""
+
+    async def scenario(sim: Simulation) -> int:
+        await sim.start_worker()
+        handle = await sim.client.start(film("in time"), id="r")
+        await handed_out(sim, 2)
+        await sim.client.complete(tokens[0], Scene(7))
+        await sim.closed("r")
+        return await handle.result()
+
+    assert simulation().run(scenario) == 7
+    assert tokens[0] == tokens[1]
+
+
+def test_an_answer_may_come_before_the_attempt_has_ended() -> None:
+    """The attempt is cut off then."""
+
+    async def scenario(sim: Simulation) -> tuple[int, float]:
+        await sim.start_worker()
+        handle = await sim.client.start(film("first"), id="r")
+        await sim.client.complete(await handed_out(sim), Scene(1))
+        await sim.closed("r")
+        return await handle.result(), clock()
+
+    result, seconds = simulation().run(scenario)
+    assert result == 1
+    assert seconds < 10
+
+
+def test_steps_beside_each_other_have_tokens_of_their_own() -> None:
+    """And are answered in any order."""
+
+    async def scenario(sim: Simulation) -> list[int]:
+        await sim.start_worker()
+        handle = await sim.client.start(three(), id="r")
+        await handed_out(sim, 3)
+        for token in sorted(tokens, reverse=True):
+            operation = CompletionToken.read(token).operation
+            await sim.client.complete(token, Scene(int(operation[-1])))
+            await asyncio.sleep(10)
+        await sim.closed("r")
+        return await handle.result()
+
+    assert simulation().run(scenario) == [1, 2, 3]
+    assert len(set(tokens)) == 3
+
+
+def test_a_value_that_does_not_fit_changes_nothing() -> None:
+    """It is an alarm, the step waits on, and the next answer counts, also with the same id as none had."""
+
+    async def scenario(sim: Simulation) -> tuple[int, list[AlarmRaised]]:
+        await sim.start_worker()
+        handle = await sim.client.start(film("async"), id="r")
+        token = await handed_out(sim)
+        await sim.client.complete(token, {"frames": "many"})
+        await asyncio.sleep(10)
+        assert not (await handle.status()).status.closed
+        await sim.client.complete(token, {"frames": 3})
+        await sim.closed("r")
+        alarms = [one for one in await entries(sim) if isinstance(one, AlarmRaised)]
+        return await handle.result(), alarms
+
+    result, alarms = simulation().run(scenario)
+    assert result == 3
+    assert [one.what for one in alarms] == ["unfit_outcome"]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_first_answer_counts_and_a_second_one_is_an_alarm(together: bool) -> None:
+    """Whether both are taken in at once, or one after the other."""
+
+    async def scenario(sim: Simulation) -> tuple[int, list[str]]:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(cut_after_two(), id="r")
+        token = await handed_out(sim)
+        if together:
+            worker.kill()
+        await sim.client.complete(token, Scene(1))
+        if not together:
+            await sim.until("r", lambda head: head.next_seq >= 3)
+        await sim.client.complete(token, Scene(2))
+        if together:
+            await sim.start_worker()
+        await sim.closed("r")
+        alarms = [one.what for one in await entries(sim) if isinstance(one, AlarmRaised)]
+        return await handle.result(), alarms
+
+    @outlast.workflow
+    async def cut_after_two() -> int:
+        frames = (await render()).frames
+        await outlast.sleep(60)
+        return frames
+
+    sims.append(Simulation([render, cut_after_two], options=PARKING))
+    result, alarms = sims[-1].run(scenario)
+    assert result == 1
+    assert alarms == (["late_outcome"] if together else ["unfit_outcome"])
+
+
+def test_the_same_id_again_is_the_same_answer() -> None:
+    """What delivers more than once, as a webhook does, raises no alarm."""
+
+    async def scenario(sim: Simulation) -> list[type]:
+        await sim.start_worker()
+        await sim.client.start(cut_after(), id="r")
+        token = await handed_out(sim)
+        for _ in range(3):
+            await sim.client.complete(token, Scene(1), id="delivery-17")
+        await sim.until("r", lambda head: head.next_seq >= 3)
+        await sim.client.complete(token, Scene(1), id="delivery-17")
+        await sim.closed("r")
+        return [type(one) for one in await entries(sim)]
+
+    @outlast.workflow
+    async def cut_after() -> int:
+        frames = (await render()).frames
+        await outlast.sleep(60)
+        return frames
+
+    sims.append(Simulation([render, cut_after], options=PARKING))
+    assert AlarmRaised not in sims[-1].run(scenario)
+
+
+# Time
+
+
+@pytest.mark.parametrize("parked", [True, False])
+def test_the_wait_is_over_with_its_time_and_the_policy_decides(parked: bool) -> None:
+    """Ten seconds from each hand-out; the third attempt returns by itself."""
+
+    async def scenario(sim: Simulation) -> tuple[str, float]:
+        idle = SECOND if parked else timedelta(hours=1)
+        await sim.start_worker(options=WorkerOptions(library="simulated", idle=idle))
+        handle = await sim.client.start(guarded("in time"), id="r")
+        await sim.closed("r")
+        return await handle.result(), clock()
+
+    result, seconds = simulation().run(scenario)
+    assert result == "3 frames"
+    assert len(tokens) == 2
+    assert seconds == pytest.approx(22, abs=2)
+
+
+def test_the_time_for_all_attempts_ends_the_wait() -> None:
+    """40 s for the first hand-out, and what is left of the minute for the second."""
+
+    async def scenario(sim: Simulation) -> tuple[str, float]:
+        await sim.start_worker()
+        handle = await sim.client.start(guarded("by"), id="r")
+        await sim.closed("r")
+        return await handle.result(), clock()
+
+    result, seconds = simulation().run(scenario)
+    assert result.startswith(
+        "TimeoutError: render_by was not done within 0:01:00 of its call, in 2"
+    )
+    assert seconds == pytest.approx(60, abs=1)
+
+
+def test_the_time_runs_on_while_no_worker_does() -> None:
+    """After an outage past the deadline the wait is over at once; and the token is worth nothing more."""
+
+    async def scenario(sim: Simulation) -> tuple[str, int]:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(guarded("by"), id="r")
+        token = await handed_out(sim)
+        await asyncio.sleep(1)
+        worker.kill()
+        await asyncio.sleep(300)
+        await sim.start_worker()
+        await sim.closed("r")
+        with pytest.raises(outlast.RunConflictError, match="ended"):
+            await sim.client.complete(token, Scene(1))
+        return await handle.result(), len(tokens)
+
+    result, attempts = simulation().run(scenario)
+    assert result.startswith("TimeoutError: render_by was not done within 0:01:00")
+    assert attempts == 1
+
+
+def test_an_answer_that_came_before_anybody_looked_at_the_time_counts() -> None:
+    """It is taken in before the time is judged, although it came after the deadline too: nobody had ended the wait."""
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(guarded("by"), id="r")
+        token = await handed_out(sim)
+        await asyncio.sleep(1)
+        worker.kill()
+        await asyncio.sleep(300)
+        await sim.client.complete(token, Scene(5))
+        await sim.start_worker()
+        await sim.closed("r")
+        return await handle.result()
+
+    assert simulation().run(scenario) == "5 frames"
+
+
+@pytest.mark.parametrize("after", ["at once", "parked", "killed"])
+def test_a_hand_out_while_the_clock_was_ahead(after: str) -> None:
+    """It waits as long as it should from the moment on at which the clock is right again."""
+
+    async def scenario(sim: Simulation) -> float:
+        idle = timedelta(hours=5) if after == "at once" else SECOND
+        options = WorkerOptions(library="simulated", idle=idle)
+        worker = await sim.start_worker(options=options)
+        sim.clock.jump(timedelta(days=3650))
+        await worker.client.start(guarded("in time"), id="r")
+        await handed_out(sim)
+        await asyncio.sleep(0.2 if after == "at once" else 3)
+        if after == "killed":
+            worker.kill()
+        sim.clock.jump(-timedelta(days=3650))
+        if after == "killed":
+            await sim.start_worker(options=options)
+        since = clock()
+        await handed_out(sim, 2)
+        return clock() - since
+
+    assert 6 <= simulation().run(scenario) <= 25
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_an_answer_that_races_with_the_deadline_loses_nothing(seed: int) -> None:
+    """One of them is first, and what the journal says is what the workflow gets; the other leaves a trace or none was accepted."""
+
+    async def scenario(sim: Simulation) -> tuple[str, list[Entry], bool]:
+        await sim.start_worker()
+        handle = await sim.client.start(guarded("once"), id="r")
+        token = await handed_out(sim)
+        deadline = clock() + 10
+        chance = sim.source("answer")
+        await asyncio.sleep(deadline - clock() + chance.uniform(-0.4, 0.4))
+        try:
+            await sim.client.complete(token, Scene(seed))
+            accepted = True
+        except outlast.RunConflictError:
+            accepted = False
+        await sim.closed("r")
+        return await handle.result(), await entries(sim), accepted
+
+    sims.append(
+        Simulation(RACING, seed=seed, options=PARKING, faults=Faults(latency=0.3, lost_hint=0.5))
+    )
+    result, journal, accepted = sims[-1].run(scenario)
+    ends = [one for one in journal if isinstance(one, StepCompleted | StepFailed)]
+    assert len(ends) == 1
+    alarms = [one for one in journal if isinstance(one, AlarmRaised)]
+    if isinstance(ends[0], StepCompleted):
+        assert (result, accepted, alarms) == (f"{seed} frames", True, [])
+    else:
+        assert result.startswith("TimeoutError")
+        assert len(alarms) == accepted
+
+
+@outlast.step(
+    name="render_once",
+    start_to_close_timeout=10 * SECOND,
+    retry=outlast.RetryPolicy(maximum_attempts=1),
+)
+async def render_once() -> Scene:
+    hand_out()
+    return Scene(0)
+
+
+STEPS["once"] = render_once
+RACING = [render_once, guarded]
+
+
+# Cancelling
+
+
+def test_a_wait_that_nobody_waits_for_is_over() -> None:
+    """Its row goes; an answer that comes then is an alarm, and changes nothing."""
+
+    async def scenario(sim: Simulation) -> tuple[str, list[str], int]:
+        await sim.start_worker()
+        handle = await sim.client.start(cut(), id="r")
+        token = await handed_out(sim)
+        await sim.until("r", lambda head: head.next_seq >= 3)
+        await sim.client.complete(token, Scene(1))
+        image = await sim.store.load(RunKey("default", "r"))
+        assert image is not None
+        await sim.closed("r")
+        alarms = [one.what for one in await entries(sim) if isinstance(one, AlarmRaised)]
+        return await handle.result(), alarms, len(image.operations)
+
+    assert simulation().run(scenario) == ("cut", ["unfit_outcome"], 0)
+
+
+def test_a_cancelled_run_waits_for_nobody_outside() -> None:
+    """The await ends at once."""
+
+    async def scenario(sim: Simulation) -> float:
+        await sim.start_worker()
+        handle = await sim.client.start(film("async"), id="r")
+        await handed_out(sim)
+        await asyncio.sleep(5)
+        since = clock()
+        await handle.cancel("no longer wanted")
+        await sim.closed("r")
+        return clock() - since
+
+    assert simulation().run(scenario) < 2
+
+
+# What is refused
+
+
+def test_only_steps_have_tokens() -> None:
+    """An effect, a workflow and ordinary code are told so; a test of a plain step gets one."""
+
+    async def scenario(sim: Simulation) -> None:
+        worker = await sim.start_worker()
+        await worker.client.run(paying(), id="r")
+
+    with pytest.raises(
+        outlast.WorkflowFailedError, match=r"completion_token\(\) was called in an effect"
+    ):
+        simulation().run(scenario)
+    for ask in (outlast.completion_token, outlast.complete_later):
+        with pytest.raises(outlast.DefinitionError, match="outside a step"):
+            ask()
+    with attempt(key="", run_id="run-7"):
+        assert CompletionToken.read(outlast.completion_token()).run == "run-7"
+
+
+def test_a_body_that_swallows_everything_ends_as_it_says() -> None:
+    """It returned: that is its outcome, and the token is worth nothing more."""
+
+    async def scenario(sim: Simulation) -> int:
+        worker = await sim.start_worker()
+        return await worker.client.run(film("swallow"), id="r")
+
+    assert simulation().run(scenario) == -1
+
+
+def test_a_token_is_good_for_one_generation_and_one_tenant() -> None:
+    """Each refusal says what is wrong; nothing reaches a run that the token does not mean."""
+
+    async def scenario(sim: Simulation) -> list[type]:
+        await sim.start_worker()
+        handle = await sim.client.start(film("async"), id="r")
+        token = await handed_out(sim)
+        other = Client(sim.outside, random=SeededRandom("x"), tenant="other")
+        with pytest.raises(outlast.DefinitionError, match="of another tenant"):
+            await other.complete(token, Scene(1))
+        await handle.terminate("start anew")
+        with pytest.raises(outlast.RunConflictError, match="ended"):
+            await sim.client.complete(token, Scene(1))
+        await sim.client.start(film("async"), id="r", if_closed="restart")
+        await handed_out(sim, 2)
+        with pytest.raises(outlast.RunConflictError, match="use 1 of this id"):
+            await sim.client.fail(token, "no")
+        with pytest.raises(outlast.EncodeError):
+            await sim.client.complete(tokens[1], float("nan"))
+        unknown = str(CompletionToken("default", "nowhere", 1, "r:1"))
+        with pytest.raises(outlast.RunNotFoundError):
+            await sim.client.complete(unknown, Scene(1))
+        await sim.client.complete(tokens[1], Scene(9))
+        await sim.closed("r")
+        return [type(one) for one in await entries(sim)]
+
+    assert AlarmRaised not in simulation().run(scenario)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "x", "é", "e30", "bm9uZQ", "====", "\ud800", "A" * 100_000),
+        base64.urlsafe_b64encode(
+            b'{"tenant":1,"run":"r","generation":1,"operation":"r:1"}'
+        ).decode(),
+        base64.urlsafe_b64encode(b"[" * 5000).decode(),
+    ],
+)
+def test_what_is_no_token_is_refused_in_words(text: str) -> None:
+    """Whatever it is."""
+    with pytest.raises(outlast.DefinitionError, match="this is no completion token"):
+        CompletionToken.read(text)
+
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=200)
+
+
+@given(NAMES, NAMES, st.integers(1, 1 << 40), NAMES)
+def test_a_token_says_what_it_was_made_of(
+    tenant: str, run: str, generation: int, operation: str
+) -> None:
+    """One line of text that needs no quotes in a URL or a shell; white space around it does no harm."""
+    made = CompletionToken(tenant, run, generation, operation)
+    assert set(str(made)) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+    assert CompletionToken.read(f"  {made}\n") == made
+    padded = base64.urlsafe_b64encode(
+        json.dumps(
+            {"tenant": tenant, "run": run, "generation": generation, "operation": operation}
+        ).encode()
+    )
+    assert CompletionToken.read(padded.decode()) == made
+
+
+# Every crash
+
+
+async def answer_all(client: Client, after: float = 2) -> None:
+    """Answer each token some seconds after it was seen, as a client that nobody kills."""
+    answered: set[str] = set()
+    while True:
+        await asyncio.sleep(0.5)
+        for token in set(tokens) - answered:
+            answered.add(token)
+            await asyncio.sleep(after)
+            await client.complete(token, {"frames": 24})
+
+
+async def answer_late(client: Client) -> None:
+    """Answer when any worker that comes after another one has taken the run up."""
+    await answer_all(client, after=60)
+
+
+@outlast.workflow
+async def premiere() -> int:
+    first = (await render()).frames
+    return first + (await render_in_thread()).frames
+
+
+@outlast.workflow
+async def nobody_answers() -> str:
+    try:
+        return f"{(await render_by()).frames}"
+    except TimeoutError:
+        return "nobody"
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+def test_a_crash_at_any_point_loses_no_answer(crashes: int) -> None:
+    """Killed before and after each commit and call, once and twice: the result is the same, and no answer is an alarm."""
+    work = Workload(
+        premiere,
+        definitions=[render, render_in_thread, premiere],
+        meanwhile=answer_all,
+        reset=tokens.clear,
+    )
+    count = 0
+    for trial in every_crash(work, crashes=crashes):
+        count += 1
+        assert trial.result == 48, trial
+        outcomes = [
+            one.entry.operation for one in trial.journal if isinstance(one.entry, StepCompleted)
+        ]
+        assert outcomes == ["r:1", "r:2"], trial
+        assert not [one for one in trial.journal if isinstance(one.entry, AlarmRaised)], trial
+    assert count >= (16 if crashes == 1 else 150)
+
+
+def test_what_was_handed_out_is_not_attempted_again() -> None:
+    """Where the process dies before that is written the body runs again; after it nothing does."""
+    work = Workload(
+        premiere,
+        definitions=[render, render_in_thread, premiere],
+        meanwhile=answer_late,
+        reset=tokens.clear,
+    )
+    calls = {str(trial.points[0]): len(trial.calls) for trial in every_crash(work)}
+    # Commits: the start; of each step the hand-out, the parking, the outcome; the end.
+    again = {name for name, count in calls.items() if count == 3}
+    assert again == {
+        *("after step render 1", "before commit 2"),
+        *("after step render_in_thread 1", "before commit 5"),
+    }
+    assert {count for name, count in calls.items() if name not in again} == {2}
+    assert {"after commit 2", "before commit 8", "before step render 1"} <= calls.keys()
+
+
+def test_a_crash_at_any_point_gives_nobody_more_time() -> None:
+    """Unanswered, the wait ends with the time for all attempts, wherever the process died."""
+    work = Workload(nobody_answers, definitions=[render_by, nobody_answers], reset=tokens.clear)
+    for trial in every_crash(work):
+        assert trial.result == "nobody", trial
+        seconds = (trial.journal[-1].at - trial.journal[1].at).total_seconds()
+        assert 59 <= seconds < 90, (trial, seconds)
