@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from outlast.client import Birth, Client
+from outlast.effects.key import check_name
 from outlast.errors import DefinitionError, StoreUnavailableError
 from outlast.journal.entry import Taken
 from outlast.store.finding import Finding
@@ -30,7 +31,7 @@ from outlast.store.protocol import Store
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE
 from outlast.worker.stall import LoopWatch
-from outlast.worker.worker import Worker, WorkerOptions
+from outlast.worker.worker import TASKS, Worker, WorkerOptions
 from outlast.workflows.definition import Workflow
 from outlast.workflows.registry import Registry
 
@@ -302,6 +303,7 @@ class App(Client):
         except BaseException:
             await store.close()
             raise
+        _warn_of_idle_queues(registry, self._options.queues)
         _announce(f"outlast {library_version()} on {store.describe()}")
         return self
 
@@ -360,6 +362,8 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
     lease: timedelta = LEASE,
     idle: timedelta = timedelta(seconds=1),
     history: HistoryLimits = DEFAULT_LIMITS,
+    queues: Iterable[str] = (),
+    tasks: int = TASKS,
 ) -> App:
     """Return client and worker in one; use it as `async with outlast.open(url) as app`.
 
@@ -371,9 +375,11 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         lease: How long the worker may be silent before others take its runs.
         idle: How long a run that only waits stays in memory.
         history: How long journals may become before a run is told to continue as new, and before it is blocked.
+        queues: Whose remote steps the worker runs, as `["gpu"]`: those declared with `@step(queue="gpu")`, of any run on this store.
+        tasks: How many of those it runs at once.
 
     Raises:
-        DefinitionError: A time is not a `timedelta` longer than nothing.
+        DefinitionError: A time is not a `timedelta` longer than nothing; or a queue is no name.
 
     Example:
         ```python
@@ -401,8 +407,40 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         pid=os.getpid(),
         library=library_version(),
         history=history,
+        queues=_queue_names(queues),
+        tasks=_task_count(tasks),
     )
     return App(url, workflows=workflows, tenant=tenant, principal=principal, options=options)
+
+
+def _warn_of_idle_queues(registry: Registry, queues: Iterable[str]) -> None:
+    """Say of which queues this worker cannot run anything: a name may be mistyped."""
+    for queue in sorted(set(queues) - registry.queues()):
+        known = ", ".join(map(repr, sorted(registry.queues()))) or "none"
+        logger.warning(
+            "this worker serves the queue %r, and no step that it knows is declared with it (declared: %s)",
+            queue,
+            known,
+        )
+
+
+def _queue_names(queues: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(queues, str):
+        raise DefinitionError(
+            f"queues={queues!r} is one text and not several names",
+            hint=f"write queues=[{queues!r}]",
+        )
+    return tuple(dict.fromkeys(check_name(one, what="queue") for one in queues))
+
+
+def _task_count(tasks: int) -> int:
+    given: Any = tasks
+    if not isinstance(given, int) or given < 1:
+        raise DefinitionError(
+            f"tasks={given!r} is no number of steps that can run at once",
+            hint="give 1 or more; a worker without queues runs none",
+        )
+    return given
 
 
 def connect(

@@ -1,6 +1,7 @@
 """A worker in a process of its own, which can be told to kill or stop itself at a certain store write or call.
 
     python worker_process.py URL [--play [WORKFLOW]] [--at POINT --side before|after --strike KILL|STOP]
+                             [--queue NAME] [--steps-only]
 
 Without `--play` it works until SIGTERM. With it, it plays a whole run: starts it, sends and says yes, waits for the end; of the
 demo agent, or of a workflow of `kill_flow`. Store and definitions are wrapped; the production code knows nothing of this.
@@ -24,6 +25,7 @@ from typing import Any, TypeVar
 
 import crash_flow
 import kill_flow
+import remote_flow  # noqa: F401 - declares steps that run in other processes
 
 import outlast
 from outlast.app import App, open_store
@@ -37,9 +39,11 @@ from outlast.store.change import (
     OTHER_RUN,
     Change,
     Decide,
+    FinishTask,
     OperationPut,
     RunChange,
     StartRun,
+    TaskPut,
 )
 from outlast.testing.crash import BodyCall, watched
 from outlast.worker.worker import WorkerOptions
@@ -169,6 +173,18 @@ class StrikingStore:
             await self._around("claim", taken)
         return claim
 
+    async def claim_tasks(self, *given: Any, **named: Any) -> Any:
+        """Count one write when it took something; see `claim`."""
+        claim = await self._store.claim_tasks(*given, **named)
+        if claim.tasks:
+
+            async def taken() -> Any:
+                return claim
+
+            names = (f"take:{one.row.name}" for one in claim.tasks)
+            await self._around(" ".join(names), taken)
+        return claim
+
     async def stop_this_process(self) -> None:
         """Stop on the thread that writes, which holds no lock of the database there."""
         if self._striker.options.deaf:
@@ -190,12 +206,15 @@ def names_of(change: Change) -> list[str]:
                 for row in change.operations
                 if isinstance(row, OperationPut) and row.kind not in OTHER_RUN
             ]
+            tasks = [f"task:{act.name}" for act in change.tasks if isinstance(act, TaskPut)]
             status = [] if change.head is None or entries else [f"head:{change.head.status}"]
-            return entries + rows + status
+            return entries + rows + tasks + status
         case StartRun():
             return ["start"]
         case Decide():
             return ["decide"]
+        case FinishTask(message=message):
+            return ["give_back" if message is None else "finish"]
         case _:
             return [type(change).__name__]
 
@@ -221,6 +240,7 @@ class StrikingApp(App):
             host="test",
             pid=os.getpid(),
             library="0",
+            queues=tuple(options.queue),
         )
         super().__init__(
             options.url, workflows=None, tenant="default", principal="tester", options=worker
@@ -234,7 +254,8 @@ class StrikingApp(App):
         crash_flow.stop_this_process = striker.stop_this_process = store.stop_this_process
         everything = Registry.of_everything(None)
         tables = (everything.workflows, everything.steps, everything.effects)
-        code = [one for table in tables for one in table.values()]
+        kept = tables[1:] if self.options.steps_only else tables
+        code = [one for table in kept for one in table.values()]
         await self._start_worker(store, Registry(watched(code, striker)))
         return self
 
@@ -298,6 +319,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--idle", type=float, default=30)
     found.add_argument("--poll", type=float, default=0.5)
     found.add_argument("--runs", type=int, default=1000)
+    found.add_argument("--queue", action="append", default=[])
+    found.add_argument("--steps-only", action="store_true")
     found.add_argument("--timeout", type=float, default=2.0)
     found.add_argument("--settle", type=float, default=0.3)
     return found

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
@@ -48,8 +48,9 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.journal.parse import parse, parse_as, read
+from outlast.replay.context import StepRequest
 from outlast.replay.ledger import _Cover
-from outlast.replay.operation import ChildOperation, SendOperation, WatchOperation
+from outlast.replay.operation import ChildOperation, SendOperation, StepOperation, WatchOperation
 from outlast.store.change import (
     ApprovalPut,
     ApprovalRow,
@@ -60,6 +61,9 @@ from outlast.store.change import (
     RunKey,
     StampedMessage,
     Status,
+    TaskDrop,
+    TaskPut,
+    WorkerId,
 )
 from outlast.store.sqlite.damage import naming
 from outlast.store.sqlite.row import (
@@ -70,16 +74,20 @@ from outlast.store.sqlite.row import (
     unfit_of,
     worker_of,
 )
+from outlast.store.task import TaskKey, TaskRow
 from outlast.testing.golden import Golden, GoldenRow
 from outlast.worker.inbox import proposal_of
+from outlast.worker.outcome import TaskOutcome
 from outlast.worker.relay import _bodies
+from outlast.worker.remote import RemoteSteps
 from outlast.worker.series import rest_of
 from outlast.worker.wait import Rest, Waits
 from outlast.workflows.attempt import Attempt, current_attempt
 from outlast.workflows.completion import CompletionToken
-from outlast.workflows.definition import AttemptOptions
+from outlast.workflows.definition import AttemptOptions, Step
 from outlast.workflows.heartbeat import Beats, current_beats, heartbeat_details
 from outlast.workflows.message import Signal, misfit
+from outlast.workflows.placement import Placement
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 RUN = RunKey("default", "r")
@@ -262,6 +270,34 @@ NOTE = b'{"timers":{"r:1":"2026-01-01T00:00:00Z"},"approvals":{},"retries":{},"s
 NAIVE_NOTE = NOTE.replace(b"00Z", b"00")
 
 
+def plan(number: int) -> Tree:
+    return Tree()
+
+
+PLAN: Step[..., Any] = Step(plan, "plan", AttemptOptions(), Placement("gpu"))
+
+
+def end_task(data: bytes) -> Any:
+    """Take in the end of the task of an open step: it has an outcome, or another attempt, and the message is read."""
+    request = StepRequest("plan", b"{}", PLAN.result.decode, ())
+    step: Any = StepOperation(OP, request, cast("Any", None))
+    machine: Any = SimpleNamespace(find=lambda operation: step if operation == OP else None)
+    bridge: Any = SimpleNamespace(run_key=RUN, store_now=lambda: NOW, row=lambda operation: None)
+    row = TaskRow(TaskKey(RUN, 1, "r:1", 1), "gpu", "plan", WorkerId("w"), NOW, 1)
+    remote = RemoteSteps(bridge, lambda name: PLAN, machine, Waits(), [row])
+    message = Message("task/r:1/1/w", MessageKind.OUTCOME, "r:1", "w", data)
+    proposal = remote.proposal_of(StampedMessage(message, NOW, 1), 1)
+    assert proposal is not None
+    assert proposal.consumed == message.message_id
+    if proposal.entry is not None:
+        assert isinstance(proposal.task, TaskDrop)
+        from_row(to_row(proposal.entry, 0, 0))
+    if proposal.row is not None:
+        assert isinstance(proposal.task, TaskPut)
+        standings([], [proposal.row])
+    return proposal
+
+
 def recall(data: bytes) -> Any:
     waits = Waits()
     waits.recall(data)
@@ -396,6 +432,11 @@ TOLD = [
         ("unsent", ""),
     )
 ]
+OUTCOMES = [
+    msgspec.json.encode(TaskOutcome("r:1", "plan", 1, 1, "completed", Raw(TREE))),
+    msgspec.json.encode(TaskOutcome("r:1", "plan", 1, 1, "failed", failure=FAILURE)),
+    msgspec.json.encode(TaskOutcome("r:1", "plan", 1, 1, "lost")),
+]
 GOLDEN = Golden(
     1, "flow", "default", "r", 1,
     (GoldenRow(0, 0, "started", "", "", NOW, BODIES["started"].decode()), GoldenRow(1, 1, "taken", "", "", NOW, BODIES["taken"].decode())),
@@ -416,6 +457,7 @@ DECODERS: dict[str, Decoder] = {
            MessageKind.ACCEPT: [b'{"generation":1,"entry":7,"history":100000,"by":"me","reason":"fine"}']}.items()},
     "word of another run": Decoder(told, TOLD, ("worker.inbox:_told",), ()),
     "body of a start": Decoder(start_of, [b'{"arguments":{"a":1},"tells_start":true}'], ("worker.relay:Relay._start",), (ValueError,)),
+    "end of a task": Decoder(end_task, OUTCOMES, ("worker.outcome:read_outcome",), ()),
     "failure": Decoder(raise_again, [BODIES["failed"]], ("journal.entry:from_row",)),
     "codec": Decoder(TREES.decode, [TREE], ("journal.codec:TypeCodec.decode",)),
     "codec of anything": Decoder(WITH_DAYS.decode, [b'{"a":[1,{}]}', b"[" + TREE + b"]", b"null"], ("journal.codec:TypeCodec.decode",)),
@@ -434,7 +476,7 @@ DECODERS: dict[str, Decoder] = {
         rest_after, [msgspec.json.encode(FAILURE), WAIT], ("worker.series:rest_of",), ()
     ),
     "approval row": Decoder(stored(approval_row), [b'[{"effect":"ship","match_sha256":"x"}]', b'["r:1"]'], ("store.sqlite.row:approval_of",)),
-    "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1))), [b'["flow"]'], ("store.sqlite.row:worker_of",)),
+    "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1, text))), [b'["flow"]'], ("store.sqlite.row:_names_in",)),
     "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", text, 1))), [b"waiting"], ()),
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1))), [b"r:1"], ()),
     "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
@@ -466,6 +508,7 @@ EXCEPTIONS = {
     "client.explain:_Teller._retry": "a time that `client.view` has checked",
     "client.explain:_Teller._noted_time": "a time that `client.view` has checked",
     "client.explain:_Teller._noted_waits": "a time that `client.view` has checked",
+    "client.explain:_Teller._task": "a time that `client.view` has checked",
     "cli.show:_due": "a time that `client.view` has checked",
     "testing.attempt:attempt.heard": "what the codec wrote in the same call",
     "demo.forge_state:RequestLog.records": "the double's own file, which it wrote in this demo",

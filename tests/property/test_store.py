@@ -23,6 +23,7 @@ from outlast.store.change import (
     ClearOutbox,
     Decide,
     DropWatch,
+    FinishTask,
     GrantSpend,
     HeadUpdate,
     Message,
@@ -37,6 +38,8 @@ from outlast.store.change import (
     RunKey,
     StartRun,
     Status,
+    TaskDrop,
+    TaskPut,
     Terminate,
     Watch,
     WorkerId,
@@ -46,6 +49,7 @@ from outlast.store.change import (
 from outlast.store.memory import MemoryStore
 from outlast.store.protocol import RELAY_AFTER
 from outlast.store.sqlite.store import open_sqlite
+from outlast.store.task import TaskKey
 from outlast.testing.conformance import ManualClock
 from outlast.testing.conformance.bench import asking, letter, row, starting
 
@@ -92,6 +96,26 @@ def asking_for(message_id):
     return Message(message_id, MessageKind.UPDATE, "go", "alice", b"1")
 
 
+tasks = st.lists(
+    st.builds(
+        lambda number, attempt, queue, due: TaskPut(
+            f"r:{number}", attempt, queue, "render", b"{}", due
+        ),
+        st.integers(1, 2),
+        st.integers(1, 2),
+        st.sampled_from(["gpu", "cpu"]),
+        st.none(),
+    )
+    | st.builds(
+        lambda number, attempt, taken: TaskDrop(f"r:{number}", attempt, taken),
+        st.integers(1, 2),
+        st.none() | st.integers(1, 2),
+        st.none() | st.integers(0, 2),
+    ),
+    max_size=2,
+)
+
+
 class TwoStores(RuleBasedStateMachine):
     """Every verb goes to a memory store and to a SQLite file; a dict counts what was accepted."""
 
@@ -111,6 +135,7 @@ class TwoStores(RuleBasedStateMachine):
         self.epochs = dict.fromkeys(RUNS, 0)
         self.rows = {}
         self.last = None
+        self.working = {worker: set() for worker in WORKERS}
         for number, worker in enumerate(WORKERS, 1):
             self.join(worker, f"b{number}")
 
@@ -151,6 +176,8 @@ class TwoStores(RuleBasedStateMachine):
                 if change.generation == before.generation:
                     told = {one.message_id for one in change.answers}
                     self.accepted[change.run, before.incarnation] |= told
+            case FinishTask(message=Message(message_id=message_id)):
+                self.accepted[change.run, before.incarnation].add(message_id)
 
     def join(self, worker, build):
         """Register a worker with both."""
@@ -214,8 +241,10 @@ class TwoStores(RuleBasedStateMachine):
         answered=st.just([]) | st.lists(asked, max_size=2),
         stale=st.sampled_from([0, 0, 0, 1]),
         extra=st.integers(0, 11),
+        acts=tasks,
+        due=st.none() | st.integers(-3, 9),
     )
-    def advance_run(self, run, entries, update, consumed, answered, stale, extra):
+    def advance_run(self, run, entries, update, consumed, answered, stale, extra, acts, due):
         """Write as the owner, sometimes with something that does not hold."""
         head = self.both(lambda store: store.head(run))
         if head is None:
@@ -259,10 +288,17 @@ class TwoStores(RuleBasedStateMachine):
             ),
             consumed=tuple(consumed),
             answers=tuple(Answer(one, b"%d" % head.version) for one in answered),
+            tasks=tuple(self.timed(act, due) for act in acts),
             **fields,
         )
         self.last = replace(change, digest=digest_of(change))
         self.commit(self.last)
+
+    def timed(self, act, due):
+        """Give a task its due time."""
+        if due is None or isinstance(act, TaskDrop):
+            return act
+        return replace(act, due_at=self.clock.now() + timedelta(seconds=due))
 
     @precondition(lambda self: self.last is not None)
     @rule()
@@ -299,6 +335,42 @@ class TwoStores(RuleBasedStateMachine):
         for taken in claim.runs:
             assert taken.head.owner == worker
             assert taken.head.epoch > self.epochs[taken.head.run]
+
+    @rule(worker=workers, limit=st.integers(0, 2), queues=st.sampled_from(["gpu", "gpu cpu"]))
+    def claim_tasks(self, worker, limit, queues):
+        """Take tasks: what a worker works on is what both stores say is its own."""
+        known, served = self.working[worker], frozenset(queues.split())
+        claim = self.both(
+            lambda store: store.claim_tasks(
+                worker, served, frozenset({"render"}), limit=limit, known=frozenset(known)
+            )
+        )
+        known -= set(claim.lost)
+        for task in claim.tasks:
+            assert task.row.worker == worker
+            assert task.row.key not in known
+            known.add(task.row.key)
+
+    @rule(
+        worker=workers,
+        run=runs,
+        number=st.integers(1, 2),
+        attempt=st.integers(1, 2),
+        generation=st.integers(1, 3),
+        gives_back=st.booleans(),
+    )
+    def finish_task(self, worker, run, number, attempt, generation, gives_back):
+        """Finish a task, mostly one that the worker does not have: a message is put for one that is with it, and goes with the task."""
+        key = TaskKey(run, generation, f"r:{number}", attempt)
+        before = {row.key: row.worker for row in self.both(lambda store: store.tasks(run))}
+        message = Message(f"t{number}/{attempt}", MessageKind.OUTCOME, "r:1", worker, b"{}")
+        change = FinishTask(
+            run, generation, key.operation, attempt, worker, None if gives_back else message
+        )
+        known = self.both(lambda store: store.mail(run))
+        verdict = self.commit(change)
+        if isinstance(verdict, Applied) and self.both(lambda store: store.mail(run)) != known:
+            assert before[key] == worker
 
     @rule(worker=workers)
     def renew(self, worker):
@@ -359,6 +431,9 @@ class TwoStores(RuleBasedStateMachine):
                 )
             mail = self.both(lambda store, run=run: store.mail(run))
             assert mail == (() if image is None else image.messages)
+            assert self.both(lambda store, run=run: store.tasks(run)) == (
+                () if image is None else image.tasks
+            )
             if image is None:
                 continue
             assert image.head.epoch >= self.epochs[run]
@@ -410,6 +485,8 @@ class TwoStores(RuleBasedStateMachine):
                 assert state.over is (image.head.status.closed or state.generation < incarnation)
         if image.head.status.closed:
             assert (image.head.owner, image.head.wake_at, image.operations) == (None, None, ())
+            assert image.tasks == ()
+        assert all(one.key.generation == generation for one in image.tasks)
 
     def teardown(self):
         """Close both."""

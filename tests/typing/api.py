@@ -42,6 +42,12 @@ def sooner(text: str) -> bool:
     return bool(text)
 
 
+@outlast.step(queue="gpu", schedule_to_start_timeout=timedelta(minutes=5))
+async def elsewhere(text: str) -> bytes:
+    """Async, in another worker."""
+    return text.encode()
+
+
 async def find(patch: Patch) -> outlast.Applied[int] | outlast.NotApplied | outlast.Unknown:
     """A probe."""
     return outlast.Applied(7)
@@ -101,6 +107,7 @@ async def fix(finding: str) -> int:
     assert_type(await count("x"), int)
     assert_type(await later("x"), list[str])
     assert_type(await sooner("x"), bool)
+    assert_type(await elsewhere("x"), bytes)
     assert_type(await send("x"), None)
     assert_type(await outlast.receive(go), int)
     assert_type(await outlast.receive(said, timeout=timedelta(1)), Patch)

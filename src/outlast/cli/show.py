@@ -237,6 +237,7 @@ def _waits_for(status: RunStatus, *, alarms: bool = True) -> str:
     parts += [f"update {name}" for name in waits.get("updates", [])]
     parts += [f"approval {one}" for one in waits.get("approvals", {})]
     parts += [f"in doubt {one}" for one in waits.get("in_doubt", {})]
+    parts += [f"step {one} in queue {queue}" for one, queue in waits.get("tasks", {}).items()]
     parts += [f"retry {one} at {_due(due)}" for one, due in waits.get("retries", {}).items()]
     parts += [
         f"completion {one}" + (f" until {_due(due)}" if due else "")

@@ -25,6 +25,7 @@ from outlast.cli.output import complain, note, note_lines, say
 from outlast.cli.session import Session, run, stored, time_length
 from outlast.cli.text import safe
 from outlast.errors import DefinitionError, OutlastError
+from outlast.worker.worker import TASKS
 from outlast.workflows.registry import Registry
 
 _PACKAGE = Path(__file__).parents[1]
@@ -33,7 +34,7 @@ _ONE_WISH_SECONDS = 1.0
 
 
 @stored
-def worker(
+def worker(  # noqa: PLR0913 - what can be typed
     session: Session,
     modules: Annotated[
         list[str],
@@ -55,15 +56,43 @@ def worker(
             help="How long a run that only waits stays in memory.",
         ),
     ] = "1s",  # pyright: ignore[reportArgumentType]
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Run the steps that are declared with this queue, of any run; may be given again.",
+        ),
+    ] = None,
+    tasks: Annotated[
+        int, typer.Option(min=1, help="How many steps of its queues it runs at once.")
+    ] = TASKS,
+    no_workflows: Annotated[
+        bool,
+        typer.Option("--no-workflows", help="Run the steps of its queues only, and no workflow."),
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log what each run does.")
     ] = False,
 ) -> None:
-    """Run the workflows that MODULE... declare, until SIGINT or SIGTERM; a second signal stops at once."""
+    """Run the workflows that MODULE... declare, and the steps of its queues, until SIGINT or SIGTERM; a second signal stops at once."""
     start = _log_to_stderr(logging.DEBUG if verbose else logging.INFO)
-    workflows = load_all(modules)
-    app = open_app(session.database, tenant=session.tenant, lease=lease, idle=idle)
-    run(_serve(app, workflows, start))
+    queues = queue or []
+    with author_errors():
+        for module in modules:
+            load(module)
+        found = Registry.of_everything()
+        workflows = [] if no_workflows else sorted(found.workflows)
+        _require_work(found, workflows, queues)
+        app = open_app(
+            session.database,
+            workflows=[found.workflows[name] for name in workflows],
+            tenant=session.tenant,
+            lease=lease,
+            idle=idle,
+            queues=queues,
+            tasks=tasks,
+        )
+    run(_serve(app, workflows, queues, start))
 
 
 def load_all(modules: Iterable[str]) -> list[str]:
@@ -92,6 +121,20 @@ def author_errors() -> Generator[None, None, None]:
         for line in _author_lines(error):
             note_lines(line)
         raise typer.Exit(1) from None
+
+
+def _require_work(found: Registry, workflows: list[str], queues: list[str]) -> None:
+    """Refuse modules that give this worker nothing to do."""
+    if queues and not found.queues():
+        raise DefinitionError(
+            "the modules declare no step with a queue",
+            hint=f"name the module that holds what @outlast.step(queue={queues[0]!r}) decorates",
+        )
+    if not (workflows or queues):
+        raise DefinitionError(
+            "the modules declare no workflow" if not found.workflows else "there is nothing to run",
+            hint="name the module that holds what @outlast.workflow decorates; or a queue: --queue NAME",
+        )
 
 
 def _author_lines(error: Exception) -> list[str]:
@@ -189,12 +232,15 @@ def _load_file(place: Path) -> None:
         raise
 
 
-async def _serve(app: App, workflows: list[str], start: _Start) -> None:
+async def _serve(app: App, workflows: list[str], queues: list[str], start: _Start) -> None:
     stop = _stop_on_signals()
     async with app:
         say(f"outlast    {library_version()}")
         say(f"database   {app.store.describe()}")
-        say(f"workflows  {', '.join(workflows)}")
+        if workflows:
+            say(f"workflows  {', '.join(workflows)}")
+        if queues:
+            say(f"queues     {', '.join(queues)}")
         say(f"worker     {app.worker.id}")
         start.is_over = True
         await stop.wait()

@@ -4,6 +4,7 @@ from outlast.client.approval import Approvals
 from outlast.client.client import Birth, Client, IfClosed, Runs
 from outlast.client.explain import Explanation, Wait
 from outlast.client.handle import RunHandle
+from outlast.client.task import TaskView
 from outlast.client.view import ApprovalView, Generation, JournalEntry, RunDetail, RunStatus
 from outlast.effects.standing import Alarm, Standing
 from outlast.store.change import Status
@@ -24,5 +25,6 @@ __all__ = [
     "Runs",
     "Standing",
     "Status",
+    "TaskView",
     "Wait",
 ]

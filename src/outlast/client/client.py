@@ -22,6 +22,7 @@ from outlast.client.completion import complete, fail
 from outlast.client.handle import RunHandle
 from outlast.client.port import Port
 from outlast.client.replica import Replicas
+from outlast.client.task import task_views, unserved
 from outlast.client.update import check_accepted, result_of, signal_message, update_message
 from outlast.client.view import (
     RunStatus,
@@ -652,6 +653,13 @@ class Client:
             return
         workers = await self.store.workers()
         if any(one.live and head.workflow in one.row.workflows for one in workers):
+            step = unserved(task_views(await self.store.tasks(head.run), workers))
+            if step is not None:
+                text = (
+                    f"run {head.run} waits for step {step.name!r}, and no live worker serves its queue {step.queue!r}. Start one: "
+                    f"`outlast worker MODULE --queue {step.queue}`, or use outlast.open(queues=[{step.queue!r}])."
+                )
+                warnings.warn(NoWorkerWarning(text), stacklevel=_callers_level())
             return
         remedy = (
             "Start one: `outlast worker MODULE`, or use outlast.open() instead of outlast.connect()."

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from outlast.client.task import TaskView
 from outlast.client.text import ago, counted, json_text, safe
 from outlast.client.view import ApprovalView, RunDetail
 from outlast.effects.standing import Alarm, Standing
@@ -59,7 +60,8 @@ class Wait(msgspec.Struct, frozen=True):
 
     Args:
         kind: `timer`, `retry`, `step`, `completion`, `signal`, `update`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm`,
-            `run`, `paused`, `timeout`, `growth` or `worker`.
+            `run`, `paused`, `timeout`, `growth`, `worker`, `task` for a step that waits for a worker of its queue or is with one, or `queue`
+            for one that nobody serves.
         about: The operation, approval or signal.
         until: When something happens without anyone acting.
         text: All of it in words, without the commands.
@@ -197,6 +199,7 @@ class _Teller:
         yield from self._held_up()
         for one in self._detail.operations:
             yield self._operation(one)
+        yield from map(self._task, self._detail.tasks)
         for approval in self._detail.approvals:
             yield self._approval(approval)
         yield from self._noted_waits()
@@ -532,8 +535,41 @@ class _Teller:
             purposes=("start a worker",),
         )
 
+    def _task(self, one: TaskView) -> Wait:
+        step = f"Step {one.name} ({one.operation})"
+        since = self._ago(one.since)
+        if one.worker is not None:
+            gone = (
+                ""
+                if one.attended
+                else ", which is gone: it is offered again when another one looks"
+            )
+            text = f"{step} is with worker {one.worker} of queue {one.queue!r} since {since}{gone}."
+            return Wait("task", one.operation, text, since=one.since)
+        if one.since > self._detail.now:
+            text = f"{step} is offered to the workers of queue {one.queue!r} at {since}."
+        else:
+            text = f"{step} waits for a worker of queue {one.queue!r} since {since}."
+        late = self._noted.get("start_by", {}).get(one.operation)
+        until = None if late is None else msgspec.convert(late, datetime, strict=False)
+        if until is not None:
+            text += f" If none takes it before {self._ago(until)}, the step fails."
+        if one.serving:
+            return Wait("task", one.operation, text, one.since, until)
+        start = self._command("worker", "MODULE", "--queue", one.queue)
+        return Wait(
+            "queue",
+            one.operation,
+            f"{text} No live worker serves that queue.",
+            one.since,
+            until,
+            (start,),
+            ("start a worker of the queue",),
+        )
+
     def _waits_for_nothing_known(self) -> bool:
         noted = any(self._noted.get(one) for one in ("timers", "signals", "updates", "runs"))
+        noted = noted or self._detail.tasks
         known = noted or self._detail.operations or self._detail.approvals
         return self._status.status is Status.WAITING and not known
 

@@ -16,6 +16,7 @@ from outlast.client.fork import retry as retry_run
 from outlast.client.port import Port
 from outlast.client.query import BUDGET
 from outlast.client.query import ask as ask_query
+from outlast.client.task import task_views
 from outlast.client.text import command
 from outlast.client.update import ask, check_accepted, signal_message
 from outlast.client.view import (
@@ -496,7 +497,8 @@ class RunHandle(Generic[R]):
             with contextlib.suppress(DecodeError):
                 entries.append(JournalEntry(one.row.seq, one.row.turn, one.at, from_row(one.row)))
         written = [one.entry for one in entries]
-        live = [one.row for one in await store.workers() if one.live]
+        workers = await store.workers()
+        live = [one.row for one in workers if one.live]
         return RunDetail(
             status=status_of(image.head),
             entries=entries,
@@ -517,6 +519,7 @@ class RunHandle(Generic[R]):
                 generation_of(row, image.head)
                 for row in await store.generations(self._run, limit=_GENERATIONS)
             ],
+            tasks=task_views(image.tasks, workers),
         )
 
     @overload

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from outlast.client.task import TaskView
 from outlast.effects.standing import Alarm, Standing
 from outlast.errors import (
     RunNotFoundError,
@@ -51,6 +52,8 @@ class _Note(msgspec.Struct):
     deadline: Moment | None = None
     completions: dict[str, Moment | None] = {}
     deadlines: dict[str, Moment] = {}
+    tasks: dict[str, str] = {}
+    start_by: dict[str, Moment] = {}
     signals: list[str] = []
     in_doubt: dict[str, str] = {}
     alarms: list[str] = []
@@ -82,7 +85,7 @@ class RunStatus(msgspec.Struct, frozen=True):
 
     Args:
         reason: Why it is blocked, or how it ended.
-        waits: What it waits for: timers, approvals, retries, completions from outside, signals, updates, effects in doubt, other
+        waits: What it waits for: timers, approvals, retries, completions from outside, steps in queues, signals, updates, effects in doubt, other
             runs.
         worker: Who has it in memory.
 
@@ -170,6 +173,7 @@ class RunDetail(msgspec.Struct, frozen=True):
         deadline: When its time is over, as its start says.
         timed_out_at: When its time was over and it was told so.
         generations: The newest ones, the present one first.
+        tasks: Attempts of its remote steps.
     """
 
     status: RunStatus
@@ -188,6 +192,7 @@ class RunDetail(msgspec.Struct, frozen=True):
     deadline: datetime | None = None
     timed_out_at: datetime | None = None
     generations: list[Generation] = []
+    tasks: list[TaskView] = []
 
 
 class ApprovalView(msgspec.Struct, frozen=True):

@@ -426,13 +426,14 @@ class Machine:
     def _begin_step(
         self, operation: OperationId, request: StepRequest, future: WorkflowFuture[Any]
     ) -> None:
+        scheduled_at = self._now if request.has_deadline else None
         self._agenda.open(
-            StepOperation(operation, request, future),
+            StepOperation(operation, request, future, scheduled_at),
             RunStep(
                 operation=operation,
                 name=request.name,
                 arguments=request.arguments,
-                scheduled_at=self._now if request.has_deadline else None,
+                scheduled_at=scheduled_at,
             ),
         )
 

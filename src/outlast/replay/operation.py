@@ -38,6 +38,7 @@ class StepOperation:
     operation: OperationId
     request: StepRequest
     future: WorkflowFuture[Any]
+    scheduled_at: datetime | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -20,6 +20,7 @@ from outlast.store.change import (
     ClearOutbox,
     Decide,
     DropWatch,
+    FinishTask,
     Message,
     OperationDrop,
     OperationPut,
@@ -30,6 +31,8 @@ from outlast.store.change import (
     RunChange,
     RunKey,
     StartRun,
+    TaskDrop,
+    TaskPut,
     Terminate,
     Watch,
 )
@@ -76,6 +79,10 @@ def unstorable_part(change: Change) -> str:
         case PutControl():
             names = _texts((), name=change.name, tenant=change.tenant)
             return _first(itertools.chain(names, _body(("body",), change.body)))
+        case FinishTask():
+            given = _texts((), operation=change.operation, worker=change.worker)
+            message = () if change.message is None else _message(("message",), change.message)
+            return _first(itertools.chain(_run(change.run), given, message))
 
 
 def _first(paths: Iterable[_Path]) -> str:
@@ -107,6 +114,8 @@ def _owned(change: RunChange) -> Iterator[_Path]:
     for place, spend in enumerate(change.spends):
         path = ("spends", place)
         yield from _texts(path, operation=spend.operation, approval_id=spend.approval_id)
+    for place, act in enumerate(change.tasks):
+        yield from _task(("tasks", place), act)
 
 
 def _run(run: RunKey) -> Iterator[_Path]:
@@ -175,6 +184,14 @@ def _operation(path: _Path, act: OperationPut | OperationDrop) -> Iterator[_Path
         yield from _time((*path, "due_at"), act.due_at)
         yield from _body((*path, "detail"), act.detail)
         yield from _body((*path, "progress"), act.progress)
+
+
+def _task(path: _Path, act: TaskPut | TaskDrop) -> Iterator[_Path]:
+    yield from _text((*path, "operation"), act.operation)
+    if isinstance(act, TaskPut):
+        yield from _texts(path, queue=act.queue, name=act.name)
+        yield from _body((*path, "arguments"), act.arguments)
+        yield from _time((*path, "due_at"), act.due_at)
 
 
 def _approval(path: _Path, act: ApprovalPut | ApprovalExpire | ApprovalWithdraw) -> Iterator[_Path]:

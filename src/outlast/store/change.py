@@ -213,6 +213,38 @@ class OperationDrop(Struct, frozen=True):
     operation: Annotated[str, PLAIN]
 
 
+class TaskPut(Struct, frozen=True):
+    """One attempt of a remote step waits for a worker that serves its queue, in place of whatever task the operation had.
+
+    Whoever works on the former task is fenced by this.
+
+    Args:
+        attempt: Counted from 1, as the attempts of any step.
+        arguments: JSON object of the step's bound arguments by parameter name.
+        due_at: Nobody takes it before this.
+    """
+
+    operation: Annotated[str, PLAIN]
+    attempt: Annotated[int, PLAIN]
+    queue: Annotated[str, PLAIN]
+    name: Annotated[str, PLAIN]
+    arguments: Annotated[bytes, PAYLOAD]
+    due_at: Annotated[datetime | None, PLAIN] = None
+
+
+class TaskDrop(Struct, frozen=True):
+    """Nobody waits for the task any more: it goes, whoever works on it. No error when there is none.
+
+    Args:
+        attempt: Only if the task is of this attempt; refused with `task` otherwise, and when there is none.
+        taken: Only if nobody has it, and it was taken so often, no more; refused with `task` otherwise.
+    """
+
+    operation: Annotated[str, PLAIN]
+    attempt: Annotated[int | None, PLAIN] = None
+    taken: Annotated[int | None, PLAIN] = None
+
+
 class CoverRow(Struct, frozen=True):
     """One covered action of an approval; spent once, by one operation.
 
@@ -328,6 +360,7 @@ class RunChange(Struct, frozen=True, tag="run"):
     spends: Annotated[tuple[GrantSpend, ...], PLAIN] = ()
     answers: Annotated[tuple[Answer, ...], PLAIN] = ()
     next: Annotated[tuple[EntryRow, ...], PLAIN] = ()
+    tasks: Annotated[tuple[TaskPut | TaskDrop, ...], PLAIN] = ()
 
 
 class StartRun(Struct, frozen=True, tag="start"):
@@ -410,6 +443,24 @@ class Terminate(Struct, frozen=True, tag="terminate"):
     origin: Annotated[str, PLAIN] = ""
 
 
+class FinishTask(Struct, frozen=True, tag="finish_task"):
+    """Take a task off the worker that has it, and put what came of it into the run's inbox, in one.
+
+    Fenced when the worker's lease is over, or the task is not its own any more: dropped, replaced, given to another, or gone with its
+    run; then no message is put. The same message again is applied without effect.
+
+    Args:
+        message: The outcome (`MessageKind.OUTCOME`). None gives the task back: it is offered again at once.
+    """
+
+    run: Annotated[RunKey, PLAIN]
+    generation: Annotated[int, PLAIN]
+    operation: Annotated[str, PLAIN]
+    attempt: Annotated[int, PLAIN]
+    worker: Annotated[WorkerId, PLAIN]
+    message: Annotated[Message | None, PLAIN] = None
+
+
 class ClearOutbox(Struct, frozen=True, tag="clear_outbox"):
     """The relay has seen to these items of `run`; in the same moment the run is told what came of them.
 
@@ -465,6 +516,7 @@ Change: TypeAlias = (
     | PutWatch
     | DropWatch
     | PutControl
+    | FinishTask
 )
 
 
@@ -605,6 +657,7 @@ class WorkerRow(Struct, frozen=True):
         build: Hash of the code that it runs.
         workflows: Names that it has registered.
         lease: How long the worker may be silent.
+        queues: Whose tasks it takes.
     """
 
     worker: Annotated[WorkerId, PLAIN]
@@ -613,6 +666,7 @@ class WorkerRow(Struct, frozen=True):
     build: Annotated[str, PLAIN]
     workflows: Annotated[tuple[str, ...], PLAIN]
     lease: Annotated[timedelta, PLAIN]
+    queues: Annotated[tuple[str, ...], PLAIN] = ()
 
 
 class StampedMessage(Struct, frozen=True):

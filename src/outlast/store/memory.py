@@ -29,6 +29,7 @@ from outlast.store.change import (
     Decide,
     DropWatch,
     Fenced,
+    FinishTask,
     HeadUpdate,
     Message,
     MessageKind,
@@ -70,6 +71,7 @@ from outlast.store.condition import (
 )
 from outlast.store.farewell import to_children, to_watchers
 from outlast.store.memory_outbox import MemoryOutbox
+from outlast.store.memory_task import TaskTable
 from outlast.store.moment import EPOCH, Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
 from outlast.store.protocol import (
     SUSPECT_LAPSES,
@@ -79,6 +81,7 @@ from outlast.store.protocol import (
     LiveWorker,
     RunImage,
 )
+from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
 _BOOT = "memory"
 
@@ -142,6 +145,7 @@ class MemoryStore:
         self._inboxes: dict[RunKey, dict[tuple[int, str], _Item]] = {}
         self._outbox = MemoryOutbox()
         self._workers: dict[WorkerId, _Worker] = {}
+        self._tasks = TaskTable()
         self._controls: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._subscribers: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         self._timeline = f"memory-{to_micros(clock.now())}"
@@ -191,11 +195,9 @@ class MemoryStore:
                 self._outbox.unwatch(change.run, change.watch)
                 return Applied(now)
             case PutControl():
-                current = self._controls.get((change.tenant, change.name), (0, b""))[0]
-                if current != change.version:
-                    return Conflict(version=current)
-                self._controls[change.tenant, change.name] = (current + 1, change.body)
-                return Applied(now)
+                return self._put_control(change, now)
+            case FinishTask():
+                return self._finish_task(change, now)
 
     # owned changes
 
@@ -248,6 +250,9 @@ class MemoryStore:
                 or answered.count(message_id) > 1
             ):
                 return Refused("answer", message_id)
+        refusal = self._tasks.refusal(change.run, change.tasks)
+        if refusal is not None:
+            return refusal
         if change.head is not None and change.head.status.closed:
             unread = {item.stamped.message.message_id for item in self._unconsumed(run)}
             if not unread <= set(change.consumed):
@@ -270,6 +275,7 @@ class MemoryStore:
             else:
                 run.operations[act.operation] = act
         sends = self._outbox.add(change.run, change.outbox, at)
+        self._tasks.write(change.run, head.generation, change.tasks, now)
         run.head = replace(
             head,
             version=head.version + 1,
@@ -355,6 +361,7 @@ class MemoryStore:
         rows = [run.operations[operation] for operation in sorted(run.operations)]
         sends = self._outbox.add(key, to_children(key, generation, rows), run.head.changed_at)
         run.operations.clear()
+        self._tasks.end(run.head.run)
         for approval_id, row in run.approvals.items():
             if row.state == PENDING:
                 run.approvals[approval_id] = replace(row, state=WITHDRAWN)
@@ -505,6 +512,28 @@ class MemoryStore:
         )
         return Applied(at, outbox=self._end(run))
 
+    def _put_control(self, change: PutControl, now: datetime) -> Verdict:
+        current = self._controls.get((change.tenant, change.name), (0, b""))[0]
+        if current != change.version:
+            return Conflict(version=current)
+        self._controls[change.tenant, change.name] = (current + 1, change.body)
+        return Applied(now)
+
+    def _finish_task(self, change: FinishTask, now: datetime) -> Verdict:
+        run = self._runs.get(change.run)
+        if change.message is not None:
+            known = self._known(change.run, run, change.message)
+            if known is not None:
+                return Applied(known.stamped.at)
+        if not self._live(change.worker):
+            return Fenced("the worker's lease has lapsed")
+        why = self._tasks.finish(change, now)
+        if why:
+            return Fenced(why)
+        if change.message is not None:
+            self._deliver(change.run, change.message, now)
+        return Applied(now)
+
     # workers
 
     async def register(self, row: WorkerRow) -> None:
@@ -576,6 +605,35 @@ class MemoryStore:
                 kept.append(key)
         return kept
 
+    async def claim_tasks(
+        self,
+        worker: WorkerId,
+        queues: frozenset[str],
+        steps: frozenset[str],
+        *,
+        limit: int,
+        known: frozenset[TaskKey] = frozenset(),
+    ) -> TaskClaim:
+        """Take tasks that may be taken and are with no living worker; see `Store.claim_tasks`."""
+
+        def wanted(row: TaskRow) -> bool:
+            paused = self._runs[row.key.run].head.status is Status.PAUSED
+            return row.queue in queues and row.name in steps and not paused
+
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            if not self._live(worker):
+                return TaskClaim((), (), None, now)
+            self._bury()
+            return self._tasks.claim(worker, wanted, now, limit=limit, known=known)
+
+    async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
+        """Return the tasks of the run's remote steps, by operation."""
+        with self._lock:
+            self._check_open()
+            return self._tasks.of(run)
+
     async def owned(self, worker: WorkerId) -> list[RunHead]:
         """Return the runs that a worker owns, by run."""
         with self._lock:
@@ -607,6 +665,7 @@ class MemoryStore:
             self._give_back(worker, now - elapsed(end, instant), end, lapses=1)
 
     def _give_back(self, worker: WorkerId, due: datetime, stopped: Instant, *, lapses: int) -> None:
+        self._tasks.give_back(worker, self._clock.now(), lapses=lapses)
         for run in self._runs.values():
             if run.head.owner == worker:
                 paused = run.head.status is Status.PAUSED
@@ -745,6 +804,7 @@ class MemoryStore:
                 tuple(found.operations[operation] for operation in sorted(found.operations)),
                 tuple(item.stamped for item in self._unconsumed(found)),
                 tuple(found.approvals[approval] for approval in sorted(found.approvals)),
+                self._tasks.of(run),
             )
 
     async def mail(self, run: RunKey) -> tuple[StampedMessage, ...]:

@@ -26,6 +26,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
 RELAY_AFTER = timedelta(seconds=2)
 """The worker whose commit put an item into an outbox sees to it at once; what is left after so long is anybody's."""
@@ -74,6 +75,7 @@ class RunImage(Struct, frozen=True):
     Args:
         rows: The journal, by `seq`, without gaps.
         messages: Not yet consumed, in order of arrival.
+        tasks: Of its remote steps, by operation.
     """
 
     head: RunHead
@@ -81,6 +83,7 @@ class RunImage(Struct, frozen=True):
     operations: tuple[OperationPut, ...]
     messages: tuple[StampedMessage, ...]
     approvals: tuple[ApprovalRow, ...]
+    tasks: tuple[TaskRow, ...] = ()
 
 
 class LiveWorker(Struct, frozen=True):
@@ -167,6 +170,10 @@ class StoreReader(Protocol):
         """Return approvals, oldest first; a pending one past its time is listed as `expired`."""
         ...
 
+    async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
+        """Return the tasks of the run's remote steps, by operation."""
+        ...
+
     async def workers(self) -> list[LiveWorker]:
         """Return the registered workers."""
         ...
@@ -206,7 +213,7 @@ class Store(StoreReader, Protocol):
         ...
 
     async def retire(self, worker: WorkerId) -> None:
-        """Forget a worker that ends; runs that it still owns become `ready`, as given back now."""
+        """Forget a worker that ends; runs that it still owns become `ready`, as given back now, and its tasks are offered again."""
         ...
 
     async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
@@ -220,6 +227,26 @@ class Store(StoreReader, Protocol):
 
         A worker owns one suspect at a time: of runs with `lapses` of `SUSPECT_LAPSES` or more at most one is taken, and none
         while the worker owns one. So the deaths that a run causes are no longer counted against its neighbours.
+        """
+        ...
+
+    async def claim_tasks(
+        self,
+        worker: WorkerId,
+        queues: frozenset[str],
+        steps: frozenset[str],
+        *,
+        limit: int,
+        known: frozenset[TaskKey] = frozenset(),
+    ) -> TaskClaim:
+        """Take up to `limit` tasks of these queues and steps that may be taken and are with no living worker.
+
+        Oldest first by the time since which it could have been taken first; a task whose worker lapsed or is proved dead keeps its
+        place. A due time that was set by a wall clock which was ahead means nothing. Nothing of a paused run is taken, nothing
+        by a worker whose lease has lapsed, and of tasks with `lapses` of `SUSPECT_LAPSES` or more a worker has one at a time.
+
+        Args:
+            known: What the worker works on: what is its own beside these is told again, and what of these is not is `lost`.
         """
         ...
 

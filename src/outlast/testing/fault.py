@@ -31,6 +31,7 @@ from outlast.store.change import (
     WorkerRow,
 )
 from outlast.store.protocol import Claim, GenerationRow, LiveWorker, RunImage, Store
+from outlast.store.task import TaskClaim, TaskKey, TaskRow
 from outlast.testing.loop import halt_if_stopped
 
 T = TypeVar("T")
@@ -159,6 +160,26 @@ class FaultyStore:
             self._note(f"claimed {', '.join(str(one.head.run) for one in claim.runs)}")
         return claim
 
+    async def claim_tasks(
+        self,
+        worker: WorkerId,
+        queues: frozenset[str],
+        steps: frozenset[str],
+        *,
+        limit: int,
+        known: frozenset[TaskKey] = frozenset(),
+    ) -> TaskClaim:
+        """Take tasks."""
+        inner = self._inner
+        claim = await self._ask(
+            "claim_tasks",
+            lambda: inner.claim_tasks(worker, queues, steps, limit=limit, known=known),
+        )
+        if claim.tasks:
+            names = (f"{one.row.key.run} {one.row.key.operation}" for one in claim.tasks)
+            self._note(f"took {', '.join(names)}")
+        return claim
+
     async def owned(self, worker: WorkerId) -> list[RunHead]:
         """Return the runs that a worker owns."""
         return await self._ask("owned", lambda: self._inner.owned(worker))
@@ -235,6 +256,10 @@ class FaultyStore:
         return await self._ask(
             "approvals", lambda: self._inner.approvals(tenant, pending=pending, run=run)
         )
+
+    async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
+        """Return a run's tasks."""
+        return await self._ask("tasks", lambda: self._inner.tasks(run))
 
     async def workers(self) -> list[LiveWorker]:
         """Return the workers."""

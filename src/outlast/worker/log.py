@@ -37,6 +37,7 @@ def log_parked(run: RunKey, status: Status, note: Mapping[str, Any]) -> None:
         f"completion {one}" + (f" until {due:%Y-%m-%d %H:%M:%S} UTC" if due else "")
         for one, due in note["completions"].items()
     ]
+    parts += [f"step {one} in queue {queue!r}" for one, queue in note["tasks"].items()]
     parts += [f"message {name!r}" for name in note["signals"]]
     parts += [f"update {name!r}" for name in note.get("updates", ())]
     parts += [f"{one} in doubt" for one in note["in_doubt"]]

@@ -93,6 +93,7 @@ from outlast.worker.intake import LOOK_AT_BACKLOG_SECONDS, Intake
 from outlast.worker.log import log_alarm, log_end, log_known, log_long, log_parked
 from outlast.worker.outbox import giving_up, requesting
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
+from outlast.worker.remote import PoisonedTaskError, RemoteSteps
 from outlast.worker.request import asking, ending, publishing
 from outlast.worker.rollover import Began, is_for_the_next, rolling_over
 from outlast.worker.series import expired, log_failed
@@ -101,6 +102,7 @@ from outlast.worker.text import plain
 from outlast.worker.trouble import RefusedByStoreError, poisoned, too_late
 from outlast.worker.wait import Rest, Waits
 from outlast.workflows.attempt import Attempt
+from outlast.workflows.definition import Step
 
 T = TypeVar("T")
 
@@ -155,6 +157,7 @@ class Pilot:
         self._started: Started
         self._delivery: Delivery | None = None
         self._gate: Gate
+        self._remote: RemoteSteps
         self._rows: dict[str, OperationPut] = {}
         self._pending_approvals: set[str] = set()
         self._proposals: list[Proposal] = []
@@ -203,6 +206,8 @@ class Pilot:
             await self._block("undecodable", error, unfit_build=self._deck.build)
         except RefusedByStoreError as error:
             await self._block("refused by the store", error)
+        except PoisonedTaskError as error:
+            await self._block("poison", error)
         except Exception as error:
             # A bug of ours must not keep the run hidden in a worker that does not move it.
             logger.exception("run %s: moving it broke inside Outlast", self.run_key)
@@ -339,6 +344,8 @@ class Pilot:
             self._waits.add_deadline(started, began, self.store_now())
         self._delivery = delivery
         await delivery.deliver(entries)
+        self._remote = RemoteSteps(self, self._step, self._machine, self._waits, image.tasks)
+        self._remote.drop_orphans()
         for entry, stamped in entries:
             self._gate.note(entry)
             self._alarms.add(entry, stamped.at)
@@ -403,6 +410,8 @@ class Pilot:
                 raise RunLost
             if self._crew.broken is not None:
                 raise self._crew.broken
+            if self._remote.poisoned is not None and not self._proposals:
+                raise self._remote.poisoned
             self._wake.clear()
             self._sort_commands()
             await self._gather()
@@ -510,6 +519,7 @@ class Pilot:
         operation = command.operation
         self._waits.forget(operation)
         self._crew.abandon(operation)
+        self._remote.abandon(operation)
         if operation in self._rows:
             self.post(giving_up(self._rows[operation], self._head))
         if command.approval_id in self._pending_approvals:
@@ -536,7 +546,11 @@ class Pilot:
                 kind = stamped.message.kind
                 if not (closing or self.hold.admits(kind)):
                     continue
-                proposal = proposal_of(stamped, self._machine, self._head.generation)
+                generation = self._head.generation
+                proposal = self._remote.proposal_of(stamped, generation) or proposal_of(
+                    stamped, self._machine, generation
+                )
+                self._remote.settle(proposal)
                 if proposal.at is not None:
                     # Messages keep their order of arrival, whatever the wall clock did meanwhile.
                     latest = proposal.at = max(proposal.at, latest or proposal.at)
@@ -552,6 +566,8 @@ class Pilot:
             self._waits.take_due(now, until) if until and not self._growth.is_full else ()
         ):
             self.post(proposal)
+        if self._remote.doubtful:
+            self._remote.look_again(await self._read(lambda: self._deck.store.tasks(self.run_key)))
 
     async def _stop_growing(self) -> bool:
         """Let what is under way end, and begin nothing; True when the run was blocked: its journal is at its limit."""
@@ -580,10 +596,9 @@ class Pilot:
                 continue
             match command:
                 case RunStep():
-                    step = self._deck.registry.steps.get(command.name)
-                    self._crew.begin(
-                        operation, run_step(self, command, self._known(step, command.name))
-                    )
+                    step = self._step(command.name)
+                    if not self._remote.begin(command, step):
+                        self._crew.begin(operation, run_step(self, command, step))
                 case IntendEffect():
                     self._intend(command)
                 case SettleEffect():
@@ -609,6 +624,9 @@ class Pilot:
                 self.post(publishing(command))
             else:
                 self._held.append(command)
+
+    def _step(self, name: str) -> Step[..., Any]:
+        return self._known(self._deck.registry.steps.get(name), name)
 
     def _known(self, definition: Any, name: str) -> Any:
         if definition is None:
@@ -692,6 +710,7 @@ class Pilot:
                 self._rows[row.operation] = row
             else:
                 self._rows.pop(row.operation, None)
+        self._remote.written(change.tasks, self._head.generation, verdict.at)
         written = [one.entry for one in proposals if one.entry is not None]
         entries = [
             (entry, StampedRow(row, verdict.at))
@@ -764,6 +783,7 @@ class Pilot:
             # The clock was set back in between.
             self._waits.add_request(entry.operation, self._expiry(entry), entry.approval_id)
         self._crowded += refused.reason == "mail"
+        self._remote.refused(proposal)
         self._mail = True
 
     def _expiry(self, entry: ApprovalExpired) -> datetime:

@@ -48,6 +48,8 @@ from outlast.store.change import (
     Refused,
     RunChange,
     RunHead,
+    TaskDrop,
+    TaskPut,
     WorkerId,
     digest_of,
 )
@@ -75,6 +77,7 @@ class Proposal:
         at: For arrivals: when it came, or came due.
         answer: To an update.
         next: What the next generation begins with, where this is the end of one.
+        task: What is written of the task of a remote step.
         done: Resolved with the verdict once the change is applied and delivered, or this part is refused; cancelled when dropped.
     """
 
@@ -91,6 +94,7 @@ class Proposal:
     outbox: OutboxItem | None = None
     done: asyncio.Future[Applied | Refused] | None = None
     answer: Answer | None = None
+    task: TaskPut | TaskDrop | None = None
 
     def settle(self, verdict: Applied | Refused) -> None:
         """Tell who waits."""
@@ -101,6 +105,10 @@ class Proposal:
         """Tell who waits that nothing will be written."""
         if self.done is not None:
             self.done.cancel()
+
+    def read_only(self) -> None:
+        """Keep nothing but that its message was read."""
+        self.guard, self.row, self.task = NO_OPERATION, None, None
 
 
 _OUTCOMES = (
@@ -138,8 +146,10 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
     spent: set[str] = set()
     for proposal in proposals:
         if proposal.guard and not is_open(proposal.guard):
-            proposal.drop()
-            continue
+            if not proposal.consumed:
+                proposal.drop()
+                continue
+            proposal.read_only()
         if proposal.spend is not None:
             if proposal.spend.approval_id in spent:
                 later.append(proposal)
@@ -158,9 +168,17 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
                 continue
             settled.add(proposal.entry.operation)
         now.append(proposal)
-    # The outcome removes the operation's row; one that was written beside it would stay for ever.
-    later += [one for one in now if one.rank is Rank.ROW and one.guard in settled]
+    later += _rows_of_settled(now, settled)
     return Sifted([one for one in now if one not in later], later, extra)
+
+
+def _rows_of_settled(now: list[Proposal], settled: set[OperationId]) -> list[Proposal]:
+    """Return the rows that must not be written beside the outcome of their operation, which removes its row: they would stay."""
+    rows = [one for one in now if one.rank is Rank.ROW and one.guard in settled]
+    for one in rows:
+        if one.consumed:
+            one.read_only()
+    return [one for one in rows if not one.consumed]
 
 
 def is_refused(proposal: Proposal, refused: Refused) -> bool:
@@ -169,6 +187,8 @@ def is_refused(proposal: Proposal, refused: Refused) -> bool:
         return bool(proposal.consumed) and refused.part in {"", proposal.consumed}
     if refused.reason == "mail":
         return proposal.rank is Rank.END
+    if refused.reason == "task":
+        return proposal.task is not None and refused.part == proposal.task.operation
     if proposal.spend is not None:
         return refused.part in {proposal.spend.approval_id, proposal.spend.operation}
     if isinstance(proposal.approval, ApprovalExpire):
@@ -234,5 +254,6 @@ def change_of(
         spends=tuple(one.spend for one in proposals if one.spend is not None),
         answers=tuple(one.answer for one in proposals if one.answer is not None),
         next=next((one.next for one in proposals if one.next), ()),
+        tasks=tuple(one.task for one in proposals if one.task is not None),
     )
     return msgspec.structs.replace(change, digest=digest_of(change))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -30,6 +31,7 @@ class _Note(msgspec.Struct):
     deadline: Moment | None = None
     completions: dict[str, Moment | None] = {}
     deadlines: dict[str, Moment] = {}
+    start_by: dict[str, Moment] = {}
 
 
 _notes = msgspec.json.Decoder(_Note)
@@ -80,6 +82,21 @@ class Rest:
         return (self.due - now).total_seconds()
 
 
+@dataclass(slots=True)
+class _Task:
+    """The task of a remote step.
+
+    Args:
+        deadline: When it is to be judged whether it has waited too long for a worker; none when it may wait for ever.
+        late: Judges, and returns what is written about one that has.
+    """
+
+    queue: str
+    deadline: Rest | None = None
+    late: Callable[[], Proposal | None] = lambda: None
+    is_taken: bool = False
+
+
 class Waits:
     """The due times of one run."""
 
@@ -89,6 +106,7 @@ class Waits:
         self._deadline: _Timer | None = None
         self._requests: dict[OperationId, tuple[datetime, str]] = {}
         self._runs: dict[OperationId, str] = {}
+        self._tasks: dict[OperationId, _Task] = {}
         self.retries: dict[OperationId, Rest] = {}
         """The rest of each operation that waits for its next attempt after a failure."""
         self.completions: dict[OperationId, Rest | None] = {}
@@ -96,9 +114,9 @@ class Waits:
         self._deadlines: dict[OperationId, Deadline] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything will come due that the workflow waits for, or come from outside or from another run."""
+        """Whether anything will come due that the workflow waits for, or come from outside, from another run or from another worker."""
         comes = self._timers or self._requests or self.retries or self.completions or self._runs
-        return bool(comes)
+        return bool(comes or self._tasks)
 
     def rests(self, operation: OperationId) -> bool:
         """Whether the operation waits for its next attempt, or for its outcome from outside."""
@@ -167,11 +185,28 @@ class Waits:
         """Wait for what another run was asked."""
         self._runs[operation] = run_id
 
+    def add_task(
+        self,
+        operation: OperationId,
+        queue: str,
+        deadline: Rest | None = None,
+        late: Callable[[], Proposal | None] = lambda: None,
+        *,
+        is_taken: bool = False,
+    ) -> None:
+        """Wait for the outcome of a task; `late` is asked what is to be written when the deadline comes first."""
+        self._tasks[operation] = _Task(queue, deadline, late, is_taken)
+
+    def noted_start(self, operation: OperationId) -> datetime | None:
+        """Return until when a task was to be started as it was noted when the run was parked; told once."""
+        return self._noted.start_by.pop(operation, None)
+
     def forget(self, operation: OperationId) -> None:
-        """Wait no longer for a timer, a request or another run, and forget a deadline."""
+        """Wait no longer for a timer, a request, a task or another run, and forget a deadline."""
         self._runs.pop(operation, None)
         self._timers.pop(operation, None)
         self._requests.pop(operation, None)
+        self._tasks.pop(operation, None)
         self._deadlines.pop(operation, None)
 
     def take_due(self, now: datetime, until: datetime | None = None) -> list[Proposal]:
@@ -202,14 +237,24 @@ class Waits:
                 expired = ApprovalExpired(operation, approval_id)
                 expire = ApprovalExpire(approval_id)
                 due.append(Proposal(Rank.REQUEST, expired, guard=operation, approval=expire))
+        due += self._take_late_tasks(now)
         return due
 
+    def _take_late_tasks(self, now: datetime) -> list[Proposal]:
+        late: list[Proposal] = []
+        for task in self._tasks.values():
+            if task.deadline is not None and task.deadline.left(now) <= 0:
+                task.deadline = None
+                late += filter(None, [task.late()])
+        return late
+
     def next_due(self) -> datetime | None:
-        """Return when the next timer, request or the run's time comes due; retries and completions look after themselves."""
+        """Return when the next timer, request, the run's time or the deadline of a task comes due; retries and completions look after themselves."""
         times = [timer.due for timer in self._timers.values()]
         if self._deadline is not None:
             times.append(self._deadline.due)
         times.extend(due for due, _ in self._requests.values())
+        times.extend(task.deadline.due for task in self._tasks.values() if task.deadline)
         return min(times, default=None)
 
     def wake_at(self) -> datetime | None:
@@ -232,6 +277,12 @@ class Waits:
             },
             "deadlines": {operation: one.due for operation, one in self._deadlines.items()},
             "runs": dict(self._runs),
+            "tasks": {operation: task.queue for operation, task in self._tasks.items()},
+            "start_by": {
+                operation: task.deadline.due
+                for operation, task in self._tasks.items()
+                if task.deadline and not task.is_taken
+            },
         }
 
 

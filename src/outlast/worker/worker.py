@@ -30,6 +30,7 @@ from outlast.store.change import (
     WorkerRow,
 )
 from outlast.store.protocol import Claim, ClaimedRun, Store
+from outlast.store.task import TaskKey
 from outlast.worker.always_replay import AlwaysReplay, is_always_replay_set
 from outlast.worker.deck import Deck
 from outlast.worker.executor import Executor
@@ -38,6 +39,7 @@ from outlast.worker.lease import LEASE, Lease
 from outlast.worker.pilot import Pilot
 from outlast.worker.relay import Birth, Relay
 from outlast.worker.stall import LoopWatch
+from outlast.worker.task import TaskRunner
 from outlast.worker.writer import Writer
 from outlast.workflows.registry import Registry
 
@@ -48,6 +50,9 @@ POLL = timedelta(milliseconds=500)
 
 PAUSE = timedelta(milliseconds=10)
 """Between two looks, so that a storm of hints does not become a storm of claims."""
+
+TASKS = 10
+"""Remote steps at once: few, so that workers share what waits; who has one device sets one."""
 
 _STORE_RETRY_SECONDS = 0.5
 _OWNED_SECONDS = 1.0
@@ -75,6 +80,8 @@ class WorkerOptions:
         library: Outlast's version.
         always_replay: Replay each run after each turn, and compare; for tests. None: as `OUTLAST_ALWAYS_REPLAY` says.
         history: How long journals may become.
+        queues: Whose remote steps it runs, if it has them registered; none by default.
+        tasks: How many of those it runs at once.
     """
 
     lease: timedelta = LEASE
@@ -86,6 +93,8 @@ class WorkerOptions:
     library: str = ""
     always_replay: bool | None = None
     history: HistoryLimits = DEFAULT_LIMITS
+    queues: tuple[str, ...] = ()
+    tasks: int = TASKS
 
 
 class Worker:
@@ -139,6 +148,7 @@ class Worker:
         self._past: list[WorkerId] = []
         """Lives that are over, whose rows and locks are still in the store."""
         self._deck: Deck
+        self._tasks: TaskRunner
         self._accepting = False
 
     @property
@@ -150,6 +160,11 @@ class Worker:
     def runs(self) -> list[RunKey]:
         """The runs in memory."""
         return list(self._pilots)
+
+    @property
+    def tasks(self) -> list[TaskKey]:
+        """The tasks of remote steps that it works on."""
+        return self._tasks.tasks
 
     async def start(self) -> None:
         """Register, and begin to look for work."""
@@ -170,7 +185,10 @@ class Worker:
         self._unsubscribe()
         self._unsubscribe = _nothing
         await _cancelled(self._looking)
-        have_landed = await self._stop_pilots(grace.total_seconds())
+        have_landed, _ = await asyncio.gather(
+            self._stop_pilots(grace.total_seconds()),
+            self._tasks.stop(grace.total_seconds(), _LAST_SECONDS),
+        )
         # When not even the pilots could write there is nothing to wait for.
         await self._relay.close(_LAST_SECONDS if have_landed else 0)
         await self._writer.close(_LAST_SECONDS if have_landed else 0)
@@ -220,7 +238,7 @@ class Worker:
         for pilot, _ in self._pilots.values():
             pilot.lose()
         tasks = [task for _, task in self._pilots.values()]
-        tasks.extend((self._looking, self._turning))
+        tasks.extend((self._looking, self._turning, *self._tasks.cancel()))
         for task in tasks:
             task.cancel()
         await self._relay.close()
@@ -264,6 +282,7 @@ class Worker:
             build=self._build,
             workflows=tuple(sorted(self._workflows)),
             lease=options.lease,
+            queues=tuple(sorted(options.queues)),
         )
         loop = asyncio.get_running_loop()
 
@@ -292,7 +311,9 @@ class Worker:
             check=AlwaysReplay if self._always_replay else None,
             history=options.history,
         )
-        logger.info("worker %s: ready for %s", worker, ", ".join(row.workflows) or "nothing")
+        self._tasks = TaskRunner(self._deck, options.queues, options.tasks, self._hint.set)
+        serves = [*row.workflows, *(f"queue {queue}" for queue in row.queues)]
+        logger.info("worker %s: ready for %s", worker, ", ".join(serves) or "nothing")
 
     def _sending(self) -> Callable[[WorkerId], None]:
         return self._deck.lease.sending()
@@ -304,10 +325,11 @@ class Worker:
         logger.error("worker %s: its lease is over; every run is let go", self.id)
         for pilot, _ in self._pilots.values():
             pilot.lose()
+        self._tasks.cancel()
         self._hint.set()
 
     async def _next_life(self) -> None:
-        tasks = [task for _, task in self._pilots.values()]
+        tasks = [task for _, task in self._pilots.values()] + self._tasks.cancel()
         if tasks:
             await asyncio.wait(tasks)
         self._deck.lease.end()
@@ -375,9 +397,11 @@ class Worker:
             # Perhaps one was terminated; its attempts must not go on until its next write.
             self._unsure = True
             await self._find_owned_if_unsure()
+        due = await self._tasks.look()
         if limit and len(claim.runs) == limit:
             return 0
-        return min(self._next_look(claim), self._next_sweep(claim))
+        soon = math.inf if due is None else due
+        return min(self._next_look(claim), self._next_sweep(claim), soon)
 
     def _next_sweep(self, claim: Claim) -> float:
         """Have outboxes swept when there is something in them that others left; return when to look again."""

@@ -16,6 +16,7 @@ from outlast.workflows.definition import (
     Workflow,
     once_unless,
 )
+from outlast.workflows.placement import Placement
 from outlast.workflows.registry import declare
 
 P = ParamSpec("P")
@@ -93,6 +94,8 @@ def step(
     raises: tuple[type[BaseException], ...] = ...,
     schedule_to_close_timeout: timedelta | None = ...,
     heartbeat_timeout: timedelta | None = ...,
+    queue: str = ...,
+    schedule_to_start_timeout: timedelta | None = ...,
 ) -> _StepDecorator: ...
 def step(  # noqa: PLR0913 - each one is a sentence of the declaration
     function: Callable[..., Any] | None = None,
@@ -104,6 +107,8 @@ def step(  # noqa: PLR0913 - each one is a sentence of the declaration
     raises: tuple[type[BaseException], ...] = (),
     schedule_to_close_timeout: timedelta | None = None,
     heartbeat_timeout: timedelta | None = None,
+    queue: str = "",
+    schedule_to_start_timeout: timedelta | None = None,
 ) -> Any:
     """Make a function a step: its outcome is journaled, and it may run again if it was not.
 
@@ -115,6 +120,10 @@ def step(  # noqa: PLR0913 - each one is a sentence of the declaration
         schedule_to_close_timeout: How long all attempts and the waits between them may take, from the call on, through restarts and
             outages; no limit by default. Over, the step fails by `TimeoutError`; a retry that would come later is not waited for.
         heartbeat_timeout: How long an attempt may be silent, see `outlast.heartbeat`; no limit by default.
+        queue: Run it in any worker that serves this queue (`outlast worker MODULE --queue gpu`, `outlast.open(queues=["gpu"])`); by
+            default in the worker that has the run. That worker needs the step registered, and not the workflow.
+        schedule_to_start_timeout: How long an attempt may wait for a worker of the queue; then the step fails with `TimeoutError`, and
+            is not tried again. No limit by default.
 
     Raises:
         DefinitionError: It is a generator, lacks an annotation, or has a time that cannot be meant.
@@ -135,6 +144,25 @@ def step(  # noqa: PLR0913 - each one is a sentence of the declaration
         async with outlast.open("memory://") as app:
             assert await app.run(measure("to be or not"), id="m") == 4
         ```
+
+        In a worker that serves a queue:
+
+        ```python
+        from datetime import timedelta
+
+        import outlast
+
+        @outlast.step(queue="gpu", schedule_to_start_timeout=timedelta(minutes=5))
+        def render(scene: str) -> str:
+            return f"picture of {scene}"
+
+        @outlast.workflow
+        async def illustrate(scene: str) -> str:
+            return await render(scene)
+
+        async with outlast.open("memory://", queues=["gpu"]) as app:
+            assert await app.run(illustrate("a harbour"), id="scene-1") == "picture of a harbour"
+        ```
     """
 
     def decorate(function: Callable[..., Any]) -> Step[..., Any]:
@@ -142,7 +170,8 @@ def step(  # noqa: PLR0913 - each one is a sentence of the declaration
         options = AttemptOptions(
             policy, start_to_close_timeout, raises, schedule_to_close_timeout, heartbeat_timeout
         )
-        return declare(Step(function, name, options))
+        placement = Placement(queue, schedule_to_start_timeout)
+        return declare(Step(function, name, options, placement))
 
     return decorate if function is None else decorate(function)
 

@@ -31,6 +31,7 @@ from outlast.journal.entry import Cover
 from outlast.replay.context import Context, EffectRequest, StepRequest
 from outlast.replay.guard import check_source, early_bindings
 from outlast.workflows.call import Call, plain
+from outlast.workflows.placement import HERE, Placement
 from outlast.workflows.timeout import TIMES, check_times, run_seconds
 
 P = ParamSpec("P")
@@ -224,9 +225,16 @@ class Step(Definition[P, R]):
 
     kind = "step"
 
-    def __init__(self, function: Callable[..., Any], name: str, options: AttemptOptions) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        options: AttemptOptions,
+        placement: Placement = HERE,
+    ) -> None:
         super().__init__(function, name)
         self.options = options
+        self.placement = placement.check(self.name)
         _check_options(self, options)
 
     def enter(self, context: Context, call: Call[Any]) -> Any:

@@ -81,6 +81,10 @@ class Registry:
             raise _missing(name, self.workflows)
         return found
 
+    def queues(self) -> frozenset[str]:
+        """Return the queues in which its steps run."""
+        return frozenset(one.placement.queue for one in self.steps.values()) - {""}
+
     def definitions(self) -> list[Definition[..., Any]]:
         """Return all of them: workflows, steps, effects."""
         return [*self.workflows.values(), *self.steps.values(), *self.effects.values()]

@@ -36,7 +36,7 @@ def test_healthy(world: World) -> None:
     assert verdicts == {
         "database": "ok", "boot_clock": "ok", "sqlite": "ok", "permissions": "ok", "disk": "ok",
         "file_system": "ok", "locks": "ok", "schema": "ok", "integrity": "ok", "clock": "ok",
-        "blocked": "warn", "in_doubt": "warn", "workers": "warn",
+        "blocked": "warn", "in_doubt": "warn", "workers": "warn", "queues": "ok",
     }  # fmt: skip
     assert all(one["hint"] for one in document["findings"] if one["verdict"] != "ok")
 
@@ -83,6 +83,40 @@ def test_newer_schema(world: World) -> None:
     assert found["schema"]["verdict"] == "fail"
     assert found["schema"]["hint"] == "upgrade Outlast here"
     assert found["database"]["verdict"] == "fail"
+
+
+def test_former_schema(world: World) -> None:
+    """A file that a former version has left is no failure: a worker brings it up to date."""
+    connection = apsw.Connection(str(world.file))
+    connection.execute(
+        "DROP TABLE task; ALTER TABLE worker DROP COLUMN queues; DELETE FROM migration WHERE subject = 'tasks'"
+    )
+    connection.close()
+    found = {one.check: one.verdict for one in checkup.examine(str(world.file), SystemClock())}
+    assert found["schema"] == "warn"
+    assert "fail" not in found.values()
+
+
+def test_queue_that_nobody_serves(world: World) -> None:
+    """What waits for a worker of a queue is told, since when, and what to type; not what is offered later, or is with somebody."""
+    connection = apsw.Connection(str(world.file))
+    row = "INSERT INTO task VALUES ('default', 'r', ?, 1, 1, ?, 'render', ?, ?, 0, 0, 0, 0, x'')"
+    later = 4_000_000_000_000_000
+    for operation, queue, worker, due in (
+        ("r:1", "gpu", None, 1_700_000_001_000_000),
+        ("r:2", "gpu", None, 1_700_000_000_000_000),
+        ("r:3", "gpu", None, later),
+        ("r:4", "tpu", None, later),
+        ("r:5", "cpu", "w", 0),
+    ):
+        connection.execute(row, (operation, queue, worker, due))
+    connection.close()
+    found = _findings(world)["queues"]
+    assert found["verdict"] == "warn"
+    assert found["text"] == (
+        "2 steps wait for a worker of queue 'gpu' since 2023-11-14 22:13:20 UTC, and nobody serves it"
+    )
+    assert found["hint"] == "start one: `outlast worker MODULE --queue gpu`"
 
 
 @pytest.mark.parametrize(("mode", "verdict"), [(0o600, "ok"), (0o644, "warn"), (0o666, "fail")])

@@ -15,6 +15,7 @@ import pytest
 
 import outlast
 from outlast.cli.worker import _stop_on_signals
+from outlast.store.change import WorkerRow
 
 from .conftest import World, write_code
 
@@ -30,6 +31,23 @@ async def wait() -> None:
 async def flow(kind: str) -> None:
     await wait()
 """
+
+
+REMOTE = """
+import outlast
+
+@outlast.step(queue="gpu")
+def render(number: int) -> int:
+    return number * 2
+"""
+ASKING = (
+    REMOTE
+    + """
+@outlast.workflow
+async def flow(kind: str) -> int:
+    return await render(len(kind))
+"""
+)
 
 
 @pytest.fixture
@@ -223,9 +241,13 @@ def test_log_does_not_direct_the_terminal(
 
 
 def _live(world: World) -> list[str]:
-    async def ask() -> list[str]:
+    return [row.worker for row in _rows(world)]
+
+
+def _rows(world: World) -> list[WorkerRow]:
+    async def ask() -> list[WorkerRow]:
         async with outlast.connect(world.url, create=False) as client:
-            return [one.row.worker for one in await client.store.workers() if one.live]
+            return [one.row for one in await client.store.workers() if one.live]
 
     try:
         return asyncio.run(ask())
@@ -242,4 +264,78 @@ def _once(world: World, *words: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
         check=False,
+    )
+
+
+def test_a_worker_of_a_queue_needs_no_workflow(
+    empty: World, workers: list[subprocess.Popen[str]]
+) -> None:
+    """One process has the workflow, another one the step: the run ends; what each of them does is printed."""
+    (empty.folder / "agent.py").write_text(ASKING)
+    empty.start("abc")
+    workers.append(empty.worker())
+    empty.until(lambda: "queue 'gpu'" in empty.cli("runs", "explain", "abc").stdout)
+    told = empty.cli("runs", "explain", "abc").stdout
+    assert "waits for a worker of queue 'gpu' since" in told
+    assert "outlast worker MODULE --queue gpu" in told
+    (empty.folder / "agent.py").write_text(REMOTE)
+    taker = empty.worker("--queue", "gpu", "--tasks", "1")
+    workers.append(taker)
+    empty.until(lambda: empty.status("abc").status == "completed")
+    taker.send_signal(signal.SIGTERM)
+    out, _ = taker.communicate(timeout=30)
+    lines = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert lines["queues"] == "gpu"
+    assert "workflows" not in lines
+
+
+def test_a_worker_may_leave_the_workflows_to_others(
+    empty: World, workers: list[subprocess.Popen[str]]
+) -> None:
+    """With --no-workflows the same module gives a worker of its queues only."""
+    (empty.folder / "agent.py").write_text(ASKING)
+    workers.append(empty.worker("--queue", "gpu", "--no-workflows"))
+    empty.until(lambda: empty.file.exists() and bool(_live(empty)))
+    empty.start("abc")
+    (row,) = _rows(empty)
+    assert (row.workflows, row.queues) == ((), ("gpu",))
+    assert empty.status("abc").status == "ready"
+    workers.append(empty.worker())
+    empty.until(lambda: empty.status("abc").status == "completed")
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "words"),
+    [
+        (REMOTE, (), "the modules declare no workflow"),
+        (SLOW, ("--queue", "gpu"), "the modules declare no step with a queue"),
+        (SLOW, ("--no-workflows",), "there is nothing to run"),
+        (REMOTE, ("--queue", "a:b"), "'a:b' cannot be the name of a queue"),
+    ],
+)
+def test_a_worker_without_work_is_refused(
+    empty: World, code: str, options: tuple[str, ...], words: str
+) -> None:
+    """Modules and options that leave nothing to do are an error, with what to name."""
+    (empty.folder / "agent.py").write_text(code)
+    process = empty.worker(*options)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert words in error
+    assert not empty.file.exists()
+
+
+def test_a_queue_that_no_step_has_is_said(
+    empty: World, workers: list[subprocess.Popen[str]]
+) -> None:
+    """A mistyped queue is served, as a queue of other code may be, and said."""
+    (empty.folder / "agent.py").write_text(REMOTE)
+    process = empty.worker("--queue", "gpuu")
+    workers.append(process)
+    empty.until(lambda: empty.file.exists() and bool(_live(empty)))
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=30)
+    assert (
+        "serves the queue 'gpuu', and no step that it knows is declared with it (declared: 'gpu')"
+        in error
     )

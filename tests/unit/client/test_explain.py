@@ -16,7 +16,7 @@ import outlast
 from outlast import Explanation
 from outlast.cli.main import app as app_command
 from outlast.cli.session import Session
-from outlast.client import Alarm, RunDetail, RunStatus, Status
+from outlast.client import Alarm, RunDetail, RunStatus, Status, TaskView
 from outlast.client.explain import REMEDIES, explain
 from outlast.effects.standing import Standing
 from outlast.workflows import registry
@@ -308,3 +308,57 @@ def test_what_was_handed_out_for_ever_has_no_time() -> None:
     (wait,) = explain(_detail(operations=[step]), COMMAND).waits
     assert "was handed out, and waits for somebody outside" in wait.text
     assert (wait.until, len(wait.commands)) == (None, 2)
+
+
+def _task(**changes: Any) -> TaskView:
+    task = TaskView("r:1", "render", 1, "gpu", NOON, None, False, ["w2"])
+    return replace(task, **changes)
+
+
+def test_a_step_that_waits_for_a_worker_of_its_queue() -> None:
+    """Since when, of which queue, and until when, as the run has noted it; it is no condition that is waited for."""
+    noted = {"start_by": {"r:1": "2026-11-29T12:05:00Z"}}
+    told = explain(_detail(tasks=[_task()], waits=noted), COMMAND)
+    assert (
+        "Step render (r:1) waits for a worker of queue 'gpu' since 2026-11-29 12:00:00 UTC (1 minute ago). "
+        "If none takes it before 2026-11-29 12:05:00 UTC (in 4 minutes), the step fails."
+        in told.text
+    )
+    assert [one.kind for one in told.waits] == ["task"]
+    assert told.waits[0].until == NOON + timedelta(minutes=5)
+
+
+def test_a_step_whose_queue_nobody_serves() -> None:
+    """It is said, with what to type."""
+    told = explain(_detail(tasks=[_task(serving=[])]), COMMAND)
+    assert "No live worker serves that queue." in told.text
+    assert [one.kind for one in told.waits] == ["queue"]
+    assert told.commands == ["outlast worker MODULE --queue gpu"]
+
+
+def test_a_step_that_is_offered_later() -> None:
+    """The next attempt has its time, and is told with the failures before it."""
+    row = Standing(
+        "r:1", "step", "render", "retrying", None, 2, NOON + timedelta(hours=1), "OSError: x"
+    )
+    told = explain(
+        _detail(tasks=[_task(since=NOON + timedelta(hours=1))], operations=[row]), COMMAND
+    )
+    assert "failed 2 times, last with OSError: x; attempt 3 begins at" in told.text
+    assert (
+        "Step render (r:1) is offered to the workers of queue 'gpu' at 2026-11-29 13:00:00"
+        in told.text
+    )
+
+
+@pytest.mark.parametrize("attended", [True, False])
+def test_a_step_that_somebody_works_on(attended: bool) -> None:
+    """Who has it, since when, and whether that worker lives; the deadline to be started says nothing then."""
+    noted = {"start_by": {"r:1": "2026-11-29T12:05:00Z"}}
+    task = _task(worker="w7", attended=attended)
+    told = explain(_detail(tasks=[task], waits=noted), COMMAND)
+    assert (
+        "Step render (r:1) is with worker w7 of queue 'gpu' since 2026-11-29 12:00:00" in told.text
+    )
+    assert ("which is gone" in told.text) is not attended
+    assert "fails" not in told.text

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 import outlast
 from outlast.errors import NoWorkerWarning
-from outlast.testing import Simulation
+from outlast.testing import Simulation, WorkerOptions
 
 
 @outlast.step(retry=outlast.RetryPolicy(maximum_attempts=1))
@@ -168,6 +169,37 @@ def test_no_worker_in_an_app_of_its_own(caplog: pytest.LogCaptureFixture) -> Non
     assert "instead of outlast.connect()" not in text
 
 
+@outlast.step(queue="gpu")
+async def render() -> int:
+    return 5
+
+
+@outlast.workflow
+async def rendered() -> int:
+    return await render()
+
+
+def test_no_worker_of_a_queue_is_said_once() -> None:
+    """A run whose step nobody can run says so, with what to type; it goes on when somebody comes."""
+
+    async def scenario(sim: Simulation) -> int:
+        quiet = WorkerOptions(library="simulated")
+        owner = await sim.start_worker(options=quiet)
+        handle = await owner.client.start(rendered(), id="r")
+        waiting = sim.spawn(handle.result())
+        await asyncio.sleep(30)
+        await sim.start_worker(options=replace(quiet, queues=("gpu",)))
+        return await waiting
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert Simulation([render, rendered]).run(scenario) == 5
+    (one,) = said
+    assert one.category is NoWorkerWarning
+    assert "waits for step 'render', and no live worker serves its queue 'gpu'" in str(one.message)
+    assert "outlast worker MODULE --queue gpu" in str(one.message)
+
+
 def test_a_step_is_hopeless_when_it_asks_for_what_workflows_have() -> None:
     """`outlast.now()` outside a workflow raises a public error of its own."""
     with pytest.raises(outlast.OutsideWorkflowError, match=r"outlast\.now was called outside"):
@@ -189,6 +221,22 @@ def test_an_entry_is_readable() -> None:
     assert "Raw(" not in "".join(lines)
     assert '"reason"' not in lines[2]
     assert all(len(one) < 320 for one in lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"queues": "gpu"}, "one text and not several names"),
+        ({"queues": ["a:b"]}, "cannot be the name of a queue"),
+        ({"queues": [""]}, "cannot be the name of a queue"),
+        ({"tasks": 0}, "tasks=0 is no number"),
+        ({"tasks": 1.5}, "tasks=1.5 is no number"),
+    ],
+)
+def test_queues_that_cannot_be_served_are_refused(options: dict[str, Any], words: str) -> None:
+    """In words, before anything is opened."""
+    with pytest.raises(outlast.DefinitionError, match=words):
+        outlast.open("memory://", **options)
 
 
 def test_an_unused_timeout_is_a_time(tmp_path: Path) -> None:

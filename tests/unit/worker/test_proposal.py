@@ -34,6 +34,8 @@ from outlast.store.change import (
     RunHead,
     RunKey,
     Status,
+    TaskDrop,
+    TaskPut,
     WorkerId,
 )
 from outlast.worker.outbox import requesting
@@ -200,3 +202,42 @@ def test_one_word_about_another_run_is_written():
     ]
     in_time = sift([told[1], told[0]], always).now
     assert [one.entry for one in in_time] == [said[1], said[0]]
+
+
+def failed_task(operation: str = "r:1") -> Proposal:
+    """Return a failed attempt of a remote step: its message, its record, and the task of the next attempt."""
+    return Proposal(
+        Rank.ROW,
+        guard=OperationId(operation),
+        row=OperationPut(operation, "step", "s", 1),
+        task=TaskPut(operation, 2, "gpu", "s", b"{}"),
+        consumed=f"task/{operation}",
+    )
+
+
+def test_a_failed_attempt_is_one_part() -> None:
+    """Its message, its record and the next task go into one change."""
+    one = failed_task()
+    sifted = sift([one], always)
+    assert (sifted.now, sifted.later) == ([one], [])
+    assert (one.row is not None, one.task is not None) == (True, True)
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["given up", "settled in this change"])
+def test_a_failed_attempt_that_means_nothing_is_read(settled: bool) -> None:
+    """Its message is consumed all the same, once and now; no record and no task are left behind."""
+    one = failed_task()
+    others = [Proposal(Rank.OUTCOME, step())] if settled else []
+    sifted = sift([*others, one], always if settled else lambda _: False)
+    assert (sifted.now, sifted.later) == ([*others, one], [])
+    assert (one.consumed, one.row, one.task) == ("task/r:1", None, None)
+
+
+def test_a_refused_task_names_its_part() -> None:
+    """What the store says of one task concerns what was written about that one."""
+    refused = Refused("task", "r:1")
+    late = Proposal(Rank.OUTCOME, step(), task=TaskDrop("r:1", 1, 0))
+    other = Proposal(Rank.OUTCOME, step("r:2"), task=TaskDrop("r:2", 1, 0))
+    assert [is_refused(one, refused) for one in (late, other, Proposal(Rank.END))] == [
+        *(True, False, False)
+    ]

@@ -315,3 +315,38 @@ def test_retry_interval_of_a_wrong_type_is_refused_in_words(name):
     """Seconds as a number are no length of time."""
     with pytest.raises(DefinitionError, match=f"{name} must be a timedelta"):
         RetryPolicy(**{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"queue": 5}, "queue=5, which is no name"),
+        ({"queue": "a:b"}, "'a:b' cannot be the name of a queue"),
+        ({"queue": "a\nb"}, "cannot be the name of a queue"),
+        (
+            {"schedule_to_start_timeout": timedelta(seconds=1)},
+            "a schedule_to_start_timeout and no queue",
+        ),
+        ({"queue": "gpu", "schedule_to_start_timeout": 5}, "a schedule_to_start_timeout of 5"),
+        (
+            {"queue": "gpu", "schedule_to_start_timeout": timedelta(0)},
+            "a schedule_to_start_timeout of",
+        ),
+        (
+            {"queue": "gpu", "schedule_to_start_timeout": timedelta.max},
+            "a schedule_to_start_timeout of",
+        ),
+    ],
+)
+def test_placement_that_cannot_be_kept_is_refused(options, words):
+    """A queue is a name, and the time to be started is a time and speaks of a queue."""
+    with pytest.raises(DefinitionError, match=words):
+
+        @outlast.step(**options)
+        def one() -> None: ...
+
+
+def test_effects_have_no_queue():
+    """Only steps run elsewhere."""
+    with pytest.raises(TypeError, match="queue"):
+        outlast.effect(idempotent=True, queue="gpu")

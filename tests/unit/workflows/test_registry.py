@@ -10,6 +10,8 @@ import pytest
 
 import outlast
 from outlast.errors import DefinitionError
+from outlast.workflows.definition import AttemptOptions, Step
+from outlast.workflows.placement import Placement
 from outlast.workflows.registry import Registry
 
 
@@ -85,3 +87,16 @@ def test_build_follows_the_code(monkeypatch):
     assert found.build() == before
     monkeypatch.setattr("outlast.workflows.registry._source", lambda module: "changed")
     assert found.build() != before
+
+
+def test_queues_of_its_steps():
+    """A registry knows in which queues its steps run."""
+
+    def one() -> None: ...
+
+    steps = [
+        Step(one, name, AttemptOptions(), Placement(queue))
+        for name, queue in (("a", "gpu"), ("b", "gpu"), ("c", "cpu"), ("d", ""))
+    ]
+    assert Registry(steps).queues() == {"cpu", "gpu"}
+    assert Registry([]).queues() == set()

@@ -21,7 +21,7 @@ import apsw
 from outlast.clock import Clock
 from outlast.store.finding import Finding
 from outlast.store.migrate import read_migrations
-from outlast.store.moment import Instant, LeaseClock, from_micros
+from outlast.store.moment import Instant, LeaseClock, from_micros, to_micros
 from outlast.store.sqlite import read
 from outlast.store.sqlite.connection import SQLiteOptions, absolute, open_reader
 from outlast.store.sqlite.damage import UNREADABLE, why_of
@@ -44,6 +44,10 @@ WHERE run.open = 1 AND doubt.kind = 'effect_in_doubt' AND NOT EXISTS (
       AND later.seq > doubt.seq AND later.operation = doubt.operation
       AND later.kind IN ('effect_completed', 'effect_failed', 'effect_cleared')
 )
+"""
+_HAS_TASKS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'task')"
+_WAITING = """
+SELECT queue, count(*), min(due) FROM task WHERE worker IS NULL AND due <= ? GROUP BY queue ORDER BY queue
 """
 _MOVABLE = """
 SELECT DISTINCT workflow FROM run WHERE open = 1 AND status NOT IN ('blocked', 'paused') ORDER BY 1
@@ -164,8 +168,13 @@ def _contents(place: Path, clock: Clock) -> Iterator[Finding]:
                 lambda: _integrity(database),
                 lambda: _clock(database, clock.now()),
                 lambda: _runs(database),
-                lambda: _workers(database, LockFolder(str(place)), LeaseClock(clock).instant()),
             ]
+            if database.value(_HAS_TASKS):
+                # A file of a former schema is brought up to date by the next worker, and can be judged then.
+                looks += [
+                    lambda: _workers(database, LockFolder(str(place)), LeaseClock(clock).instant()),
+                    lambda: _queues(database, LockFolder(str(place)), clock),
+                ]
             for look in looks:
                 yield from _readable(look)
     except apsw.Error as error:
@@ -249,6 +258,28 @@ def _workers(database: Database, held: LockFolder, now: Instant) -> Iterator[Fin
         yield Finding("workers", "warn", text, "start one: `outlast worker MODULE`")
     else:
         yield Finding("workers", "ok", f"live workers: {ids}")
+
+
+def _queues(database: Database, held: LockFolder, clock: Clock) -> Iterator[Finding]:
+    live = [
+        one.row for one in read.workers(database, held, LeaseClock(clock).instant()) if one.live
+    ]
+    served = {name for row in live for name in row.queues}
+    waiting = database.rows(_WAITING, (to_micros(clock.now()),))
+    orphans = [row for row in waiting if row[0] not in served]
+    for queue, count, since in orphans:
+        steps = "1 step waits" if count == 1 else f"{count} steps wait"
+        yield Finding(
+            "queues",
+            "warn",
+            f"{steps} for a worker of queue {queue!r} since {from_micros(since):%Y-%m-%d %H:%M:%S} UTC, and nobody serves it",
+            f"start one: `outlast worker MODULE --queue {queue}`",
+        )
+    if not orphans:
+        count = sum(row[1] for row in waiting)
+        yield Finding(
+            "queues", "ok", f"steps that wait for a worker: {count}, all queues are served"
+        )
 
 
 def _lockable(name: str) -> bool:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 from outlast.errors import OutlastError
 from outlast.journal.entry import EntryRow
-from outlast.store.change import Change, RunChange, StartRun, Verdict
+from outlast.store.change import Change, RunChange, StartRun, TaskPut, Verdict
 
 MAX_CHANGES = 2048
 MAX_BYTES = 16 * 1024 * 1024
@@ -23,7 +23,15 @@ class _Part:
 
     def __init__(self, changes: Sequence[Change]) -> None:
         self.changes = changes
-        self.size_bytes = sum(len(row.body) for change in changes for row in _rows_of(change))
+        self.size_bytes = sum(
+            len(row.body) for change in changes for row in _rows_of(change)
+        ) + sum(
+            len(act.arguments)
+            for change in changes
+            if isinstance(change, RunChange)
+            for act in change.tasks
+            if isinstance(act, TaskPut)
+        )
         self.verdicts: Future[list[Verdict]] = Future()
 
 

@@ -29,6 +29,7 @@ from outlast.store.moment import (
     to_micros,
 )
 from outlast.store.protocol import RELAY_AFTER, SUSPECT_LAPSES, Claim, ClaimedRun
+from outlast.store.sqlite import task
 from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, say
 from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.failure import concerns_all
@@ -91,6 +92,7 @@ def register(writing: Writing, row: WorkerRow) -> None:
     if not writing.live(row.worker):
         _give_back(writing, row.worker, writing.micros, writing.instant, lapses=1)
     workflows = msgspec.json.encode(row.workflows).decode()
+    queues = msgspec.json.encode(row.queues).decode()
     lease = row.lease // timedelta(microseconds=1)
     values = (
         row.worker,
@@ -101,8 +103,9 @@ def register(writing: Writing, row: WorkerRow) -> None:
         lease,
         writing.instant.boot,
         writing.instant.nanos,
+        queues,
     )
-    writing.database.run(f"REPLACE INTO worker ({WORKER}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+    writing.database.run(f"REPLACE INTO worker ({WORKER}) VALUES ({'?, ' * 8}?)", values)
 
 
 def registered(database: Database) -> set[WorkerId]:
@@ -139,6 +142,9 @@ class Claiming:
     Args:
         moment: Returns the store's time and the same moment on the lease clock.
     """
+
+    others = _OTHERS
+    """The other workers, each with whether its death, where that can be proved, would give something back."""
 
     def __init__(
         self,
@@ -191,7 +197,7 @@ class Claiming:
 
     def _dead(self) -> list[WorkerId]:
         lost = (WORKER_ID, _UNBURIED)
-        found = decoded(self._database, _OTHERS, (self._worker,), self._dead_in, lost)
+        found = decoded(self._database, self.others, (self._worker,), self._dead_in, lost)
         return [worker for worker in found if worker]
 
     def _dead_in(self, row: Row) -> WorkerId | None:
@@ -342,3 +348,4 @@ def _give_back(
 ) -> None:
     values = (lapses, stopped.boot, stopped.nanos, due, writing.micros, worker)
     writing.database.run(_GIVE_BACK, values)
+    task.give_back(writing, worker, lapses=lapses)

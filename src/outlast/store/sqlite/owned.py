@@ -27,7 +27,7 @@ from outlast.store.condition import (
     unfit_after,
 )
 from outlast.store.moment import from_micros, micros_or_none
-from outlast.store.sqlite import outbox
+from outlast.store.sqlite import outbox, task
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.row import (
     APPROVAL,
@@ -105,7 +105,7 @@ def write(writing: Writing, change: RunChange) -> Verdict:
             return Refused("seq")
         seq += 1
         _add_entry(writing, key, generation, row, at)
-    refusal = _write_parts(writing, change, inbox)
+    refusal = _write_parts(writing, change, generation, inbox)
     if refusal is not None:
         return refusal
     unread = _last_unread(writing, key, inbox) if mail else 0
@@ -125,7 +125,7 @@ def write(writing: Writing, change: RunChange) -> Verdict:
 
 
 def end_run(writing: Writing, key: tuple[str, str], generation: int, at: int) -> bool:
-    """Drop what only an open run has: its open operations, its pending approvals, its owner and its alarm.
+    """Drop what only an open run has: its open operations and tasks, its pending approvals, its owner and its alarm.
 
     Its row says by now how it has ended. Whether other runs are told of it.
     """
@@ -137,10 +137,11 @@ def end_run(writing: Writing, key: tuple[str, str], generation: int, at: int) ->
 
 
 def _drop_open(writing: Writing, key: tuple[str, str], generation: int, at: int) -> bool:
-    """Drop what only an open generation has: its open operations, and its pending approvals; whether other runs are told."""
+    """Drop what only an open generation has: its open operations and tasks, and its pending approvals; whether other runs are told."""
     sends = outbox.leave_others(writing, key, generation, at)
     run = writing.database.run
     run("DELETE FROM operation WHERE tenant = ? AND run_id = ?", key)
+    task.end(writing, key)
     run(
         "UPDATE approval SET state = 'withdrawn' WHERE tenant = ? AND run_id = ? AND generation = ? AND state = 'pending'",
         (*key, generation),
@@ -198,7 +199,9 @@ def _fence_verdict(writing: Writing, change: RunChange, fence: Row) -> Verdict |
     return None
 
 
-def _write_parts(writing: Writing, change: RunChange, inbox: int) -> Refused | None:
+def _write_parts(
+    writing: Writing, change: RunChange, generation: int, inbox: int
+) -> Refused | None:
     if reason := next_refusal(change):
         return Refused(reason)
     key = (change.run.tenant, change.run.run_id)
@@ -225,7 +228,7 @@ def _write_parts(writing: Writing, change: RunChange, inbox: int) -> Refused | N
             database.run(_PUT_OPERATION, (*key, *values))
         else:
             database.run(_DROP_OPERATION, (*key, act.operation))
-    return None
+    return task.write(writing, change, generation)
 
 
 def _mail_refusal(change: RunChange, unread: int) -> Refused | None:

@@ -24,6 +24,7 @@ from outlast.store.change import (
 from outlast.store.condition import PENDING, listed_state
 from outlast.store.moment import Instant, elapsed, from_micros, lapsed, to_micros
 from outlast.store.protocol import GenerationRow, LiveWorker, RunImage
+from outlast.store.sqlite import task
 from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, naming
 from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.lock import LockFolder
@@ -44,6 +45,7 @@ from outlast.store.sqlite.row import (
     outbox_of,
     worker_of,
 )
+from outlast.store.task import TaskRow
 
 T = TypeVar("T")
 
@@ -215,7 +217,14 @@ def load(database: Database, run: RunKey) -> RunImage | None:
             tuple(operation_of(row) for row in database.rows(_OPERATIONS, key)),
             tuple(message_of(row) for row in database.rows(_MESSAGES, (*key, found.incarnation))),
             tuple(approval_of(row) for row in database.rows(_APPROVALS, generation)),
+            task.of_run(database, run),
         )
+
+
+def tasks(database: Database, run: RunKey) -> tuple[TaskRow, ...]:
+    """Return the tasks of the run's remote steps, by operation."""
+    with naming("the run's tasks", run.run_id):
+        return task.of_run(database, run)
 
 
 def mail(database: Database, run: RunKey) -> tuple[StampedMessage, ...]:

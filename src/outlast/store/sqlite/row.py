@@ -46,7 +46,7 @@ APPROVAL = (
     "tenant, run_id, approval_id, operation, role, subject_sha256, expires_at, use_by, covers, spent, state,"
     " requested_at, decided_at, decided_by, body"
 )
-WORKER = "worker, host, pid, build, workflows, lease, boot, renewed"
+WORKER = "worker, host, pid, build, workflows, lease, boot, renewed, queues"
 LEASE = "CAST(boot AS BLOB), renewed, lease"
 """The boot as bytes: a row whose text is damaged is one of another boot, and not one that cannot be judged."""
 
@@ -210,13 +210,17 @@ def approval_values(row: ApprovalRow) -> Row:
 
 
 def worker_of(row: Row) -> WorkerRow:
-    """Return the worker in the columns `WORKER`; without workflows when these cannot be read."""
+    """Return the worker in the columns `WORKER`; without workflows or queues when these cannot be read."""
     lease = timedelta(microseconds=row[5])
+    workflows, queues = _names_in(row[4]), _names_in(row[8])
+    return WorkerRow(WorkerId(row[0]), row[1], row[2], row[3], workflows, lease, queues)
+
+
+def _names_in(text: str) -> tuple[str, ...]:
     try:
-        workflows = _texts.decode(row[4])
+        return _texts.decode(text)
     except msgspec.DecodeError:
-        workflows = ()
-    return WorkerRow(WorkerId(row[0]), row[1], row[2], row[3], workflows, lease)
+        return ()
 
 
 def lease_of(row: Row) -> tuple[Instant, timedelta]:

@@ -51,8 +51,10 @@ from outlast.store.sqlite.group import GroupCommit
 from outlast.store.sqlite.lane import Lane
 from outlast.store.sqlite.lock import LockFolder
 from outlast.store.sqlite.scope import Writing
+from outlast.store.sqlite.task_claim import TaskClaiming
 from outlast.store.sqlite.transaction import write_all
 from outlast.store.sqlite.watch import Watch
+from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
 T = TypeVar("T")
 
@@ -188,7 +190,29 @@ class SQLiteStore:
 
         return await self._on(self._writing, look)
 
+    async def claim_tasks(
+        self,
+        worker: WorkerId,
+        queues: frozenset[str],
+        steps: frozenset[str],
+        *,
+        limit: int,
+        known: frozenset[TaskKey] = frozenset(),
+    ) -> TaskClaim:
+        """Take tasks that may be taken and are with no living worker; see `Store.claim_tasks`."""
+
+        def look() -> TaskClaim:
+            claiming = TaskClaiming(self._writer, self._locks, worker, self._moment)
+            with self._naming():
+                return claiming.claim_tasks(queues, steps, limit, known)
+
+        return await self._on(self._writing, look)
+
     # reading
+
+    async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
+        """Return the tasks of the run's remote steps, by operation."""
+        return await self._read(lambda database: read.tasks(database, run))
 
     async def owned(self, worker: WorkerId) -> list[RunHead]:
         """Return the runs that a worker owns, by run."""

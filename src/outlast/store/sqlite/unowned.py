@@ -14,6 +14,7 @@ from outlast.store.change import (
     Decide,
     DropWatch,
     Fenced,
+    FinishTask,
     Message,
     PutControl,
     PutMessage,
@@ -36,7 +37,7 @@ from outlast.store.condition import (
     stranger_refusal,
 )
 from outlast.store.moment import from_micros, to_micros
-from outlast.store.sqlite import outbox
+from outlast.store.sqlite import outbox, task
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.owned import end_run, find_approval, put_approval
 from outlast.store.sqlite.row import HEAD, INCARNATION, head_of
@@ -87,7 +88,14 @@ WHERE tenant = ? AND run_id = ?
 
 def write(
     writing: Writing,
-    change: PutMessage | Decide | Terminate | ClearOutbox | PutWatch | DropWatch | PutControl,
+    change: PutMessage
+    | Decide
+    | Terminate
+    | ClearOutbox
+    | PutWatch
+    | DropWatch
+    | PutControl
+    | FinishTask,
 ) -> Verdict:
     """Write an unowned change; on any verdict but `Applied` the caller undoes what was written."""
     match change:
@@ -106,6 +114,8 @@ def write(
             return Applied(writing.now)
         case PutControl():
             return _put_control(writing, change)
+        case FinishTask():
+            return _finish_task(writing, change)
 
 
 def start(writing: Writing, change: StartRun) -> Verdict:
@@ -260,6 +270,23 @@ def _put_control(writing: Writing, change: PutControl) -> Verdict:
     writing.database.run(
         "REPLACE INTO control VALUES (?, ?, ?, ?)", (*key, current + 1, change.body)
     )
+    return Applied(writing.now)
+
+
+def _finish_task(writing: Writing, change: FinishTask) -> Verdict:
+    row = _standing(writing, change.run)
+    inbox = change.generation if row is None else row[3]
+    if change.message is not None:
+        known = _known_at(writing, change.run, inbox, change.message)
+        if known is not None:
+            return known
+    if not writing.live(change.worker):
+        return Fenced("the worker's lease has lapsed")
+    why = task.finish(writing, change)
+    if why:
+        return Fenced(why)
+    if change.message is not None:
+        _deliver(writing, change.run, change.message, inbox)
     return Applied(writing.now)
 
 

@@ -31,6 +31,7 @@ from outlast.testing.conformance.outbox import OutboxConformance
 from outlast.testing.conformance.pause import PauseConformance
 from outlast.testing.conformance.reader import ReaderConformance
 from outlast.testing.conformance.rollover import RollOverConformance
+from outlast.testing.conformance.task import TaskConformance
 
 __all__ = ["Bench", "ManualClock", "SteerableClock", "StoreConformance"]
 
@@ -44,5 +45,6 @@ class StoreConformance(
     OutboxConformance,
     ReaderConformance,
     RollOverConformance,
+    TaskConformance,
 ):
     """Everything that a store promises."""

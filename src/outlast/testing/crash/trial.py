@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -20,6 +20,7 @@ from outlast.testing.crash.watch import watched
 from outlast.testing.crash.workload import Workload
 from outlast.testing.receiver import living_receivers
 from outlast.testing.simulation import SimulatedWorker, Simulation
+from outlast.testing.simulation.system import queues_of
 from outlast.worker.worker import WorkerOptions
 from outlast.workflows.definition import Workflow
 
@@ -122,8 +123,9 @@ def crashed(workload: Workload[R], *points: CrashPoint, seed: int = 0) -> Trial[
         # What a receiver remembers of another trial, under the same keys, would hide what this one lost.
         receiver.forget()
     workload.reset()
+    code = workload.registered()
     simulation = Simulation(
-        workload.registered(), seed=seed, options=_OPTIONS, longest=workload.longest
+        code, seed=seed, options=replace(_OPTIONS, queues=queues_of(code)), longest=workload.longest
     )
     return simulation.run(_Running(simulation, workload, points).to_the_end)
 

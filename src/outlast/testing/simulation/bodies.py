@@ -9,6 +9,7 @@ from datetime import timedelta
 from outlast.store.change import OperationPut, RunChange, RunKey, WorkerId
 from outlast.testing.clock import SimulatedClock
 from outlast.testing.simulation.model import EDGE, Check, Life, Run
+from outlast.testing.simulation.task import Tasks
 from outlast.workflows.attempt import Attempt
 from outlast.workflows.heartbeat import Beats
 
@@ -43,6 +44,8 @@ class Bodies:
         self._kept: dict[str, float] = {}
         self.said: dict[tuple[str, RunKey, str], bytes] = {}
         """Of each operation, by process: the details of the last heartbeat of its last attempt."""
+        self.tasks: Tasks | None = None
+        """What is known of tasks, whose bodies begin elsewhere than where the run is."""
         self.quiet: dict[str, float] = {}
         """Of each effect that is not idempotent: seconds after which no attempt acts any more."""
         self.proofs: dict[str, tuple[type[BaseException], ...]] = {}
@@ -154,6 +157,9 @@ class Bodies:
         if attempt.key in run.left_over:
             return
         run.attempted.add(at)
+        if self.tasks is not None and kind == "step" and attempt.name in self.tasks.remote:
+            self.tasks.begins(attempt, process)
+            return
         self._check(
             not here or attempt.number == run.failures.get(at, 0) + 1,
             1,

@@ -29,6 +29,7 @@ from outlast.store.change import (
     Change,
     ClearOutbox,
     Decide,
+    FinishTask,
     Message,
     PutMessage,
     RunChange,
@@ -45,6 +46,7 @@ from outlast.testing.clock import SimulatedClock
 from outlast.testing.simulation.bodies import Bodies
 from outlast.testing.simulation.forked import begin_fork
 from outlast.testing.simulation.model import Item, Life, Run
+from outlast.testing.simulation.task import Tasks
 from outlast.testing.simulation.written import Written
 
 logger = logging.getLogger("outlast.testing")
@@ -95,6 +97,8 @@ class Invariants:
             lambda process: self.happened(process, "attempt"),
         )
         self.written = Written(self.check, self.bodies)
+        self.tasks = Tasks(clock, self.check, self.runs, self.lives)
+        self.bodies.tasks = self.tasks
 
     def check(
         self, holds: object, invariant: int, what: str, *, run: RunKey | None = None, at: str = ""
@@ -134,6 +138,7 @@ class Invariants:
         self._let_go(worker, now if life is None else min(now, life.end))
 
     def _let_go(self, worker: WorkerId, stopped: float) -> None:
+        self.tasks.let_go(worker)
         for run in self.runs.values():
             if run.owner == worker:
                 run.let_go(stopped)
@@ -205,11 +210,15 @@ class Invariants:
                 self._decided(change, now)
             case Terminate():
                 self._terminated(change.run)
+                self.tasks.ended(change.run)
             case ClearOutbox():
                 run = self.runs.get(change.run)
                 if run is not None and not run.closed and run.generation == change.generation:
                     for answer in change.answers:
                         self._accepted(change.run, answer)
+            case FinishTask():
+                if change.message is None or self._accepted(change.run, change.message):
+                    self.tasks.finished(change)
             case _:
                 pass
 
@@ -300,6 +309,7 @@ class Invariants:
         if change.entries:
             run.lapses = 0
         self._head(run, change)
+        self.tasks.written(run, change)
         self._tell(change)
         self._roll_over(run, change, verdict.at)
 

@@ -30,7 +30,7 @@ from outlast.testing.simulation.invariant import Invariants
 from outlast.testing.simulation.watch import WatchedStore, watched
 from outlast.testing.thread import SeededRandom, SimulatedThreads
 from outlast.worker.worker import POLL, Worker, WorkerOptions
-from outlast.workflows.definition import Definition
+from outlast.workflows.definition import Definition, Step
 from outlast.workflows.registry import Registry
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class Simulation:
         definitions: The workflows, steps and effects of every worker; everything decorated so far by default.
         seed: Everything that could be one way or another follows from it.
         faults: Of each worker's way to the store.
-        options: Of each worker.
+        options: Of each worker; by default they serve every queue in which a step of the definitions runs.
         thread_delay: Seconds at most before and after a synchronous body.
         longest: How much simulated time may pass.
     """
@@ -138,7 +138,9 @@ class Simulation:
         self._faults = faults or Faults()
         # Where no hint is lost a look without one finds nothing, and days of them would only cost time.
         poll = POLL if self._faults.lost_hint else _SELDOM
-        self._options = options or WorkerOptions(library="simulated", poll=poll)
+        self._options = options or WorkerOptions(
+            library="simulated", poll=poll, queues=queues_of(self._definitions)
+        )
         self._thread_delay = thread_delay
         self.outside = FaultyStore(self.store, self.source("outside"), note=self.note)
         """The way to the store of everybody outside; good, until its `faults` are set."""
@@ -319,6 +321,11 @@ class Simulation:
             one.process.release()
         self.loop.drain()
         self.loop.close()
+
+
+def queues_of(definitions: Iterable[Definition[..., Any]]) -> tuple[str, ...]:
+    """Return the queues in which steps of these run."""
+    return tuple(sorted(Registry(one for one in definitions if isinstance(one, Step)).queues()))
 
 
 async def _awaited(work: Awaitable[T]) -> T:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from outlast.store.change import Change, RunKey, Verdict, WorkerId, WorkerRow
 from outlast.store.memory import MemoryStore, place_of
 from outlast.store.protocol import Claim, RunImage
+from outlast.store.task import TaskClaim, TaskKey
 from outlast.testing.clock import SimulatedClock
 from outlast.testing.loop import current_process, halt_if_stopped
 from outlast.testing.simulation.invariant import Invariants
@@ -67,6 +68,20 @@ class WatchedStore(MemoryStore):
         self._invariants.claimed(worker, claim)
         return claim
 
+    async def claim_tasks(
+        self,
+        worker: WorkerId,
+        queues: frozenset[str],
+        steps: frozenset[str],
+        *,
+        limit: int,
+        known: frozenset[TaskKey] = frozenset(),
+    ) -> TaskClaim:
+        """Take tasks, and tell."""
+        claim = await super().claim_tasks(worker, queues, steps, limit=limit, known=known)
+        self._invariants.tasks.claimed(worker, claim)
+        return claim
+
 
 def process_name() -> str:
     """Return the name of the simulated process that runs now."""
@@ -86,6 +101,10 @@ def watched(definition: D, invariants: Invariants) -> D:
             limit = timeout + definition.rules.settle
             invariants.bodies.quiet[definition.name] = limit.total_seconds()
         invariants.bodies.proofs[definition.name] = definition.rules.not_applied
+    if isinstance(definition, Step) and definition.placement.queue:
+        within = definition.placement.schedule_to_start_timeout
+        seconds = float("inf") if within is None else within.total_seconds()
+        invariants.tasks.remote[definition.name] = seconds
     seen = copy.copy(definition)
     seen.function = _telling(definition.function, definition.kind, invariants)
     return seen

@@ -304,7 +304,10 @@ def test_run_that_cannot_be_taken_gives_its_place_to_another(with_bench, caplog,
 @pytest.mark.parametrize(
     "damaging",
     [
-        *(f"{column} = {NO_TEXT}" for column in ("worker", "host", "build", "workflows", "boot")),
+        *(
+            f"{column} = {NO_TEXT}"
+            for column in ("worker", "host", "build", "workflows", "queues", "boot")
+        ),
         *(f"lease = {number}" for number in (FARTHEST, -FARTHEST - 1, -1)),
         *(f"renewed = {number}" for number in (FARTHEST, -FARTHEST - 1)),
         f"lease = {FARTHEST}, renewed = {FARTHEST}",

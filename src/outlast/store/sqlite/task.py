@@ -1,0 +1,80 @@
+# ruff: noqa: S608 - only constants of this package are joined to statements; every value is bound
+"""Rows of tasks: put and dropped by a run's owner, finished and given back by who has them."""
+
+from __future__ import annotations
+
+from outlast.store.change import FinishTask, Refused, RunChange, RunKey, TaskPut, WorkerId
+from outlast.store.moment import from_micros, to_micros
+from outlast.store.sqlite.database import Database, Row
+from outlast.store.sqlite.scope import Writing
+from outlast.store.task import TaskKey, TaskRow, due_of, finish_fence, may_drop
+
+TASK = "tenant, run_id, generation, operation, attempt, queue, name, worker, since, taken, lapses"
+_OF_OPERATION = "tenant = ? AND run_id = ? AND operation = ?"
+_FIND = f"SELECT {TASK} FROM task WHERE {_OF_OPERATION}"
+_OF_RUN = f"SELECT {TASK} FROM task WHERE tenant = ? AND run_id = ? ORDER BY operation"
+_PUT = f"""
+REPLACE INTO task (tenant, run_id, operation, generation, attempt, queue, name, due, since, set_at, arguments)
+VALUES ({"?, " * 10}?)
+"""
+_DROP = f"DELETE FROM task WHERE {_OF_OPERATION}"
+_END = "DELETE FROM task WHERE tenant = ? AND run_id = ?"
+_GIVE_BACK = f"UPDATE task SET worker = NULL, since = ? WHERE {_OF_OPERATION}"
+_GIVE_ALL_BACK = """
+UPDATE task SET worker = NULL, since = ?, lapses = min(lapses, 1000000) + ? WHERE worker = ?
+"""
+
+
+def task_of(row: Row) -> TaskRow:
+    """Return the task in the columns `TASK`."""
+    tenant, run_id, generation, operation, attempt, queue, name, worker, since, *counts = row
+    key = TaskKey(RunKey(tenant, run_id), generation, operation, attempt)
+    return TaskRow(key, queue, name, worker, from_micros(since), *counts)
+
+
+def of_run(database: Database, run: RunKey) -> tuple[TaskRow, ...]:
+    """Return the tasks of a run, by operation."""
+    return tuple(task_of(row) for row in database.rows(_OF_RUN, (run.tenant, run.run_id)))
+
+
+def write(writing: Writing, change: RunChange, generation: int) -> Refused | None:
+    """Write the tasks of an owned change; on a refusal the caller undoes what was written."""
+    for act in change.tasks:
+        place = (change.run.tenant, change.run.run_id, act.operation)
+        if isinstance(act, TaskPut):
+            due = to_micros(due_of(act, writing.now))
+            values = (generation, act.attempt, act.queue, act.name, due, due, writing.micros)
+            writing.database.run(_PUT, (*place, *values, act.arguments))
+            continue
+        if not may_drop(_find(writing, place), act):
+            return Refused("task", act.operation)
+        writing.database.run(_DROP, place)
+    return None
+
+
+def finish(writing: Writing, change: FinishTask) -> str:
+    """Take a task off its worker; return why not, or an empty string."""
+    place = (change.run.tenant, change.run.run_id, change.operation)
+    why = finish_fence(_find(writing, place), change)
+    if why:
+        return why
+    if change.message is None:
+        writing.database.run(_GIVE_BACK, (writing.micros, *place))
+    else:
+        writing.database.run(_DROP, place)
+    return ""
+
+
+def end(writing: Writing, run: tuple[str, str]) -> None:
+    """The run is over, or begins a new generation: nobody waits for its tasks."""
+    writing.database.run(_END, run)
+
+
+def give_back(writing: Writing, worker: WorkerId, *, lapses: int) -> None:
+    """Offer again what a worker has."""
+    writing.database.run(_GIVE_ALL_BACK, (writing.micros, lapses, worker))
+
+
+def _find(writing: Writing, place: tuple[str, str, str]) -> TaskRow | None:
+    row = writing.database.row(_FIND, place)
+    return None if row is None else task_of(row)

@@ -1,0 +1,184 @@
+# ruff: noqa: S608 - only constants of this package are joined to statements; every value is bound
+"""Who takes which task: a look at the queues for one worker. Workers without queues never come here."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from outlast.store.change import RunKey
+from outlast.store.moment import END_OF_TIME, from_micros, to_micros
+from outlast.store.protocol import SUSPECT_LAPSES
+from outlast.store.sqlite.damage import RUN, decoded, say
+from outlast.store.sqlite.database import Row
+from outlast.store.sqlite.lease import Claiming
+from outlast.store.sqlite.row import LEASE
+from outlast.store.sqlite.task import TASK, task_of
+from outlast.store.task import ClaimedTask, TaskClaim, TaskKey, TaskRow
+
+_OTHERS = f"""
+SELECT worker, EXISTS (SELECT 1 FROM task WHERE worker = worker.worker), {LEASE} FROM worker WHERE worker <> ?
+"""
+_RUNS_ON = """
+NOT EXISTS (SELECT 1 FROM run WHERE run.tenant = task.tenant AND run.run_id = task.run_id AND status = 'paused')
+"""
+_OFFERED = f"queue = ?1 AND name = ?2 AND worker IS NULL AND {_RUNS_ON}"
+_ORDER = "ORDER BY due, tenant, run_id, operation"
+_DUE = f"SELECT due, {TASK} FROM task INDEXED BY task_due WHERE {_OFFERED} AND due <= ?3 {_ORDER}"
+_SET_AHEAD = f"""
+SELECT due, {TASK} FROM task INDEXED BY task_set WHERE {_OFFERED} AND set_at > ?3 AND due > ?3 {_ORDER}
+"""
+"""Tasks that were put when the wall clock was ahead of now: their times mean nothing."""
+_NEXT_DUE = f"""
+SELECT due FROM task INDEXED BY task_due
+WHERE {_OFFERED} AND due > ?3 AND due < {END_OF_TIME} ORDER BY due LIMIT 1
+"""
+_HELD = f"SELECT {TASK} FROM task WHERE worker = ?"
+_ARGUMENTS = "SELECT arguments FROM task WHERE tenant = ? AND run_id = ? AND operation = ?"
+_TAKE = """
+UPDATE task SET worker = ?, since = ?, taken = taken + 1 WHERE tenant = ? AND run_id = ? AND operation = ?
+"""
+_UNTAKEN = "a task of run %s is never taken"
+
+
+class _DueTask(Struct, frozen=True):
+    """A task that can be taken, and since when."""
+
+    due: int
+    row: TaskRow
+
+
+class TaskClaiming(Claiming):
+    """One look at the queues for one worker; writes only when there is something to take or somebody to bury."""
+
+    others = _OTHERS
+
+    def claim_tasks(
+        self,
+        queues: frozenset[str],
+        steps: frozenset[str],
+        limit: int,
+        known: frozenset[TaskKey],
+    ) -> TaskClaim:
+        """Return what the worker may go on with."""
+        if self._build() is None:
+            return TaskClaim((), (), None, self._now)
+        places = [(queue, step) for queue in sorted(queues) for step in sorted(steps)]
+        taken: list[ClaimedTask] = []
+        dead = self._dead()
+        if dead or self._due_tasks(places, min(limit, 1)):
+            buried = []
+            with self._database.immediate():
+                # While we waited for the lock, leases went on, and others may have taken tasks or buried the dead, or us.
+                self._now, self._instant = self._moment()
+                if self._build() is None:
+                    return TaskClaim((), (), None, self._now)
+                buried = [worker for worker in dead if self._bury_alone(worker)]
+                taken = self._take_tasks(places, limit)
+            for worker in buried:
+                self._locks.bury(worker)
+        held = self._held()
+        news = {task.row.key for task in taken}
+        unknown = [
+            ClaimedTask(held[key], self._arguments(held[key]))
+            for key in sorted(held.keys() - known - news)
+        ]
+        return TaskClaim(
+            (*unknown, *taken),
+            tuple(sorted(known - held.keys())),
+            self._next_task(places),
+            self._now,
+        )
+
+    def _held(self) -> dict[TaskKey, TaskRow]:
+        lost = (RUN, "a task of run %s is not known to its worker")
+        found = decoded(self._database, _HELD, (self._worker,), task_of, lost)
+        return {row.key: row for row in found if row is not None}
+
+    def _take_tasks(self, places: list[tuple[str, str]], limit: int) -> list[ClaimedTask]:
+        """Take up to `limit` tasks, oldest first; others in the place of those that cannot be taken."""
+        taken: list[ClaimedTask] = []
+        failed: set[TaskKey] = set()
+        while due := self._due_tasks(places, limit - len(taken), failed):
+            before = len(failed)
+            for task in due:
+                try:
+                    taken.append(self._take_task(task.row))
+                except Exception as error:
+                    if self._concerns_more(error):
+                        raise
+                    say(str(task.row.key.run), _UNTAKEN, error)
+                    failed.add(task.row.key)
+            if len(failed) == before:
+                break
+        return taken
+
+    def _take_task(self, row: TaskRow) -> ClaimedTask:
+        claimed = ClaimedTask(
+            replace(row, worker=self._worker, since=self._now, taken=row.taken + 1),
+            self._arguments(row),
+        )
+        values = (self._worker, to_micros(self._now), *_place(row.key))
+        self._database.run(_TAKE, values)
+        return claimed
+
+    def _arguments(self, row: TaskRow) -> bytes:
+        return self._database.value(_ARGUMENTS, _place(row.key))
+
+    def _due_tasks(
+        self, places: list[tuple[str, str]], limit: int, but: Collection[TaskKey] = ()
+    ) -> list[_DueTask]:
+        """Return up to `limit` tasks that can be taken, oldest first; hardly one more is read than needed to find them."""
+        if limit <= 0:
+            return []
+        now = to_micros(self._now)
+        with contextlib.ExitStack() as open_looks:
+            looks = [
+                open_looks.enter_context(
+                    contextlib.closing(
+                        decoded(self._database, sql, (*place, now), _due_task, (RUN, _UNTAKEN))
+                    )
+                )
+                for place in places
+                for sql in (_DUE, _SET_AHEAD)
+            ]
+            in_order = heapq.merge(*(filter(None, look) for look in looks), key=_age)
+            if but:
+                in_order = (task for task in in_order if task.row.key not in but)
+            return list(itertools.islice(self._one_suspect_task(in_order), limit))
+
+    def _one_suspect_task(self, tasks: Iterable[_DueTask]) -> Iterator[_DueTask]:
+        """Leave out those suspects that must wait for their turn to be alone."""
+        room: bool | None = None
+        for task in tasks:
+            if task.row.lapses >= SUSPECT_LAPSES:
+                if room is None:
+                    room = all(row.lapses < SUSPECT_LAPSES for row in self._held().values())
+                if not room:
+                    continue
+                room = False
+            yield task
+
+    def _next_task(self, places: list[tuple[str, str]]) -> datetime | None:
+        now = to_micros(self._now)
+        found = [self._database.value(_NEXT_DUE, (*place, now)) for place in places]
+        return min((from_micros(due) for due in found if due is not None), default=None)
+
+
+def _due_task(row: Row) -> _DueTask:
+    due, *columns = row
+    return _DueTask(due, task_of(tuple(columns)))
+
+
+def _age(task: _DueTask) -> tuple[int, RunKey, str]:
+    return task.due, task.row.key.run, task.row.key.operation
+
+
+def _place(key: TaskKey) -> tuple[str, str, str]:
+    return key.run.tenant, key.run.run_id, key.operation

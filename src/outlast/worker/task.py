@@ -1,0 +1,275 @@
+"""Works on tasks: attempts of remote steps that this worker has taken from the queues which it serves.
+
+| the worker dies | and then |
+| --- | --- |
+| after it took a task | the lock or the lease shows it, and the task is offered again; nothing is counted as failed |
+| in the attempt, or before its end was written | the same |
+| after its end was written | the outcome is in the run's inbox |
+
+One that lives and was not told what it took learns of it in the next look. A task that is no longer its own (dropped, replaced, gone
+with its run) is cancelled at the next look, and what the attempt still comes to is refused by the store and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from outlast.errors import DecodeError, DefinitionError, StoreUnavailableError
+from outlast.journal.failure import Failure, capture
+from outlast.store.change import Applied, FinishTask, Refused
+from outlast.store.task import ClaimedTask, TaskClaim, TaskKey, TaskRow
+from outlast.worker.bridge import RunLost
+from outlast.worker.deck import Deck
+from outlast.worker.executor import Ending, LeftOpen, Raised, Returned, TimedOut
+from outlast.worker.outcome import TaskOutcome, message_of, outcome_of
+from outlast.worker.pilot import POISON_LAPSES
+from outlast.worker.series import timed_out
+from outlast.workflows.attempt import Attempt
+from outlast.workflows.definition import Step
+
+logger = logging.getLogger("outlast.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ours:
+    """A task that this worker has.
+
+    Args:
+        number: Which of those of its life.
+    """
+
+    claimed: ClaimedTask
+    number: int
+
+    @property
+    def row(self) -> TaskRow:
+        """The task as it was taken."""
+        return self.claimed.row
+
+
+class TaskRunner:
+    """The tasks of one worker life.
+
+    Args:
+        queues: Whose tasks it takes.
+        limit: How many it works on at once.
+        changed: Called when a task has ended, so that there is room for another.
+    """
+
+    def __init__(
+        self, deck: Deck, queues: tuple[str, ...], limit: int, changed: Callable[[], None]
+    ) -> None:
+        self._deck = deck
+        self._queues = frozenset(queues)
+        self._limit = limit
+        self._steps = frozenset(
+            name for name, step in deck.registry.steps.items() if step.placement.queue
+        )
+        self._tasks: dict[TaskKey, asyncio.Task[None]] = {}
+        self._stuck: set[TaskKey] = set()
+        """Tasks whose end the store will never take: nothing more is done about them in this life."""
+        self._stopping = False
+        self._count = 0
+        self._changed = changed
+
+    @property
+    def tasks(self) -> list[TaskKey]:
+        """What it works on."""
+        return list(self._tasks)
+
+    async def look(self) -> float | None:
+        """Take what there is room for; return after how many seconds the next task comes due, if one is known of."""
+        if not (self._queues and self._steps):
+            return None
+        limit = max(0, self._limit - len(self._tasks))
+        known = frozenset(self._tasks) | self._stuck
+        claim = await self._deck.store.claim_tasks(
+            self._deck.worker, self._queues, self._steps, limit=limit, known=known
+        )
+        for key in claim.lost:
+            self._let_go(key)
+        for claimed in claim.tasks:
+            self._launch(claimed)
+        return self._next_look(claim)
+
+    async def stop(self, grace_seconds: float, last_seconds: float) -> None:
+        """Let attempts end, then cancel them and give their tasks back.
+
+        Args:
+            last_seconds: How long to wait for what was cancelled.
+        """
+        self._stopping = True
+        tasks = list(self._tasks.values())
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=grace_seconds)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=last_seconds)
+        await asyncio.gather(*self.cancel(), return_exceptions=True)
+
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Cancel everything and write nothing more; return what is not over yet."""
+        tasks = list(self._tasks.values())
+        self._stopping = False
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    def _next_look(self, claim: TaskClaim) -> float | None:
+        if claim.next_due is None:
+            return None
+        return max(0.001, (claim.next_due - claim.now).total_seconds())
+
+    def _let_go(self, key: TaskKey) -> None:
+        self._stuck.discard(key)
+        task = self._tasks.get(key)
+        if task is not None:
+            logger.info(
+                "run %s: the task of %s is no longer ours; its attempt is cancelled",
+                key.run,
+                key.operation,
+            )
+            task.cancel()
+
+    def _launch(self, claimed: ClaimedTask) -> None:
+        key = claimed.row.key
+        former = self._tasks.get(key)
+        self._count += 1
+        ours = _Ours(claimed, self._count)
+
+        async def work() -> None:
+            if former is not None:
+                # It was replaced and taken again before the attempt that was under way had let go of everything.
+                former.cancel()
+                await asyncio.wait([former])
+            await self._work(ours)
+
+        task = asyncio.get_running_loop().create_task(
+            work(), name=f"{key.run} {key.operation} task {key.attempt}"
+        )
+        self._tasks[key] = task
+        task.add_done_callback(lambda done: self._landed(key, done))
+
+    def _landed(self, key: TaskKey, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._stuck.add(key)
+            logger.error(
+                "run %s: the task of %s broke inside Outlast",
+                key.run,
+                key.operation,
+                exc_info=error,
+            )
+        self._changed()
+
+    async def _work(self, ours: _Ours) -> None:
+        row = ours.row
+        if row.lapses >= POISON_LAPSES:
+            logger.error(
+                "run %s: %d workers in a row died while they had %s (%s); nobody makes another attempt until somebody says so",
+                row.key.run,
+                row.lapses,
+                row.name,
+                row.key.operation,
+            )
+            await self._finish(ours, outcome_of(row, "lost"))
+            return
+        step = self._deck.registry.steps[row.name]
+        try:
+            ending = await self._attempt(ours.claimed, step)
+        except RunLost:
+            return
+        except asyncio.CancelledError:
+            if self._stopping:
+                await self._finish(ours, None)
+            raise
+        except Exception as error:
+            # A bug of ours must not keep the task hidden in a worker that does not work on it.
+            logger.exception("run %s: %s broke inside Outlast", row.key.run, row.name)
+            ending = Raised(capture(error))
+        await self._finish(ours, _told(ours.claimed, step, ending))
+
+    async def _attempt(self, claimed: ClaimedTask, step: Step[..., object]) -> Ending:
+        key = claimed.row.key
+        attempt = Attempt(
+            tenant=key.run.tenant,
+            run_id=key.run.run_id,
+            operation=key.operation,
+            name=step.name,
+            number=key.attempt,
+            generation=key.generation,
+        )
+        return await self._deck.executor.attempt(
+            step, claimed.arguments, attempt, self._check_lease
+        )
+
+    def _check_lease(self) -> None:
+        """Take the last look before the body begins: who fell silent meanwhile has the task no longer."""
+        if not self._deck.lease.valid:
+            raise RunLost
+
+    async def _finish(self, ours: _Ours, outcome: TaskOutcome | None) -> None:
+        """Write how the attempt ended, or give the task back."""
+        key, worker = ours.row.key, self._deck.worker
+        message = None if outcome is None else message_of(outcome, worker, ours.number)
+        change = FinishTask(key.run, key.generation, key.operation, key.attempt, worker, message)
+        try:
+            verdict = await self._deck.writer.submit(change)
+        except StoreUnavailableError as error:
+            # The worker has stopped; the end of its life gives the task back.
+            logger.warning("run %s: the end of a task could not be written: %s", key.run, error)
+            return
+        if isinstance(verdict, Refused):
+            await self._refused(ours, outcome, verdict)
+        elif not isinstance(verdict, Applied):
+            logger.warning(
+                "run %s: attempt %d of %s (%s) ended after its task was taken away (%s); what it came to is dropped",
+                key.run,
+                key.attempt,
+                ours.row.name,
+                key.operation,
+                getattr(verdict, "why", verdict),
+            )
+
+    async def _refused(self, ours: _Ours, outcome: TaskOutcome | None, refused: Refused) -> None:
+        """Say instead that the store will not have what was said."""
+        key = ours.row.key
+        why = (
+            f"the store refuses what the attempt came to: {refused.reason} {refused.part}".rstrip()
+        )
+        logger.error("run %s: %s (%s): %s", key.run, ours.row.name, key.operation, why)
+        if outcome is None or outcome.outcome == "failed":
+            self._stuck.add(key)
+            return
+        failure = Failure(type="RuntimeError", message=why)
+        await self._finish(ours, outcome_of(ours.row, "failed", failure=failure, hopeless=True))
+
+
+def _told(claimed: ClaimedTask, step: Step[..., object], ending: Ending) -> TaskOutcome:
+    """Return what is said of an attempt that has ended."""
+    if isinstance(ending, Returned):
+        return outcome_of(claimed.row, "completed", value=ending.value)
+    if isinstance(ending, LeftOpen):
+        refused = DefinitionError(
+            f"{step.name} has a queue, and was to be completed from outside",
+            hint="call outlast.complete_later() in a step without a queue",
+        )
+        return outcome_of(claimed.row, "failed", failure=capture(refused), hopeless=True)
+    raised = timed_out(ending, step) if isinstance(ending, TimedOut) else ending
+    hopeless = raised.hopeless and not _is_of_another_build(raised, claimed, step)
+    return outcome_of(claimed.row, "failed", failure=raised.failure, hopeless=hopeless)
+
+
+def _is_of_another_build(raised: Raised, claimed: ClaimedTask, step: Step[..., object]) -> bool:
+    """Whether the attempt failed because the arguments, which other code has written, do not fit this code."""
+    try:
+        step.arguments.decode(claimed.arguments)
+    except DecodeError:
+        return not raised.returned
+    return False
