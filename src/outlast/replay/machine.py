@@ -15,11 +15,7 @@ from uuid import UUID
 
 from msgspec import UNSET, Raw
 
-from outlast.errors import (
-    ForbiddenInWorkflowError,
-    OutlastError,
-    QueryError,
-)
+from outlast.errors import ForbiddenInWorkflowError, OutlastError, QueryError
 from outlast.journal.entry import (
     Accepted,
     AlarmRaised,

@@ -534,30 +534,7 @@ class Pilot:
             self.post(Proposal(Rank.ARRIVAL, self._growth.suggest()))
         if self._mail and not self._is_rolling_over:
             self._mail = False
-            known = {one.consumed for one in self._proposals}
-            latest = max(
-                (one.at for one in self._proposals if one.consumed and one.at), default=None
-            )
-            mail = await self._read(lambda: self._deck.store.mail(self.run_key))
-            self._mail_seen = max([self._mail_seen or 0, *(one.number for one in mail)])
-            unknown = [one for one in mail if one.message.message_id not in known]
-            closing = self._outcome is not None
-            for stamped in self._intake.take(unknown, self._machine, closing=closing):
-                kind = stamped.message.kind
-                if not (closing or self.hold.admits(kind)):
-                    continue
-                generation = self._head.generation
-                proposal = self._remote.proposal_of(stamped, generation) or proposal_of(
-                    stamped, self._machine, generation
-                )
-                self._remote.settle(proposal)
-                if proposal.at is not None:
-                    # Messages keep their order of arrival, whatever the wall clock did meanwhile.
-                    latest = proposal.at = max(proposal.at, latest or proposal.at)
-                self.post(proposal)
-                if kind is MessageKind.PAUSE:
-                    self.hold.expect(self._proposals)
-            self.hold.expect(self._proposals)
+            await self._read_mail()
         if self._machine.outcome is not None:
             self._waits.forget_deadline()
         now = self.store_now()
@@ -568,6 +545,31 @@ class Pilot:
             self.post(proposal)
         if self._remote.doubtful:
             self._remote.look_again(await self._read(lambda: self._deck.store.tasks(self.run_key)))
+
+    async def _read_mail(self) -> None:
+        """Propose what the messages in the inbox mean to the run."""
+        known = {one.consumed for one in self._proposals}
+        latest = max((one.at for one in self._proposals if one.consumed and one.at), default=None)
+        mail = await self._read(lambda: self._deck.store.mail(self.run_key))
+        self._mail_seen = max([self._mail_seen or 0, *(one.number for one in mail)])
+        unknown = [one for one in mail if one.message.message_id not in known]
+        closing = self._outcome is not None
+        generation = self._head.generation
+        for stamped in self._intake.take(unknown, self._machine, closing=closing):
+            kind = stamped.message.kind
+            if not (closing or self.hold.admits(kind)):
+                continue
+            proposal = self._remote.proposal_of(stamped, generation) or proposal_of(
+                stamped, self._machine, generation
+            )
+            self._remote.settle(proposal)
+            if proposal.at is not None:
+                # Messages keep their order of arrival, whatever the wall clock did meanwhile.
+                latest = proposal.at = max(proposal.at, latest or proposal.at)
+            self.post(proposal)
+            if kind is MessageKind.PAUSE:
+                self.hold.expect(self._proposals)
+        self.hold.expect(self._proposals)
 
     async def _stop_growing(self) -> bool:
         """Let what is under way end, and begin nothing; True when the run was blocked: its journal is at its limit."""
