@@ -243,8 +243,9 @@ class TwoStores(RuleBasedStateMachine):
         extra=st.integers(0, 11),
         acts=tasks,
         due=st.none() | st.integers(-3, 9),
+        hold=st.sampled_from([None, None, True, False]),
     )
-    def advance_run(self, run, entries, update, consumed, answered, stale, extra, acts, due):
+    def advance_run(self, run, entries, update, consumed, answered, stale, extra, acts, due, hold):
         """Write as the owner, sometimes with something that does not hold."""
         head = self.both(lambda store: store.head(run))
         if head is None:
@@ -289,6 +290,7 @@ class TwoStores(RuleBasedStateMachine):
             consumed=tuple(consumed),
             answers=tuple(Answer(one, b"%d" % head.version) for one in answered),
             tasks=tuple(self.timed(act, due) for act in acts),
+            hold=hold,
             **fields,
         )
         self.last = replace(change, digest=digest_of(change))

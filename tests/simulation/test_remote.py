@@ -1,4 +1,4 @@
-"""Random systems with remote steps: several owners and takers on a bad network, killed, frozen, stopped; runs cancelled and terminated.
+"""Random systems with remote steps: several owners and takers on a bad network, killed, frozen, stopped; runs paused, cancelled and terminated.
 
 OUTLAST_REMOTE_SEEDS=5000 pytest tests/simulation/test_remote.py      more of them
 
@@ -204,8 +204,21 @@ class System:
         await asyncio.sleep(seconds)
         worker.thaw()
 
+    async def interrupt(self) -> None:
+        """Pause runs, and let them go on."""
+        chance = self.chance
+        for name in chance.sample(range(RUNS), chance.randint(0, 2)):
+            await asyncio.sleep(chance.uniform(0.0, 10.0))
+            handle = self.sim.client.handle(f"r{name}")
+            try:
+                await handle.pause("wait")
+                await asyncio.sleep(chance.choice((0.0, 1.0, 40.0)))
+                await handle.resume("go on")
+            except outlast.RunConflictError:
+                continue
+
     async def meddle(self) -> None:
-        """Cancel or terminate a run, or say what became of a step."""
+        """Cancel or terminate a run."""
         chance = self.chance
         for name in chance.sample(range(RUNS), chance.randint(0, 2)):
             await asyncio.sleep(chance.uniform(0.0, 10.0))
@@ -226,7 +239,7 @@ class System:
             await self.worker(role)
         for number in range(RUNS):
             await sim.client.start(mixed(f"{sim.seed}/{number}"), id=f"r{number}")
-        harm = [sim.spawn(self.disturb()), sim.spawn(self.meddle())]
+        harm = [sim.spawn(one()) for one in (self.disturb, self.meddle, self.interrupt)]
         await asyncio.gather(*harm)
         for role in ("owner", "taker"):
             (await self.worker(role)).store.faults = Faults()
@@ -291,6 +304,12 @@ BREAKS = {
         "claim",
         "held[key] for key in sorted(held.keys() - known)",
         "task for task in ()",
+    ),
+    "a pause leaves the tasks of the run to be taken": Break(
+        TaskTable,
+        "claim",
+        "and not task.held and",
+        "and",
     ),
     "a deadline drops a task that somebody has": Break(
         memory_task, "may_drop", "return drop.taken is None or (", "return True or ("

@@ -344,6 +344,8 @@ class RunChange(Struct, frozen=True, tag="run"):
             first is `Started`, whose name the run's `workflow` becomes. The inbox does not move: what is unread is for the new
             generation, in order. Open operations and pending requests go. `head` gives the run back as `ready`; anything else
             is refused with `next`.
+        hold: True: no task that the run has is taken any more, nor one that comes back from its worker. False: those that were
+            held may be taken again, and wait anew from now on. None leaves that as it is.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -361,6 +363,7 @@ class RunChange(Struct, frozen=True, tag="run"):
     answers: Annotated[tuple[Answer, ...], PLAIN] = ()
     next: Annotated[tuple[EntryRow, ...], PLAIN] = ()
     tasks: Annotated[tuple[TaskPut | TaskDrop, ...], PLAIN] = ()
+    hold: Annotated[bool | None, PLAIN] = None
 
 
 class StartRun(Struct, frozen=True, tag="start"):

@@ -276,6 +276,8 @@ class MemoryStore:
                 run.operations[act.operation] = act
         sends = self._outbox.add(change.run, change.outbox, at)
         self._tasks.write(change.run, head.generation, change.tasks, now)
+        if change.hold is not None:
+            self._tasks.hold(change.run, now, held=change.hold)
         run.head = replace(
             head,
             version=head.version + 1,
@@ -617,8 +619,7 @@ class MemoryStore:
         """Take tasks that may be taken and are with no living worker; see `Store.claim_tasks`."""
 
         def wanted(row: TaskRow) -> bool:
-            paused = self._runs[row.key.run].head.status is Status.PAUSED
-            return row.queue in queues and row.name in steps and not paused
+            return row.queue in queues and row.name in steps
 
         with self._lock:
             self._check_open()

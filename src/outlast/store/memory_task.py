@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,6 +36,7 @@ class _Task:
     arguments: bytes
     due: datetime
     set_at: datetime
+    held: bool = False
 
     def may_be_taken(self, now: datetime) -> bool:
         """Whether its time has come; what was set by a wall clock that was ahead of now means nothing any more."""
@@ -70,6 +72,16 @@ class TaskTable:
                 continue
             row = _offered(run, generation, act, now)
             self._tasks[run, act.operation] = _Task(row, act.arguments, row.since, now)
+
+    def hold(self, run: RunKey, now: datetime, *, held: bool) -> None:
+        """Let nobody take the tasks that a run has, or let those that were held wait anew."""
+        for place, task in list(self._tasks.items()):
+            if place[0] != run or task.held == held:
+                continue
+            row = task.row
+            if row.worker is None and not held:
+                row = replace(row, since=max(row.since, now))
+            self._tasks[place] = dataclasses.replace(task, row=row, held=held)
 
     def finish(self, change: FinishTask, now: datetime) -> str:
         """Take a task off its worker; return why not, or an empty string."""
@@ -111,12 +123,16 @@ class TaskTable:
         """Take tasks for a living worker.
 
         Args:
-            wanted: Whether a task is of a queue and a step of the worker's, and its run is not paused.
+            wanted: Whether a task is of a queue and a step of the worker's.
         """
         held = {task.row.key: task for task in self._tasks.values() if task.row.worker == worker}
         unknown = [held[key] for key in sorted(held.keys() - known)]
         waiting = sorted(
-            (task for task in self._tasks.values() if task.row.worker is None and wanted(task.row)),
+            (
+                task
+                for task in self._tasks.values()
+                if task.row.worker is None and not task.held and wanted(task.row)
+            ),
             key=lambda task: (task.due, task.row.key.run, task.row.key.operation),
         )
         room = not any(task.row.lapses >= SUSPECT_LAPSES for task in held.values())
@@ -133,14 +149,14 @@ class TaskTable:
 
     def _take(self, task: _Task, worker: WorkerId, now: datetime) -> _Task:
         row = replace(task.row, worker=worker, since=now, taken=task.row.taken + 1)
-        taken = _Task(row, task.arguments, task.due, task.set_at)
+        taken = dataclasses.replace(task, row=row)
         self._tasks[row.key.run, row.key.operation] = taken
         return taken
 
     def _give_back(self, place: tuple[RunKey, str], now: datetime, *, lapses: int) -> None:
         task = self._tasks[place]
         row = replace(task.row, worker=None, since=now, lapses=task.row.lapses + lapses)
-        self._tasks[place] = _Task(row, task.arguments, task.due, task.set_at)
+        self._tasks[place] = dataclasses.replace(task, row=row)
 
     def _row(self, run: RunKey, operation: str) -> TaskRow | None:
         task = self._tasks.get((run, operation))

@@ -242,7 +242,7 @@ class Store(StoreReader, Protocol):
         """Take up to `limit` tasks of these queues and steps that may be taken and are with no living worker.
 
         Oldest first by the time since which it could have been taken first; a task whose worker lapsed or is proved dead keeps its
-        place. A due time that was set by a wall clock which was ahead means nothing. Nothing of a paused run is taken, nothing
+        place. A due time that was set by a wall clock which was ahead means nothing. Nothing that is held (`RunChange.hold`) is taken, nothing
         by a worker whose lease has lapsed, and of tasks with `lapses` of `SUSPECT_LAPSES` or more a worker has one at a time.
 
         Args:

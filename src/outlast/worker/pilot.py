@@ -712,7 +712,7 @@ class Pilot:
                 self._rows[row.operation] = row
             else:
                 self._rows.pop(row.operation, None)
-        self._remote.written(change.tasks, self._head.generation, verdict.at)
+        self._remote.written(change, self._head.generation, verdict.at)
         written = [one.entry for one in proposals if one.entry is not None]
         entries = [
             (entry, StampedRow(row, verdict.at))

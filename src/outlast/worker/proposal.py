@@ -16,6 +16,7 @@ import msgspec
 
 from outlast.journal.entry import (
     NO_OPERATION,
+    CancelRequested,
     ChildRefused,
     ChildStarted,
     EffectCleared,
@@ -28,6 +29,8 @@ from outlast.journal.entry import (
     MessageReceived,
     OperationId,
     Patched,
+    PauseRequested,
+    ResumeRequested,
     RunEnded,
     StepCompleted,
     StepFailed,
@@ -116,6 +119,9 @@ _OUTCOMES = (
     *(ChildRefused, RunEnded, MessageAnswered),
 )
 
+
+_GO_ON = (ResumeRequested, CancelRequested)
+"""What ends a pause."""
 
 _TOLD = (ChildStarted, ChildRefused, RunEnded, MessageAnswered)
 """What the relay tells."""
@@ -255,5 +261,12 @@ def change_of(
         answers=tuple(one.answer for one in proposals if one.answer is not None),
         next=next((one.next for one in proposals if one.next), ()),
         tasks=tuple(one.task for one in proposals if one.task is not None),
+        hold=_hold_of(proposals),
     )
     return msgspec.structs.replace(change, digest=digest_of(change))
+
+
+def _hold_of(proposals: Sequence[Proposal]) -> bool | None:
+    """Return whether what is written holds the run's tasks, or lets them be taken again; None when it does neither."""
+    words = [one.entry for one in proposals if isinstance(one.entry, (PauseRequested, *_GO_ON))]
+    return isinstance(words[-1], PauseRequested) if words else None

@@ -14,7 +14,7 @@ What becomes of the worker that has the task is the business of the store (it is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -32,6 +32,7 @@ from outlast.store.change import (
     Message,
     OperationDrop,
     OperationPut,
+    RunChange,
     StampedMessage,
     TaskDrop,
     TaskPut,
@@ -126,9 +127,9 @@ class RemoteSteps:
         if isinstance(entry, StepCompleted | StepFailed) and entry.operation in self._tasks:
             proposal.task = TaskDrop(entry.operation)
 
-    def written(self, acts: Sequence[TaskPut | TaskDrop], generation: int, at: datetime) -> None:
+    def written(self, change: RunChange, generation: int, at: datetime) -> None:
         """Note what was written of tasks."""
-        for act in acts:
+        for act in change.tasks:
             operation = OperationId(act.operation)
             if isinstance(act, TaskPut):
                 key = TaskKey(self._bridge.run_key, generation, operation, act.attempt)
@@ -137,6 +138,20 @@ class RemoteSteps:
                 self._watch(row)
             else:
                 self._tasks.pop(operation, None)
+        if change.hold is False:
+            self._wait_anew(at)
+
+    def _wait_anew(self, at: datetime) -> None:
+        """The run goes on after a pause, in which nobody could take its tasks: their time to be started begins again."""
+        for operation, row in self._tasks.items():
+            self._waits.noted_start(operation)
+            if row.worker is None:
+                self._tasks[operation] = row = msgspec.structs.replace(
+                    row, since=max(row.since, at)
+                )
+            self._watch(row)
+        # Meanwhile one may have come back from its worker, or have gone to one before the pause.
+        self._doubtful |= self._tasks.keys()
 
     # Outcomes
 

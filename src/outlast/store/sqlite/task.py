@@ -17,6 +17,11 @@ _PUT = f"""
 REPLACE INTO task (tenant, run_id, operation, generation, attempt, queue, name, due, since, set_at, arguments)
 VALUES ({"?, " * 10}?)
 """
+_HOLD = "UPDATE task SET held = 1 WHERE tenant = ? AND run_id = ?"
+_OFFER_AGAIN = """
+UPDATE task SET held = 0, since = CASE WHEN worker IS NULL THEN max(since, ?) ELSE since END
+WHERE tenant = ? AND run_id = ? AND held = 1
+"""
 _DROP = f"DELETE FROM task WHERE {_OF_OPERATION}"
 _END = "DELETE FROM task WHERE tenant = ? AND run_id = ?"
 _GIVE_BACK = f"UPDATE task SET worker = NULL, since = ? WHERE {_OF_OPERATION}"
@@ -49,7 +54,17 @@ def write(writing: Writing, change: RunChange, generation: int) -> Refused | Non
         if not may_drop(_find(writing, place), act):
             return Refused("task", act.operation)
         writing.database.run(_DROP, place)
+    _hold(writing, change)
     return None
+
+
+def _hold(writing: Writing, change: RunChange) -> None:
+    """Let nobody take the tasks that a run has, or let those that were held wait anew."""
+    run = (change.run.tenant, change.run.run_id)
+    if change.hold:
+        writing.database.run(_HOLD, run)
+    elif change.hold is not None:
+        writing.database.run(_OFFER_AGAIN, (writing.micros, *run))
 
 
 def finish(writing: Writing, change: FinishTask) -> str:

@@ -25,10 +25,7 @@ from outlast.store.task import ClaimedTask, TaskClaim, TaskKey, TaskRow
 _OTHERS = f"""
 SELECT worker, EXISTS (SELECT 1 FROM task WHERE worker = worker.worker), {LEASE} FROM worker WHERE worker <> ?
 """
-_RUNS_ON = """
-NOT EXISTS (SELECT 1 FROM run WHERE run.tenant = task.tenant AND run.run_id = task.run_id AND status = 'paused')
-"""
-_OFFERED = f"queue = ?1 AND name = ?2 AND worker IS NULL AND {_RUNS_ON}"
+_OFFERED = "queue = ?1 AND name = ?2 AND worker IS NULL AND held = 0"
 _ORDER = "ORDER BY due, tenant, run_id, operation"
 _DUE = f"SELECT due, {TASK} FROM task INDEXED BY task_due WHERE {_OFFERED} AND due <= ?3 {_ORDER}"
 _SET_AHEAD = f"""

@@ -376,17 +376,63 @@ class TaskConformance:
         assert len(await bench.store.mail(head.run)) == 1
 
     @scenario
-    async def test_tasks_of_a_paused_run_wait(self, bench: Bench) -> None:
-        """No task of a paused run is taken, nor announced; another run's is."""
+    async def test_held_tasks_wait(self, bench: Bench) -> None:
+        """No task that is held is taken, nor announced, whatever becomes of its run meanwhile; another run's is."""
         head = await offered(bench)
-        later = (putting("r:2", due_at=bench.clock.now() + SECOND),)
-        await bench.apply(following(head, entries=0, tasks=later))
-        await bench.apply(parking(await bench.head(head.run), status=Status.PAUSED))
+        later = (putting("r:2", due_at=bench.clock.now() + SECOND), putting("r:3"))
+        await bench.apply(following(head, entries=0, tasks=later, hold=True))
         await offered(bench, "other")
-        claim = await take(bench, await bench.worker("w2"))
-        assert [task.row.key.run.run_id for task in claim.tasks] == ["other"]
-        assert claim.next_due is None
-        assert len(await bench.store.tasks(head.run)) == 2
+        second = await bench.worker("w2")
+        (other,) = (await take(bench, second)).tasks
+        assert other.row.key.run.run_id == "other"
+        await bench.apply(parking(await bench.head(head.run), status=Status.PAUSED))
+        bench.clock.advance(2 * SECOND)
+        claim = await take(bench, second, known=frozenset({other.row.key}))
+        assert (claim.tasks, claim.next_due) == ((), None)
+        assert len(await bench.store.tasks(head.run)) == 3
+
+    @scenario
+    async def test_task_that_comes_back_is_held(self, bench: Bench) -> None:
+        """A hold takes a task from nobody; one that its worker gives back, or leaves behind at its death, is not taken again."""
+        head = await offered(bench)
+        await bench.apply(following(head, entries=0, tasks=(putting("r:2"),)))
+        second, third = await bench.worker("w2"), await bench.worker("w3")
+        (given,) = (await take(bench, second, 1)).tasks
+        (left,) = (await take(bench, third, 1)).tasks
+        await bench.apply(following(await bench.head(head.run), entries=0, hold=True))
+        assert (await take(bench, third, known=frozenset({left.row.key}))).lost == ()
+        await bench.apply(finishing(given.row, body=None))
+        bench.clock.advance(LEASE)
+        assert (await take(bench, await bench.worker("w4"))).tasks == ()
+        assert [row.worker for row in await bench.store.tasks(head.run)] == [None, None]
+
+    @scenario
+    async def test_held_task_waits_anew(self, bench: Bench) -> None:
+        """When a hold ends its tasks wait from then on, in their old places; what is with a worker, or was never held, is as it was."""
+        for name in ("held", "free"):
+            await offered(bench, name)
+            bench.clock.advance(SECOND)
+        key = RunKey("default", "held")
+        due = bench.clock.now() + timedelta(hours=1)
+        more = (putting("r:2"), putting("r:3", due_at=due))
+        await bench.apply(following(await bench.head(key), entries=0, tasks=more))
+        second = await bench.worker("w2", lease=timedelta(days=1))
+        (taken,) = (await take(bench, second, 1)).tasks
+        assert taken.row.key.operation == "r:1"
+        (before,) = await bench.store.tasks(RunKey("default", "free"))
+        await bench.apply(following(await bench.head(key), entries=0, hold=True))
+        bench.clock.advance(10 * SECOND)
+        at = bench.clock.now()
+        for hold in (False, None, False):
+            await bench.apply(following(await bench.head(key), entries=0, hold=hold))
+            bench.clock.advance(SECOND)
+        rows = await bench.store.tasks(key)
+        assert [row.since for row in rows] == [taken.row.since, at, due]
+        assert await bench.store.tasks(before.key.run) == (before,)
+        claim = await take(bench, second, known=frozenset({taken.row.key}))
+        names = [(one.row.key.run.run_id, one.row.key.operation) for one in claim.tasks]
+        assert names == [("free", "r:1"), ("held", "r:2")]
+        assert claim.next_due == due
 
     @scenario
     async def test_suspect_tasks_are_taken_one_at_a_time(self, bench: Bench) -> None:

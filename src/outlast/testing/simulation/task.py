@@ -60,8 +60,15 @@ class Tasks:
         settled = {getattr(from_row(row), "operation", "") for row in change.entries} & run.outcomes
         left = [at for at in settled if (change.run, at) in self._tasks]
         self._check(not left, 0, f"the tasks of {left} are left behind", run=change.run)
-        if run.closed:
+        if change.hold is False:
+            self._wait_anew(change.run)
+        if run.closed or change.next:
             self.ended(change.run)
+
+    def _wait_anew(self, key: RunKey) -> None:
+        for (run, _), task in self._tasks.items():
+            if run == key and task.holder is None:
+                task.since = max(task.since, self._clock.monotonic())
 
     def ended(self, key: RunKey) -> None:
         """A run is over, by its owner or from outside."""
@@ -93,6 +100,13 @@ class Tasks:
                 free,
                 7,
                 f"taken from {task.holder}, whose lease still runs",
+                run=key.run,
+                at=key.operation,
+            )
+            self._check(
+                task.holder == worker or not self._runs[key.run].paused,
+                0,
+                "a task of a paused run was taken",
                 run=key.run,
                 at=key.operation,
             )

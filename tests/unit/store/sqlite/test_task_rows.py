@@ -150,8 +150,9 @@ def test_a_look_reads_only_what_it_may_take(with_bench):
         await offered(bench)
         edit(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"
-            " INSERT INTO task SELECT 'default', 'other', 'r:' || i, 1, 1, iif(i % 2, 'gpu', 'cpu'),"
-            " iif(i % 2, 'crop', 'render'), NULL, 0, 0, 0, 0, 0, x'' FROM n"
+            " INSERT INTO task (tenant, run_id, operation, generation, attempt, queue, name, worker, due, since, set_at, arguments)"
+            " SELECT 'default', 'other', 'r:' || i, 1, 1, iif(i % 2, 'gpu', 'cpu'),"
+            " iif(i % 2, 'crop', 'render'), NULL, 0, 0, 0, x'' FROM n"
         )
         second = await bench.worker("w2")
         rows = 0

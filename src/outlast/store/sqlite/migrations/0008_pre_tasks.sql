@@ -15,12 +15,13 @@ CREATE TABLE task (
     set_at     INTEGER NOT NULL,
     taken      INTEGER NOT NULL DEFAULT 0,   -- how often a worker took it
     lapses     INTEGER NOT NULL DEFAULT 0,   -- how many of those died with it
+    held       INTEGER NOT NULL DEFAULT 0,   -- 1 while its run is paused: nobody takes it
     arguments  BLOB NOT NULL,
     PRIMARY KEY (tenant, run_id, operation)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX task_due ON task (queue, name, due) WHERE worker IS NULL;
-CREATE INDEX task_set ON task (queue, name, set_at) WHERE worker IS NULL;
+CREATE INDEX task_due ON task (queue, name, due) WHERE worker IS NULL AND held = 0;
+CREATE INDEX task_set ON task (queue, name, set_at) WHERE worker IS NULL AND held = 0;
 CREATE INDEX task_worker ON task (worker) WHERE worker IS NOT NULL;
 
 ALTER TABLE worker ADD COLUMN queues TEXT NOT NULL DEFAULT '[]'; -- JSON array of names
