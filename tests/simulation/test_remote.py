@@ -289,8 +289,8 @@ BREAKS = {
     "a task is taken from a living worker": Break(
         TaskTable,
         "claim",
-        "if task.row.worker is None and wanted(task.row)",
-        "if wanted(task.row)",
+        "if task.row.worker is None and not task.held and wanted(task.row)",
+        "if not task.held and wanted(task.row)",
     ),
     "a run ends and its tasks stay": Break(TaskTable, "end", "if place[0] == run", "if False"),
     "the next task is put without its failure": Break(

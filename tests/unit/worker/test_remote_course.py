@@ -84,13 +84,44 @@ async def retried() -> int:
     return await far_third_time()
 
 
+WHOLE = timedelta(seconds=60)
+
+
+@outlast.step(queue="gpu", schedule_to_close_timeout=WHOLE, retry=THRICE)
+async def far_within(seconds: float, fails: int) -> str:
+    number = _note()
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        ended.append("cancelled")
+        raise
+    if number <= fails:
+        raise OSError("not yet")
+    return f"attempt {number}"
+
+
 @outlast.workflow
-async def two_far(seconds: float) -> list[str]:
-    return list(await asyncio.gather(far(seconds), far_soon()))
+async def within(seconds: float, fails: int) -> str:
+    try:
+        return await far_within(seconds, fails)
+    except TimeoutError as error:
+        await outlast.sleep(30)
+        return f"{error} | {error.__cause__}"
 
 
-STEPS: list[Definition[..., Any]] = [far, far_soon, far_third_time]
-CODE: list[Definition[..., Any]] = [*STEPS, alone, soon, retried, two_far]
+@outlast.workflow
+async def rolls(left: int) -> str:
+    """Begin a step that the next generation does not wait for."""
+    if not left:
+        return await far(1.0)
+    beside = asyncio.create_task(far(1000.0))
+    await outlast.sleep(5)
+    assert not beside.done()
+    return outlast.continue_as_new(rolls(left - 1))
+
+
+STEPS: list[Definition[..., Any]] = [far, far_soon, far_third_time, far_within]
+CODE: list[Definition[..., Any]] = [*STEPS, alone, soon, retried, rolls, within]
 QUIET = WorkerOptions(library="simulated", poll=timedelta(seconds=1))
 GPU = replace(QUIET, queues=("gpu",))
 
@@ -261,3 +292,143 @@ def test_a_cancel_of_a_paused_run_takes_its_tasks_along() -> None:
         return (await handle.status()).status
 
     assert simulated(scenario) == "cancelled"
+
+
+# Generations and forks
+
+
+def test_the_next_generation_has_no_task_of_the_last() -> None:
+    """An attempt of a generation that is over is cancelled; the same operation of the next one has a task of its own."""
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker("owner")
+        await taker(sim)
+        handle = await sim.client.start(rolls(2), id="r")
+        await sim.until("r", lambda head: head.status.closed)
+        assert (await handle.status()).generation == 3
+        return await handle.result()
+
+    assert simulated(scenario) == "far"
+    assert ended == ["cancelled", "cancelled", "done"]
+    assert len(began) == 3
+
+
+def test_a_fork_puts_tasks_of_its_own() -> None:
+    """A fork of a run whose step is with a worker begins without tasks, and leaves that one alone."""
+
+    async def scenario(sim: Simulation) -> list[str]:
+        owner = await sim.start_worker("owner")
+        server = await taker(sim)
+        handle = await sim.client.start(alone(60.0), id="r")
+        await begun()
+        fork = RunKey("default", "f")
+        (before,) = await sim.store.tasks(RUN)
+        owner.kill()
+        forked = await handle.fork(1, id="f", reason="to see")
+        assert await sim.store.tasks(fork) == ()
+        assert await sim.store.tasks(RUN) == (before,)
+        await sim.start_worker("other")
+        found = [await handle.result(), await forked.result()]
+        assert server.worker.tasks == []
+        return found
+
+    assert simulated(scenario) == ["far", "far"]
+    assert [(name, number) for name, number, _ in began] == [("far", 1)] * 2
+
+
+# The time for all attempts
+
+
+def timed(
+    seconds: float, fails: int, act: Callable[[Simulation], Awaitable[Any]]
+) -> tuple[float, str]:
+    """Start the step and do something; return after how many seconds its time was over, or it was done, and what came of it."""
+
+    async def scenario(sim: Simulation) -> tuple[float, str]:
+        handle = await sim.client.start(within(seconds, fails), id="r")
+        since = sim.store.now()
+        await act(sim)
+        await sim.until("r", lambda head: head.status.closed)
+        rows = await sim.store.journal(RUN)
+        (at,) = [one.at for one in rows if type(from_row(one.row)).__name__.startswith("Step")]
+        assert await sim.store.tasks(RUN) == ()
+        return (at - since).total_seconds(), await handle.result()
+
+    return simulated(scenario)
+
+
+async def both(sim: Simulation) -> None:
+    """Start an owner and a taker."""
+    await sim.start_worker("owner")
+    await taker(sim)
+
+
+def test_attempts_share_the_time() -> None:
+    """An attempt that would begin too late is not made: the step fails with the last failure as its cause."""
+    seconds, result = timed(28.5, 3, both)
+    assert "was not done within 0:01:00 of its call, in 2 attempts" in result
+    assert "not yet" in result
+    assert 55 < seconds < 62
+    assert [number for _, number, _ in began] == [1, 2]
+
+
+def test_what_is_done_in_time_is_done() -> None:
+    """Attempts that fit into it are made."""
+    seconds, result = timed(10.0, 2, both)
+    assert result == "attempt 3"
+    assert seconds < 60
+
+
+def test_the_time_is_over_while_nobody_serves_the_queue() -> None:
+    """It runs while the step waits for a worker."""
+
+    async def nobody(sim: Simulation) -> None:
+        await sim.start_worker("owner")
+
+    seconds, result = timed(1.0, 0, nobody)
+    assert "was not done within 0:01:00 of its call, and not begun" in result
+    assert 59 < seconds < 62
+    assert began == []
+
+
+def test_the_time_is_over_while_a_worker_has_it() -> None:
+    """The attempt is cancelled at its worker's next look."""
+    seconds, result = timed(1000.0, 0, both)
+    assert "was not done within 0:01:00" in result
+    assert 59 < seconds < 62
+    assert ended == ["cancelled"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_time_runs_on_without_an_owner(late: bool) -> None:
+    """Another owner does not give the step more time, be it there before the end or only after it."""
+
+    async def dies(sim: Simulation) -> None:
+        owner = await sim.start_worker("owner")
+        await taker(sim)
+        await begun()
+        await asyncio.sleep(20)
+        owner.kill()
+        await asyncio.sleep(100 if late else 1)
+        await sim.start_worker("other")
+
+    seconds, result = timed(1000.0, 0, dies)
+    assert "was not done within 0:01:00" in result
+    assert (120 < seconds < 125) if late else (59 < seconds < 62)
+    assert len(began) == 1
+    assert ended == ["cancelled"]
+
+
+def test_an_outcome_that_waits_is_taken_in_before_the_time_is_judged() -> None:
+    """What was done in time counts, also when the next owner reads of it after the end."""
+
+    async def dies(sim: Simulation) -> None:
+        owner = await sim.start_worker("owner")
+        await taker(sim)
+        await begun()
+        owner.kill()
+        await asyncio.sleep(100)
+        await sim.start_worker("other")
+
+    _, result = timed(10.0, 0, dies)
+    assert result == "attempt 1"

@@ -33,6 +33,7 @@ from outlast.testing.conformance.bench import (
     parking,
     scenario,
 )
+from outlast.testing.conformance.rollover import rolling
 
 SECOND = timedelta(seconds=1)
 QUEUES = frozenset({"gpu"})
@@ -358,6 +359,24 @@ class TaskConformance:
             await bench.start(name, generation=2, worker=WorkerId("w1"))
             assert await bench.store.tasks(head.run) == ()
             assert await bench.store.mail(head.run) == ()
+
+    @scenario
+    async def test_tasks_go_with_their_generation(self, bench: Bench) -> None:
+        """A roll-over takes the tasks along in its own commit, also one that it puts itself; whoever works on one has it no longer."""
+        head = await offered(bench)
+        second = await bench.worker("w2", lease=timedelta(days=1))
+        old = await take_one(bench, second)
+        await bench.apply(following(head, entries=0, tasks=(putting("r:2"),)))
+        await bench.apply(rolling(await bench.head(head.run), tasks=(putting("r:3"),)))
+        assert await bench.store.tasks(head.run) == ()
+        claim = await take(bench, second, known=frozenset({old.key}))
+        assert (claim.tasks, claim.lost) == ((), (old.key,))
+        now = await bench.claim_one(WorkerId("w1"))
+        await bench.apply(following(now, entries=0, tasks=(putting(),)))
+        assert isinstance(await bench.one(finishing(old)), Fenced)
+        new = await take_one(bench, second)
+        assert (new.key.generation, new.key.operation) == (2, old.key.operation)
+        assert await bench.store.mail(head.run) == ()
 
     @scenario
     async def test_task_of_the_generation_before(self, bench: Bench) -> None:

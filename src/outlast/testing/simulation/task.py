@@ -22,6 +22,7 @@ class _Task:
     since: float
     """Since when it waits, by the monotonic clock, if nobody holds it."""
     holder: WorkerId | None = None
+    held: bool = False
 
 
 class Tasks:
@@ -60,14 +61,17 @@ class Tasks:
         settled = {getattr(from_row(row), "operation", "") for row in change.entries} & run.outcomes
         left = [at for at in settled if (change.run, at) in self._tasks]
         self._check(not left, 0, f"the tasks of {left} are left behind", run=change.run)
-        if change.hold is False:
-            self._wait_anew(change.run)
+        if change.hold is not None:
+            self._hold(change.run, held=change.hold)
         if run.closed or change.next:
             self.ended(change.run)
 
-    def _wait_anew(self, key: RunKey) -> None:
+    def _hold(self, key: RunKey, *, held: bool) -> None:
         for (run, _), task in self._tasks.items():
-            if run == key and task.holder is None:
+            if run != key or task.held == held:
+                continue
+            task.held = held
+            if task.holder is None and not held:
                 task.since = max(task.since, self._clock.monotonic())
 
     def ended(self, key: RunKey) -> None:
