@@ -20,6 +20,7 @@ from outlast.store.change import (
     Applied,
     ApprovalExpire,
     ApprovalWithdraw,
+    BeatTask,
     ClearOutbox,
     Decide,
     DropWatch,
@@ -98,13 +99,14 @@ def asking_for(message_id):
 
 tasks = st.lists(
     st.builds(
-        lambda number, attempt, queue, due: TaskPut(
-            f"r:{number}", attempt, queue, "render", b"{}", due
+        lambda number, attempt, queue, due, progress: TaskPut(
+            f"r:{number}", attempt, queue, "render", b"{}", due, progress
         ),
         st.integers(1, 2),
         st.integers(1, 2),
         st.sampled_from(["gpu", "cpu"]),
         st.none(),
+        st.sampled_from([None, b"", b"3"]),
     )
     | st.builds(
         lambda number, attempt, taken: TaskDrop(f"r:{number}", attempt, taken),
@@ -295,6 +297,18 @@ class TwoStores(RuleBasedStateMachine):
         )
         self.last = replace(change, digest=digest_of(change))
         self.commit(self.last)
+
+    @rule(
+        worker=workers,
+        run=runs,
+        number=st.integers(1, 2),
+        attempt=st.integers(1, 2),
+        generation=st.sampled_from([1, 1, 1, 2]),
+        progress=st.sampled_from([b"1", b"2"]),
+    )
+    def beat(self, worker, run, number, attempt, generation, progress):
+        """Say something of an attempt, mostly one that the worker does not have."""
+        self.commit(BeatTask(run, generation, f"r:{number}", attempt, worker, progress))
 
     def timed(self, act, due):
         """Give a task its due time."""

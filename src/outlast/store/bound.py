@@ -16,6 +16,7 @@ from outlast.store.change import (
     ApprovalExpire,
     ApprovalPut,
     ApprovalWithdraw,
+    BeatTask,
     Change,
     ClearOutbox,
     Decide,
@@ -79,10 +80,8 @@ def unstorable_part(change: Change) -> str:
         case PutControl():
             names = _texts((), name=change.name, tenant=change.tenant)
             return _first(itertools.chain(names, _body(("body",), change.body)))
-        case FinishTask():
-            given = _texts((), operation=change.operation, worker=change.worker)
-            message = () if change.message is None else _message(("message",), change.message)
-            return _first(itertools.chain(_run(change.run), given, message))
+        case FinishTask() | BeatTask():
+            return _first(_of_task(change))
 
 
 def _first(paths: Iterable[_Path]) -> str:
@@ -186,11 +185,21 @@ def _operation(path: _Path, act: OperationPut | OperationDrop) -> Iterator[_Path
         yield from _body((*path, "progress"), act.progress)
 
 
+def _of_task(change: FinishTask | BeatTask) -> Iterator[_Path]:
+    yield from _run(change.run)
+    yield from _texts((), operation=change.operation, worker=change.worker)
+    if isinstance(change, BeatTask):
+        yield from _body(("progress",), change.progress)
+    elif change.message is not None:
+        yield from _message(("message",), change.message)
+
+
 def _task(path: _Path, act: TaskPut | TaskDrop) -> Iterator[_Path]:
     yield from _text((*path, "operation"), act.operation)
     if isinstance(act, TaskPut):
         yield from _texts(path, queue=act.queue, name=act.name)
         yield from _body((*path, "arguments"), act.arguments)
+        yield from _body((*path, "progress"), act.progress or b"")
         yield from _time((*path, "due_at"), act.due_at)
 
 

@@ -222,6 +222,7 @@ class TaskPut(Struct, frozen=True):
         attempt: Counted from 1, as the attempts of any step.
         arguments: JSON object of the step's bound arguments by parameter name.
         due_at: Nobody takes it before this.
+        progress: JSON of the details that former attempts have left; empty for none. None leaves what the former task has.
     """
 
     operation: Annotated[str, PLAIN]
@@ -230,6 +231,7 @@ class TaskPut(Struct, frozen=True):
     name: Annotated[str, PLAIN]
     arguments: Annotated[bytes, PAYLOAD]
     due_at: Annotated[datetime | None, PLAIN] = None
+    progress: Annotated[bytes | None, PAYLOAD] = None
 
 
 class TaskDrop(Struct, frozen=True):
@@ -464,6 +466,23 @@ class FinishTask(Struct, frozen=True, tag="finish_task"):
     message: Annotated[Message | None, PLAIN] = None
 
 
+class BeatTask(Struct, frozen=True, tag="beat_task"):
+    """Keep what the attempt of a task has said of itself, for whoever makes that attempt again.
+
+    Fenced as `FinishTask` is. Written twice it is written once.
+
+    Args:
+        progress: JSON of the details of its last beat.
+    """
+
+    run: Annotated[RunKey, PLAIN]
+    generation: Annotated[int, PLAIN]
+    operation: Annotated[str, PLAIN]
+    attempt: Annotated[int, PLAIN]
+    worker: Annotated[WorkerId, PLAIN]
+    progress: Annotated[bytes, PAYLOAD]
+
+
 class ClearOutbox(Struct, frozen=True, tag="clear_outbox"):
     """The relay has seen to these items of `run`; in the same moment the run is told what came of them.
 
@@ -520,6 +539,7 @@ Change: TypeAlias = (
     | DropWatch
     | PutControl
     | FinishTask
+    | BeatTask
 )
 
 

@@ -23,6 +23,7 @@ from outlast.store.change import (
     MAX_UNREAD,
     Applied,
     ApprovalRow,
+    BeatTask,
     Change,
     ClearOutbox,
     Conflict,
@@ -196,8 +197,8 @@ class MemoryStore:
                 return Applied(now)
             case PutControl():
                 return self._put_control(change, now)
-            case FinishTask():
-                return self._finish_task(change, now)
+            case FinishTask() | BeatTask():
+                return self._end_or_keep_task(change, now)
 
     # owned changes
 
@@ -520,6 +521,14 @@ class MemoryStore:
             return Conflict(version=current)
         self._controls[change.tenant, change.name] = (current + 1, change.body)
         return Applied(now)
+
+    def _end_or_keep_task(self, change: FinishTask | BeatTask, now: datetime) -> Verdict:
+        if isinstance(change, FinishTask):
+            return self._finish_task(change, now)
+        if not self._live(change.worker):
+            return Fenced("the worker's lease has lapsed")
+        why = self._tasks.beat(change)
+        return Fenced(why) if why else Applied(now)
 
     def _finish_task(self, change: FinishTask, now: datetime) -> Verdict:
         run = self._runs.get(change.run)

@@ -10,6 +10,7 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from outlast.store.change import (
+    BeatTask,
     FinishTask,
     Refused,
     RunKey,
@@ -25,8 +26,8 @@ from outlast.store.task import (
     TaskKey,
     TaskRow,
     due_of,
-    finish_fence,
     may_drop,
+    task_fence,
 )
 
 
@@ -36,6 +37,7 @@ class _Task:
     arguments: bytes
     due: datetime
     set_at: datetime
+    progress: bytes = b""
     held: bool = False
 
     def may_be_taken(self, now: datetime) -> bool:
@@ -71,7 +73,11 @@ class TaskTable:
                 self._tasks.pop((run, act.operation), None)
                 continue
             row = _offered(run, generation, act, now)
-            self._tasks[run, act.operation] = _Task(row, act.arguments, row.since, now)
+            place = run, act.operation
+            progress = act.progress
+            if progress is None:
+                progress = self._tasks[place].progress if place in self._tasks else b""
+            self._tasks[place] = _Task(row, act.arguments, row.since, now, progress)
 
     def hold(self, run: RunKey, now: datetime, *, held: bool) -> None:
         """Let nobody take the tasks that a run has, or let those that were held wait anew."""
@@ -86,7 +92,7 @@ class TaskTable:
     def finish(self, change: FinishTask, now: datetime) -> str:
         """Take a task off its worker; return why not, or an empty string."""
         place = change.run, change.operation
-        why = finish_fence(self._row(*place), change)
+        why = task_fence(self._row(*place), change)
         if why:
             return why
         if change.message is None:
@@ -94,6 +100,14 @@ class TaskTable:
         else:
             del self._tasks[place]
         return ""
+
+    def beat(self, change: BeatTask) -> str:
+        """Keep what an attempt has said; return why not, or an empty string."""
+        place = change.run, change.operation
+        why = task_fence(self._row(*place), change)
+        if not why:
+            self._tasks[place] = dataclasses.replace(self._tasks[place], progress=change.progress)
+        return why
 
     def end(self, run: RunKey) -> None:
         """The run is over."""
@@ -141,7 +155,9 @@ class TaskTable:
         places = {task.row.key for task in taken}
         left = [task.due for task in waiting if task.due > now and task.row.key not in places]
         return TaskClaim(
-            tuple(ClaimedTask(task.row, task.arguments) for task in (*unknown, *taken)),
+            tuple(
+                ClaimedTask(task.row, task.arguments, task.progress) for task in (*unknown, *taken)
+            ),
             tuple(sorted(known - held.keys())),
             next(iter(left), None),
             now,

@@ -12,7 +12,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from outlast.journal.entry import PAYLOAD, PLAIN
-from outlast.store.change import FinishTask, RunKey, TaskDrop, TaskPut, WorkerId
+from outlast.store.change import BeatTask, FinishTask, RunKey, TaskDrop, TaskPut, WorkerId
 
 
 class TaskKey(Struct, frozen=True, order=True):
@@ -48,10 +48,12 @@ class ClaimedTask(Struct, frozen=True):
 
     Args:
         arguments: JSON object of the step's bound arguments by parameter name.
+        progress: JSON of the details that earlier attempts have left; empty for none.
     """
 
     row: Annotated[TaskRow, PLAIN]
     arguments: Annotated[bytes, PAYLOAD]
+    progress: Annotated[bytes, PAYLOAD] = b""
 
 
 class TaskClaim(Struct, frozen=True):
@@ -84,8 +86,8 @@ def may_drop(row: TaskRow | None, drop: TaskDrop) -> bool:
     return drop.taken is None or (row.worker is None and row.taken == drop.taken)
 
 
-def finish_fence(row: TaskRow | None, change: FinishTask) -> str:
-    """Return why a worker may not finish a task, for people; empty when it may."""
+def task_fence(row: TaskRow | None, change: FinishTask | BeatTask) -> str:
+    """Return why a worker may not write of a task, for people; empty when it may."""
     if row is None or (row.key.generation, row.key.attempt) != (change.generation, change.attempt):
         return "there is no such task any more"
     if row.worker != change.worker:

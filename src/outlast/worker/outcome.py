@@ -27,6 +27,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
             the attempt any more.
         value: JSON of the result.
         hopeless: Another attempt would end the same way.
+        progress: JSON of the details of its last beat; null for none.
     """
 
     operation: str
@@ -37,6 +38,13 @@ class TaskOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     value: Raw = Raw(b"null")
     failure: Failure | None = None
     hopeless: bool = False
+    progress: Raw = Raw(b"null")
+
+    @property
+    def kept(self) -> bytes:
+        """The details of its last beat, as a row keeps them: empty for none."""
+        progress = bytes(self.progress)
+        return b"" if progress == b"null" else progress
 
 
 _outcomes = msgspec.json.Decoder(TaskOutcome)
@@ -49,6 +57,7 @@ def outcome_of(
     value: bytes = b"null",
     failure: Failure | None = None,
     hopeless: bool = False,
+    progress: bytes = b"",
 ) -> TaskOutcome:
     """Return what is said of the attempt that a task stands for."""
     key = row.key
@@ -61,6 +70,7 @@ def outcome_of(
         value=Raw(value),
         failure=failure,
         hopeless=hopeless,
+        progress=Raw(progress or b"null"),
     )
 
 

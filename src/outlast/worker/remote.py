@@ -110,7 +110,11 @@ class RemoteSteps:
             if self._close_if_over(operation, step):
                 return True
             failures, due = (row.failures, row.due_at) if row else (0, None)
-            task = TaskPut(operation, failures + 1, queue, command.name, command.arguments, due)
+            # A task that moves to another queue keeps what its attempts have said.
+            progress = (row.progress if row else b"") if known is None else None
+            task = TaskPut(
+                operation, failures + 1, queue, command.name, command.arguments, due, progress
+            )
             self._bridge.post(Proposal(Rank.ROW, guard=operation, task=task))
         else:
             self._watch(known)
@@ -177,7 +181,7 @@ class RemoteSteps:
             case "failed":
                 assert outcome.failure is not None
                 return self._after_failure(
-                    message, found, outcome.failure, hopeless=outcome.hopeless
+                    message, found, outcome.failure, outcome.kept, hopeless=outcome.hopeless
                 )
             case "lost":
                 self.poisoned = self._poison(found, self._tasks.pop(found.operation, None))
@@ -205,9 +209,19 @@ class RemoteSteps:
         return self._after_failure(message, found, capture(told))
 
     def _after_failure(
-        self, message: Message, step: StepOperation, failure: Failure, *, hopeless: bool = False
+        self,
+        message: Message,
+        step: StepOperation,
+        failure: Failure,
+        progress: bytes | None = None,
+        *,
+        hopeless: bool = False,
     ) -> Proposal:
-        """Record a failed attempt together with the task of the next one, or the end of all attempts."""
+        """Record a failed attempt together with the task of the next one, or the end of all attempts.
+
+        Args:
+            progress: What the attempt has said of itself; None where nothing of it can be read.
+        """
         operation, name = step.operation, step.request.name
         definition = self._step_of(name)
         failures = self._attempt_of(step)
@@ -225,11 +239,16 @@ class RemoteSteps:
         former = self._tasks.get(operation)
         queue = definition.placement.queue or (former.queue if former else "")
         self._log_failed_attempt(step, failures, failure, due)
+        if progress is None:
+            row = self._row(operation, name)
+            progress = row.progress if row else b""
+        detail = msgspec.json.encode(failure)
+        arguments = step.request.arguments
         return Proposal(
             Rank.ROW,
             guard=operation,
-            row=OperationPut(operation, "step", name, failures, due, msgspec.json.encode(failure)),
-            task=TaskPut(operation, failures + 1, queue, name, step.request.arguments, due),
+            row=OperationPut(operation, "step", name, failures, due, detail, progress),
+            task=TaskPut(operation, failures + 1, queue, name, arguments, due, progress),
             consumed=message.message_id,
         )
 

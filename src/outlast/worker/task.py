@@ -19,13 +19,14 @@ from dataclasses import dataclass
 
 from outlast.errors import DecodeError, DefinitionError, StoreUnavailableError
 from outlast.journal.failure import Failure, capture
-from outlast.store.change import Applied, FinishTask, Refused
+from outlast.store.change import Applied, BeatTask, FinishTask, Refused
 from outlast.store.task import ClaimedTask, TaskClaim, TaskKey, TaskRow
 from outlast.worker.bridge import RunLost
 from outlast.worker.deck import Deck
 from outlast.worker.executor import Ending, LeftOpen, Raised, Returned, TimedOut
 from outlast.worker.outcome import TaskOutcome, message_of, outcome_of
 from outlast.worker.pilot import POISON_LAPSES
+from outlast.worker.pulse import Pulse, interval
 from outlast.worker.series import timed_out
 from outlast.workflows.attempt import Attempt
 from outlast.workflows.definition import Step
@@ -33,16 +34,18 @@ from outlast.workflows.definition import Step
 logger = logging.getLogger("outlast.worker")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Ours:
     """A task that this worker has.
 
     Args:
         number: Which of those of its life.
+        work: What is done about it.
     """
 
     claimed: ClaimedTask
     number: int
+    work: asyncio.Task[None] | None = None
 
     @property
     def row(self) -> TaskRow:
@@ -152,7 +155,7 @@ class TaskRunner:
         task = asyncio.get_running_loop().create_task(
             work(), name=f"{key.run} {key.operation} task {key.attempt}"
         )
-        self._tasks[key] = task
+        self._tasks[key] = ours.work = task
         task.add_done_callback(lambda done: self._landed(key, done))
 
     def _landed(self, key: TaskKey, task: asyncio.Task[None]) -> None:
@@ -181,21 +184,30 @@ class TaskRunner:
             await self._finish(ours, outcome_of(row, "lost"))
             return
         step = self._deck.registry.steps[row.name]
+        every = interval(step.options.heartbeat_timeout)
+        pulse = Pulse(
+            lambda progress: self._keep(ours, progress),
+            every,
+            self._deck.clock.monotonic,
+            ours.claimed.progress,
+        )
         try:
-            ending = await self._attempt(ours.claimed, step)
+            ending = await self._attempt(ours.claimed, step, pulse)
         except RunLost:
             return
         except asyncio.CancelledError:
             if self._stopping:
+                if pulse.unkept:
+                    await self._keep(ours, pulse.unkept)
                 await self._finish(ours, None)
             raise
         except Exception as error:
             # A bug of ours must not keep the task hidden in a worker that does not work on it.
             logger.exception("run %s: %s broke inside Outlast", row.key.run, row.name)
             ending = Raised(capture(error))
-        await self._finish(ours, _told(ours.claimed, step, ending))
+        await self._finish(ours, _told(ours.claimed, step, ending, pulse.beats.latest))
 
-    async def _attempt(self, claimed: ClaimedTask, step: Step[..., object]) -> Ending:
+    async def _attempt(self, claimed: ClaimedTask, step: Step[..., object], pulse: Pulse) -> Ending:
         key = claimed.row.key
         attempt = Attempt(
             tenant=key.run.tenant,
@@ -205,9 +217,34 @@ class TaskRunner:
             number=key.attempt,
             generation=key.generation,
         )
-        return await self._deck.executor.attempt(
-            step, claimed.arguments, attempt, self._check_lease
+        try:
+            return await self._deck.executor.attempt(
+                step, claimed.arguments, attempt, self._check_lease, beats=pulse.beats
+            )
+        finally:
+            pulse.close()
+
+    async def _keep(self, ours: _Ours, progress: bytes) -> None:
+        """Write what the attempt has said of itself; one whose task is no longer ours is cancelled."""
+        key = ours.row.key
+        change = BeatTask(
+            key.run, key.generation, key.operation, key.attempt, self._deck.worker, progress
         )
+        try:
+            verdict = await self._deck.writer.submit(change)
+        except StoreUnavailableError:
+            # The worker has stopped; what was said since the last write is lost.
+            return
+        if isinstance(verdict, Refused):
+            logger.warning(
+                "run %s: %s (%s): the store refuses the details of a beat: %s",
+                key.run,
+                ours.row.name,
+                key.operation,
+                verdict.part,
+            )
+        elif not isinstance(verdict, Applied) and self._tasks.get(key) is ours.work:
+            self._let_go(key)
 
     def _check_lease(self) -> None:
         """Take the last look before the body begins: who fell silent meanwhile has the task no longer."""
@@ -251,8 +288,14 @@ class TaskRunner:
         await self._finish(ours, outcome_of(ours.row, "failed", failure=failure, hopeless=True))
 
 
-def _told(claimed: ClaimedTask, step: Step[..., object], ending: Ending) -> TaskOutcome:
-    """Return what is said of an attempt that has ended."""
+def _told(
+    claimed: ClaimedTask, step: Step[..., object], ending: Ending, progress: bytes
+) -> TaskOutcome:
+    """Return what is said of an attempt that has ended.
+
+    Args:
+        progress: JSON of the details of its last beat.
+    """
     if isinstance(ending, Returned):
         return outcome_of(claimed.row, "completed", value=ending.value)
     if isinstance(ending, LeftOpen):
@@ -263,7 +306,9 @@ def _told(claimed: ClaimedTask, step: Step[..., object], ending: Ending) -> Task
         return outcome_of(claimed.row, "failed", failure=capture(refused), hopeless=True)
     raised = timed_out(ending, step) if isinstance(ending, TimedOut) else ending
     hopeless = raised.hopeless and not _is_of_another_build(raised, claimed, step)
-    return outcome_of(claimed.row, "failed", failure=raised.failure, hopeless=hopeless)
+    return outcome_of(
+        claimed.row, "failed", failure=raised.failure, hopeless=hopeless, progress=progress
+    )
 
 
 def _is_of_another_build(raised: Raised, claimed: ClaimedTask, step: Step[..., object]) -> bool:

@@ -14,8 +14,8 @@ import pytest
 import outlast
 from outlast.client import RunHandle
 from outlast.journal.entry import from_row
-from outlast.store.change import RunKey, Status
-from outlast.testing import SimulatedWorker, Simulation, WorkerOptions
+from outlast.store.change import BeatTask, RunKey, Status
+from outlast.testing import Faults, SimulatedWorker, Simulation, WorkerOptions
 from outlast.testing.loop import current_process
 from outlast.workflows.definition import Definition
 
@@ -25,6 +25,8 @@ began: list[tuple[str, int, float]] = []
 where: list[str] = []
 """The process of each of them."""
 ended: list[str] = []
+found: list[Any] = []
+"""What attempts found of those before."""
 sims: list[Simulation] = []
 THRICE = outlast.RetryPolicy(
     maximum_attempts=3, initial_interval=timedelta(seconds=2), backoff_coefficient=1.0
@@ -109,6 +111,31 @@ async def within(seconds: float, fails: int) -> str:
         return f"{error} | {error.__cause__}"
 
 
+@outlast.step(queue="gpu", heartbeat_timeout=timedelta(seconds=10), retry=THRICE)
+async def far_tick(seconds: int, fails: int, silent: int) -> str:
+    """Beat each second; fail after the half in the first attempts, or say nothing more from there."""
+    number = _note()
+    first = outlast.heartbeat_details(int)
+    found.append(first)
+    try:
+        for second in range(first or 0, seconds):
+            outlast.heartbeat(second)
+            await asyncio.sleep(1)
+            if second == seconds // 2 and number <= fails:
+                raise OSError("the line is down")
+            if second == seconds // 2 and number <= silent:
+                await asyncio.sleep(1000)
+    except asyncio.CancelledError:
+        ended.append("cancelled")
+        raise
+    return f"attempt {number}"
+
+
+@outlast.workflow
+async def ticks(seconds: int, fails: int, silent: int) -> str:
+    return await far_tick(seconds, fails, silent)
+
+
 @outlast.workflow
 async def rolls(left: int) -> str:
     """Begin a step that the next generation does not wait for."""
@@ -120,15 +147,29 @@ async def rolls(left: int) -> str:
     return outlast.continue_as_new(rolls(left - 1))
 
 
-STEPS: list[Definition[..., Any]] = [far, far_soon, far_third_time, far_within]
-CODE: list[Definition[..., Any]] = [*STEPS, alone, soon, retried, rolls, within]
+STEPS: list[Definition[..., Any]] = [
+    far,
+    far_soon,
+    far_third_time,
+    far_within,
+    far_tick,
+]
+CODE: list[Definition[..., Any]] = [
+    *STEPS,
+    alone,
+    soon,
+    retried,
+    rolls,
+    within,
+    ticks,
+]
 QUIET = WorkerOptions(library="simulated", poll=timedelta(seconds=1))
 GPU = replace(QUIET, queues=("gpu",))
 
 
 @pytest.fixture(autouse=True)
 def _clean() -> None:
-    for told in (began, where, ended):
+    for told in (began, where, ended, found):
         told.clear()
 
 
@@ -432,3 +473,125 @@ def test_an_outcome_that_waits_is_taken_in_before_the_time_is_judged() -> None:
 
     _, result = timed(10.0, 0, dies)
     assert result == "attempt 1"
+
+
+# Signs of life
+
+
+def beats_of(worker: SimulatedWorker) -> list[float]:
+    """Return when the worker wrote a beat, as that goes on."""
+    times: list[float] = []
+    submit = worker.worker._deck.writer.submit
+
+    async def seen(change: Any) -> Any:
+        if isinstance(change, BeatTask):
+            times.append(sims[-1].clock.monotonic())
+        return await submit(change)
+
+    worker.worker._deck.writer.submit = seen  # pyright: ignore[reportAttributeAccessIssue]
+    return times
+
+
+def test_the_next_attempt_finds_what_the_last_one_said() -> None:
+    """With a failure the newest details are recorded, whichever worker makes the next attempt; writes are few."""
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker("owner")
+        times = beats_of(await taker(sim))
+        handle = await sim.client.start(ticks(20, 2, 0), id="r")
+        result = await handle.result()
+        gaps = [two - one for one, two in zip(times, times[1:], strict=False)]
+        assert len(times) <= 6
+        assert sum(gap < 7.9 for gap in gaps) <= 2  # each attempt has a first one
+        return result
+
+    assert simulated(scenario) == "attempt 3"
+    assert found == [None, 10, 10]
+
+
+def test_another_taker_finds_what_was_kept() -> None:
+    """A killed worker loses what was said since the last write; the attempt goes on elsewhere, and is not counted as failed."""
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker("owner")
+        first = await taker(sim)
+        handle = await sim.client.start(ticks(40, 0, 0), id="r")
+        await begun()
+        await asyncio.sleep(20)
+        first.kill()
+        await taker(sim, "second")
+        return await handle.result()
+
+    assert simulated(scenario) == "attempt 1"
+    assert where == ["taker", "second"]
+    assert found[0] is None
+    assert 10 <= found[1] <= 20
+
+
+def test_a_stop_keeps_the_last_word() -> None:
+    """What is given back past the grace has the newest details with it."""
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker("owner")
+        first = await taker(sim)
+        handle = await sim.client.start(ticks(40, 0, 0), id="r")
+        await begun()
+        await asyncio.sleep(23.5)
+        await first.stop(timedelta(0))
+        await taker(sim, "second")
+        return await handle.result()
+
+    assert simulated(scenario) == "attempt 1"
+    assert found == [None, 23]
+
+
+def test_a_silent_attempt_is_cancelled_and_counts_as_failed() -> None:
+    """As that of a step which runs here: by `TimeoutError`, with what it said last."""
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker("owner")
+        await taker(sim)
+        return await (await sim.client.start(ticks(20, 0, 1), id="r")).result()
+
+    assert simulated(scenario) == "attempt 2"
+    assert ended == ["cancelled"]
+    assert found == [None, 10]
+
+
+def test_what_was_said_outlives_the_owner() -> None:
+    """The record of the failed attempts and the next task have it."""
+
+    async def scenario(sim: Simulation) -> str:
+        owner = await sim.start_worker("owner")
+        await taker(sim)
+        handle = await sim.client.start(ticks(20, 2, 0), id="r")
+        await begun()
+        owner.kill()
+        await asyncio.sleep(60)
+        await sim.start_worker("other")
+        return await handle.result()
+
+    assert simulated(scenario) == "attempt 3"
+    assert found == [None, 10, 10]
+
+
+@pytest.mark.parametrize("how", ["cancel", "terminate"])
+def test_a_beat_that_finds_its_task_gone_ends_the_attempt(how: str) -> None:
+    """Nobody waits for it: it learns so by its next beat that is written, also where its worker looks seldom."""
+
+    async def scenario(sim: Simulation) -> float:
+        await sim.start_worker("owner")
+        handle = await sim.client.start(ticks(100, 0, 0), id="r")
+        await waits(sim)
+        options = replace(GPU, poll=timedelta(hours=1))
+        server = await sim.start_worker("taker", definitions=STEPS, options=options)
+        server.store.faults = Faults(lost_hint=1.0)
+        await begun()
+        since = sim.clock.monotonic()
+        await (handle.cancel("enough") if how == "cancel" else handle.terminate("enough"))
+        while not ended:
+            await asyncio.sleep(0.1)
+        return sim.clock.monotonic() - since
+
+    assert simulated(scenario) < 10
+    assert ended == ["cancelled"]

@@ -38,7 +38,9 @@ class World:
         self.asked.append((limit, known))
         return self.claims.pop(0) if self.claims else TaskClaim((), (), None, NOW)
 
-    async def attempt(self, step: Any, arguments: bytes, attempt: Any, check: Any) -> Returned:
+    async def attempt(
+        self, step: Any, arguments: bytes, attempt: Any, check: Any, *, beats: Any
+    ) -> Returned:
         """Run for ever; clean up slowly."""
         check()
         self.log.append(f"begin {attempt.number}")
@@ -57,12 +59,17 @@ class World:
 
     def runner(self, limit: int = 5) -> TaskRunner:
         """Return a runner of this world."""
-        step = SimpleNamespace(name="render", placement=SimpleNamespace(queue="gpu"))
+        step = SimpleNamespace(
+            name="render",
+            placement=SimpleNamespace(queue="gpu"),
+            options=SimpleNamespace(heartbeat_timeout=None),
+        )
         deck: Any = SimpleNamespace(
             store=self,
             writer=self,
             executor=self,
             worker=WORKER,
+            clock=SimpleNamespace(monotonic=lambda: 0.0),
             lease=SimpleNamespace(valid=True),
             registry=SimpleNamespace(steps={"render": step}),
         )

@@ -3,20 +3,29 @@
 
 from __future__ import annotations
 
-from outlast.store.change import FinishTask, Refused, RunChange, RunKey, TaskPut, WorkerId
+from outlast.store.change import (
+    BeatTask,
+    FinishTask,
+    Refused,
+    RunChange,
+    RunKey,
+    TaskPut,
+    WorkerId,
+)
 from outlast.store.moment import from_micros, to_micros
 from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.scope import Writing
-from outlast.store.task import TaskKey, TaskRow, due_of, finish_fence, may_drop
+from outlast.store.task import TaskKey, TaskRow, due_of, may_drop, task_fence
 
 TASK = "tenant, run_id, generation, operation, attempt, queue, name, worker, since, taken, lapses"
 _OF_OPERATION = "tenant = ? AND run_id = ? AND operation = ?"
 _FIND = f"SELECT {TASK} FROM task WHERE {_OF_OPERATION}"
 _OF_RUN = f"SELECT {TASK} FROM task WHERE tenant = ? AND run_id = ? ORDER BY operation"
 _PUT = f"""
-REPLACE INTO task (tenant, run_id, operation, generation, attempt, queue, name, due, since, set_at, arguments)
-VALUES ({"?, " * 10}?)
+REPLACE INTO task (tenant, run_id, operation, generation, attempt, queue, name, due, since, set_at, arguments, progress)
+VALUES ({"?, " * 11}coalesce(?, (SELECT progress FROM task WHERE {_OF_OPERATION}), x''))
 """
+_BEAT = f"UPDATE task SET progress = ? WHERE {_OF_OPERATION}"
 _HOLD = "UPDATE task SET held = 1 WHERE tenant = ? AND run_id = ?"
 _OFFER_AGAIN = """
 UPDATE task SET held = 0, since = CASE WHEN worker IS NULL THEN max(since, ?) ELSE since END
@@ -49,7 +58,7 @@ def write(writing: Writing, change: RunChange, generation: int) -> Refused | Non
         if isinstance(act, TaskPut):
             due = to_micros(due_of(act, writing.now))
             values = (generation, act.attempt, act.queue, act.name, due, due, writing.micros)
-            writing.database.run(_PUT, (*place, *values, act.arguments))
+            writing.database.run(_PUT, (*place, *values, act.arguments, act.progress, *place))
             continue
         if not may_drop(_find(writing, place), act):
             return Refused("task", act.operation)
@@ -70,7 +79,7 @@ def _hold(writing: Writing, change: RunChange) -> None:
 def finish(writing: Writing, change: FinishTask) -> str:
     """Take a task off its worker; return why not, or an empty string."""
     place = (change.run.tenant, change.run.run_id, change.operation)
-    why = finish_fence(_find(writing, place), change)
+    why = task_fence(_find(writing, place), change)
     if why:
         return why
     if change.message is None:
@@ -78,6 +87,15 @@ def finish(writing: Writing, change: FinishTask) -> str:
     else:
         writing.database.run(_DROP, place)
     return ""
+
+
+def beat(writing: Writing, change: BeatTask) -> str:
+    """Keep what an attempt has said; return why not, or an empty string."""
+    place = (change.run.tenant, change.run.run_id, change.operation)
+    why = task_fence(_find(writing, place), change)
+    if not why:
+        writing.database.run(_BEAT, (change.progress, *place))
+    return why
 
 
 def end(writing: Writing, run: tuple[str, str]) -> None:

@@ -37,7 +37,7 @@ SELECT due FROM task INDEXED BY task_due
 WHERE {_OFFERED} AND due > ?3 AND due < {END_OF_TIME} ORDER BY due LIMIT 1
 """
 _HELD = f"SELECT {TASK} FROM task WHERE worker = ?"
-_ARGUMENTS = "SELECT arguments FROM task WHERE tenant = ? AND run_id = ? AND operation = ?"
+_PAYLOADS = "SELECT arguments, progress FROM task WHERE tenant = ? AND run_id = ? AND operation = ?"
 _TAKE = """
 UPDATE task SET worker = ?, since = ?, taken = taken + 1 WHERE tenant = ? AND run_id = ? AND operation = ?
 """
@@ -83,7 +83,7 @@ class TaskClaiming(Claiming):
         held = self._held()
         news = {task.row.key for task in taken}
         unknown = [
-            ClaimedTask(held[key], self._arguments(held[key]))
+            ClaimedTask(held[key], *self._payloads(held[key]))
             for key in sorted(held.keys() - known - news)
         ]
         return TaskClaim(
@@ -119,14 +119,17 @@ class TaskClaiming(Claiming):
     def _take_task(self, row: TaskRow) -> ClaimedTask:
         claimed = ClaimedTask(
             replace(row, worker=self._worker, since=self._now, taken=row.taken + 1),
-            self._arguments(row),
+            *self._payloads(row),
         )
         values = (self._worker, to_micros(self._now), *_place(row.key))
         self._database.run(_TAKE, values)
         return claimed
 
-    def _arguments(self, row: TaskRow) -> bytes:
-        return self._database.value(_ARGUMENTS, _place(row.key))
+    def _payloads(self, row: TaskRow) -> tuple[bytes, bytes]:
+        """Return arguments and progress; nothing of both where the row has gone."""
+        found = self._database.row(_PAYLOADS, _place(row.key))
+        arguments, progress = found or (b"", b"")
+        return arguments, progress
 
     def _due_tasks(
         self, places: list[tuple[str, str]], limit: int, but: Collection[TaskKey] = ()

@@ -9,6 +9,7 @@ from outlast.store.change import (
     CAPPED,
     MAX_UNREAD,
     Applied,
+    BeatTask,
     ClearOutbox,
     Conflict,
     Decide,
@@ -95,7 +96,8 @@ def write(
     | PutWatch
     | DropWatch
     | PutControl
-    | FinishTask,
+    | FinishTask
+    | BeatTask,
 ) -> Verdict:
     """Write an unowned change; on any verdict but `Applied` the caller undoes what was written."""
     match change:
@@ -116,6 +118,8 @@ def write(
             return _put_control(writing, change)
         case FinishTask():
             return _finish_task(writing, change)
+        case BeatTask():
+            return _beat_task(writing, change)
 
 
 def start(writing: Writing, change: StartRun) -> Verdict:
@@ -288,6 +292,13 @@ def _finish_task(writing: Writing, change: FinishTask) -> Verdict:
     if change.message is not None:
         _deliver(writing, change.run, change.message, inbox)
     return Applied(writing.now)
+
+
+def _beat_task(writing: Writing, change: BeatTask) -> Verdict:
+    if not writing.live(change.worker):
+        return Fenced("the worker's lease has lapsed")
+    why = task.beat(writing, change)
+    return Fenced(why) if why else Applied(writing.now)
 
 
 def _standing(writing: Writing, run: RunKey) -> Row | None:

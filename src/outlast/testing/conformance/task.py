@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from outlast.store.change import (
     Applied,
+    BeatTask,
     Fenced,
     FinishTask,
     Message,
@@ -60,6 +61,13 @@ def finishing(row: TaskRow, *, body: bytes | None = b'{"value": 2}') -> FinishTa
         message_id = f"task/{key.operation}/{key.attempt}/{row.worker}"
         message = Message(message_id, MessageKind.OUTCOME, key.operation, row.worker, body)
     return FinishTask(key.run, key.generation, key.operation, key.attempt, row.worker, message)
+
+
+def beating(row: TaskRow, progress: bytes = b'"half"') -> BeatTask:
+    """Return what an attempt says of itself, by the worker that has its task."""
+    key = row.key
+    assert row.worker is not None
+    return BeatTask(key.run, key.generation, key.operation, key.attempt, row.worker, progress)
 
 
 async def take(bench: Bench, worker: WorkerId, limit: int = 10, **fields: Any) -> TaskClaim:
@@ -393,6 +401,73 @@ class TaskConformance:
         assert isinstance(await bench.one(finishing(old)), Fenced)
         await bench.apply(finishing(new))
         assert len(await bench.store.mail(head.run)) == 1
+
+    @scenario
+    async def test_what_an_attempt_said_is_kept(self, bench: Bench) -> None:
+        """Whoever takes the task next finds it, be it given back, left by the dead, or the worker's own without its knowing."""
+        head = await offered(bench, progress=b"1")
+        second = await bench.worker("w2")
+        (first,) = (await take(bench, second)).tasks
+        assert first.progress == b"1"
+        for said in (b"2", b"3", b"3"):
+            await bench.apply(beating(first.row, said))
+        (again,) = (await take(bench, second)).tasks
+        assert (again.row, again.progress) == (first.row, b"3")
+        await bench.apply(finishing(first.row, body=None))
+        (third,) = (await take(bench, await bench.worker("w3"))).tasks
+        assert third.progress == b"3"
+        await bench.apply(beating(third.row, b"4"))
+        bench.clock.advance(LEASE)
+        (fourth,) = (await take(bench, await bench.worker("w4"))).tasks
+        assert (fourth.row.key, fourth.progress) == (first.row.key, b"4")
+        assert await bench.store.mail(head.run) == ()
+
+    @scenario
+    async def test_only_its_worker_speaks_of_a_task(self, bench: Bench) -> None:
+        """Another worker, another attempt, a lapsed one, and one of a task that is gone or was put anew are fenced."""
+        head = await offered(bench, progress=b"1")
+        second, third = await bench.worker("w2"), await bench.worker("w3")
+        (waiting,) = await bench.store.tasks(head.run)
+        assert isinstance(await bench.one(beating(replace(waiting, worker=second))), Fenced)
+        row = await take_one(bench, second)
+        beat = beating(row)
+        for wrong in (
+            replace(beat, worker=third),
+            replace(beat, attempt=2),
+            replace(beat, generation=2),
+            replace(beat, operation="r:2"),
+            replace(beat, run=RunKey("default", "no")),
+        ):
+            assert isinstance(await bench.one(wrong), Fenced)
+        (known,) = (await take(bench, second)).tasks
+        assert known.progress == b"1"
+        bench.clock.advance(LEASE)
+        assert isinstance(await bench.one(beat), Fenced)
+        last = await take_one(bench, await bench.worker("w4"))
+        await bench.apply(following(head, entries=0, tasks=(putting(),)))
+        assert isinstance(await bench.one(beating(last)), Fenced)
+        await bench.apply(following(await bench.head(head.run), tasks=(TaskDrop("r:1"),)))
+        assert isinstance(await bench.one(beating(last)), Fenced)
+
+    @scenario
+    async def test_what_was_said_moves_with_a_task_that_is_put_anew(self, bench: Bench) -> None:
+        """A task in the place of another keeps what was said, unless it brings something itself; after a drop there is nothing."""
+        head = await offered(bench)
+        second = await bench.worker("w2", lease=timedelta(days=1))
+        row = await take_one(bench, second)
+        await bench.apply(beating(row))
+        found: list[bytes] = []
+        for tasks in (
+            (putting(attempt=2),),
+            (putting(attempt=3, progress=b"new"),),
+            (putting(attempt=4, progress=b""),),
+            (putting(attempt=5, progress=b"old"), TaskDrop("r:1"), putting(attempt=6)),
+        ):
+            head = await bench.head(head.run)
+            await bench.apply(following(head, entries=0, tasks=tasks))
+            (task,) = (await take(bench, second)).tasks
+            found.append(task.progress)
+        assert found == [b'"half"', b"new", b"", b""]
 
     @scenario
     async def test_held_tasks_wait(self, bench: Bench) -> None:

@@ -26,6 +26,7 @@ from outlast.journal.entry import (
 )
 from outlast.store.change import (
     Applied,
+    BeatTask,
     Change,
     ClearOutbox,
     Decide,
@@ -216,11 +217,16 @@ class Invariants:
                 if run is not None and not run.closed and run.generation == change.generation:
                     for answer in change.answers:
                         self._accepted(change.run, answer)
-            case FinishTask():
-                if change.message is None or self._accepted(change.run, change.message):
-                    self.tasks.finished(change)
+            case FinishTask() | BeatTask():
+                self._of_task(change)
             case _:
                 pass
+
+    def _of_task(self, change: FinishTask | BeatTask) -> None:
+        if isinstance(change, BeatTask):
+            self.tasks.beats(change)
+        elif change.message is None or self._accepted(change.run, change.message):
+            self.tasks.finished(change)
 
     def _started(self, change: StartRun, now: datetime) -> None:
         run = self.runs.setdefault(change.run, Run())

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlast.journal.entry import from_row
-from outlast.store.change import FinishTask, RunChange, RunKey, TaskDrop, TaskPut, WorkerId
+from outlast.store.change import (
+    BeatTask,
+    FinishTask,
+    RunChange,
+    RunKey,
+    TaskDrop,
+    TaskPut,
+    WorkerId,
+)
 from outlast.store.task import TaskClaim
 from outlast.testing.clock import SimulatedClock
 from outlast.testing.simulation.model import Check, Life, Run
@@ -119,7 +127,19 @@ class Tasks:
     def finished(self, change: FinishTask) -> None:
         """A task was finished or given back."""
         place = change.run, change.operation
+        self._held_by(change, "finished")
         task = self._tasks.get(place)
+        if change.message is not None:
+            self._tasks.pop(place, None)
+        elif task is not None:
+            task.holder, task.since = None, self._clock.monotonic()
+
+    def beats(self, change: BeatTask) -> None:
+        """An attempt has said something of itself, which was kept."""
+        self._held_by(change, "spoke for")
+
+    def _held_by(self, change: FinishTask | BeatTask, did: str) -> None:
+        task = self._tasks.get((change.run, change.operation))
         held = (
             task is not None
             and task.holder == change.worker
@@ -129,14 +149,10 @@ class Tasks:
         self._check(
             held,
             7,
-            f"{change.worker} finished attempt {change.attempt}, which it does not have",
+            f"{change.worker} {did} attempt {change.attempt}, which it does not have",
             run=change.run,
             at=change.operation,
         )
-        if change.message is not None:
-            self._tasks.pop(place, None)
-        elif task is not None:
-            task.holder, task.since = None, self._clock.monotonic()
 
     def begins(self, attempt: Attempt, process: str) -> None:
         """The body of a remote step begins: nobody else who lives has the task."""

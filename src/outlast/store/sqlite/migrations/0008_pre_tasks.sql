@@ -17,6 +17,7 @@ CREATE TABLE task (
     lapses     INTEGER NOT NULL DEFAULT 0,   -- how many of those died with it
     held       INTEGER NOT NULL DEFAULT 0,   -- 1 while its run is paused: nobody takes it
     arguments  BLOB NOT NULL,
+    progress   BLOB NOT NULL DEFAULT x'',    -- JSON of what the last attempt has said of itself
     PRIMARY KEY (tenant, run_id, operation)
 ) STRICT, WITHOUT ROWID;
 
