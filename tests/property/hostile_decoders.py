@@ -282,9 +282,10 @@ def end_task(data: bytes) -> Any:
     request = StepRequest("plan", b"{}", PLAN.result.decode, ())
     step: Any = StepOperation(OP, request, cast("Any", None))
     machine: Any = SimpleNamespace(find=lambda operation: step if operation == OP else None)
+    begins: Any = None
     bridge: Any = SimpleNamespace(run_key=RUN, store_now=lambda: NOW, row=lambda operation: None)
     row = TaskRow(TaskKey(RUN, 1, "r:1", 1), "gpu", "plan", WorkerId("w"), NOW, 1)
-    remote = RemoteSteps(bridge, lambda name: PLAN, machine, Waits(), [row])
+    remote = RemoteSteps(bridge, lambda name: PLAN, machine, Waits(), begins, [row])
     message = Message("task/r:1/1/w", MessageKind.OUTCOME, "r:1", "w", data)
     proposal = remote.proposal_of(StampedMessage(message, NOW, 1), 1)
     assert proposal is not None
@@ -293,7 +294,7 @@ def end_task(data: bytes) -> Any:
         assert isinstance(proposal.task, TaskDrop)
         from_row(to_row(proposal.entry, 0, 0))
     if proposal.row is not None:
-        assert isinstance(proposal.task, TaskPut)
+        assert isinstance(proposal.task, TaskDrop if proposal.row.awaits else TaskPut)
         standings([], [proposal.row])
     return proposal
 
@@ -435,6 +436,10 @@ TOLD = [
 OUTCOMES = [
     msgspec.json.encode(TaskOutcome("r:1", "plan", 1, 1, "completed", Raw(TREE))),
     msgspec.json.encode(TaskOutcome("r:1", "plan", 1, 1, "failed", failure=FAILURE)),
+    msgspec.json.encode(
+        TaskOutcome("r:1", "plan", 1, 1, "failed", failure=FAILURE, progress=Raw(TREE))
+    ),
+    msgspec.json.encode(TaskOutcome("r:1", "plan", 1, 1, "handed_out", progress=Raw(TREE))),
     msgspec.json.encode(TaskOutcome("r:1", "plan", 1, 1, "lost")),
 ]
 GOLDEN = Golden(

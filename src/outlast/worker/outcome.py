@@ -15,7 +15,7 @@ from outlast.store.task import TaskRow
 
 _PREFIX = "task/"
 
-Word: TypeAlias = Literal["completed", "failed", "lost"]
+Word: TypeAlias = Literal["completed", "failed", "handed_out", "lost"]
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -23,7 +23,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Args:
         name: Of the step.
-        outcome: `completed` (with `value`), `failed` (with `failure`), or `lost`: too many workers died with it, and nobody makes
+        outcome: `completed` (with `value`), `failed` (with `failure`), `handed_out` (somebody outside says later what came of it), or `lost`: too many workers died with it, and nobody makes
             the attempt any more.
         value: JSON of the result.
         hopeless: Another attempt would end the same way.

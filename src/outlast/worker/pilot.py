@@ -344,7 +344,9 @@ class Pilot:
             self._waits.add_deadline(started, began, self.store_now())
         self._delivery = delivery
         await delivery.deliver(entries)
-        self._remote = RemoteSteps(self, self._step, self._machine, self._waits, image.tasks)
+        self._remote = RemoteSteps(
+            self, self._step, self._machine, self._waits, self._crew.begin, image.tasks
+        )
         self._remote.drop_orphans()
         for entry, stamped in entries:
             self._gate.note(entry)

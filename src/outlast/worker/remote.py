@@ -6,6 +6,7 @@
 | while the task waits, or somebody works on it | the next owner finds the task and waits |
 | when the outcome is in the inbox | the next owner takes it in before anything else |
 | after a failed attempt was taken in | its record, the end of its message and the next task are one write: the task waits for its due time |
+| after the body has handed the step out | the end of the task is in the inbox; once that was taken in, nothing is attempted, and the outcome comes by the inbox |
 | after the workflow gave the step up | the next owner finds a task that nobody waits for, and drops it |
 
 What becomes of the worker that has the task is the business of the store (it is offered again) and of `worker.task`.
@@ -14,15 +15,15 @@ What becomes of the worker that has the task is the business of the store (it is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Raw
 
 from outlast.errors import DecodeError, OutlastError
-from outlast.journal.entry import OperationId, StepCompleted, StepFailed
+from outlast.journal.entry import NO_OPERATION, OperationId, StepCompleted, StepFailed
 from outlast.journal.failure import Failure, capture
 from outlast.journal.parse import NotJsonError
 from outlast.replay.command import RunStep
@@ -41,7 +42,8 @@ from outlast.store.task import TaskKey, TaskRow, due_of
 from outlast.worker.bridge import Bridge
 from outlast.worker.outcome import ends_task, read_outcome
 from outlast.worker.proposal import Proposal, Rank
-from outlast.worker.series import asked_for, expired, log_failed
+from outlast.worker.series import asked_for, expired, log_failed, timed_out
+from outlast.worker.step import completion_rest, not_completed
 from outlast.worker.wait import Rest, Waits
 from outlast.workflows.definition import Step
 
@@ -65,6 +67,7 @@ class RemoteSteps:
         step_of: Returns the step of a name; raises when this worker has not registered it.
         machine: Asked what is open, after every entry was delivered.
         waits: Told until when a task may wait for a worker.
+        begin: Begins the wait for a completion from outside.
         rows: The run's tasks, as it was taken up.
     """
 
@@ -74,12 +77,15 @@ class RemoteSteps:
         step_of: Callable[[str], Step[..., object]],
         machine: Machine,
         waits: Waits,
+        begin: Callable[[OperationId, Coroutine[Any, Any, None]], None],
         rows: Iterable[TaskRow],
     ) -> None:
         self._bridge = bridge
         self._step_of = step_of
         self._machine = machine
         self._waits = waits
+        self._begin = begin
+        self._handing_out: set[OperationId] = set()
         self._tasks = {OperationId(row.key.operation): row for row in rows}
         self._doubtful: set[OperationId] = set()
         self.poisoned: PoisonedTaskError | None = None
@@ -104,8 +110,11 @@ class RemoteSteps:
             known = None
         queue = step.placement.queue or (known.queue if known else "")
         row = self._row(operation, command.name)
-        if not queue or (row is not None and row.awaits):
+        if not queue:
             return False
+        if row is not None and row.awaits:
+            self._begin(operation, self._completion(operation))
+            return True
         if known is None or (known.worker is None and known.queue != queue):
             if self._close_if_over(operation, step):
                 return True
@@ -142,6 +151,12 @@ class RemoteSteps:
                 self._watch(row)
             else:
                 self._tasks.pop(operation, None)
+                self._waits.forget_task(operation)
+        for row in change.operations:
+            if isinstance(row, OperationPut) and row.awaits and row.operation in self._handing_out:
+                operation = OperationId(row.operation)
+                self._begin(operation, self._completion(operation))
+        self._handing_out.clear()
         if change.hold is False:
             self._wait_anew(at)
 
@@ -183,6 +198,8 @@ class RemoteSteps:
                 return self._after_failure(
                     message, found, outcome.failure, outcome.kept, hopeless=outcome.hopeless
                 )
+            case "handed_out":
+                return self._handed_out(stamped, found, outcome.kept)
             case "lost":
                 self.poisoned = self._poison(found, self._tasks.pop(found.operation, None))
                 return Proposal(Rank.ARRIVAL, consumed=message.message_id)
@@ -195,6 +212,40 @@ class RemoteSteps:
             return self._after_failure(message, step, capture(error))
         entry = StepCompleted(step.operation, step.request.name, value)
         return self._outcome(message, entry)
+
+    # Completion from outside
+
+    def _handed_out(
+        self, stamped: StampedMessage, step: StepOperation, progress: bytes
+    ) -> Proposal:
+        """Record that the outcome comes from outside; the time for that counts from when the body has said so."""
+        operation, name = step.operation, step.request.name
+        definition = self._step_of(name)
+        now, limit = self._bridge.store_now(), definition.options.start_to_close_timeout
+        due = None if limit is None else min(stamped.at, now) + limit
+        former = self._row(operation, name) or OperationPut(operation, "step", name)
+        row = msgspec.structs.replace(former, due_at=due, progress=progress, awaits=True)
+        self._handing_out.add(operation)
+        message_id = stamped.message.message_id
+        task = TaskDrop(operation)
+        return Proposal(Rank.ROW, guard=operation, row=row, task=task, consumed=message_id)
+
+    async def _completion(self, operation: OperationId) -> None:
+        """Wait for somebody who says what came of it; when nobody does in time, the attempt has failed. The outcome ends this as a cancel."""
+        found, row = self._machine.find(operation), self._bridge.row(operation)
+        assert isinstance(found, StepOperation)
+        assert row is not None
+        step = self._step_of(found.request.name)
+        left = self._left(found, step)
+        whole = None if left is None else self._bridge.store_now() + left
+        rest = completion_rest(step.options, row.due_at, whole)
+        await self._bridge.await_completion(operation, rest)
+        # What follows may be the next task, and a run that is paused puts none.
+        await self._bridge.hold.free(operation)
+        left = self._left(found, step)
+        ended = not_completed(step.options, is_over=left is not None and left <= timedelta(0))
+        failure = timed_out(ended, step).failure
+        await self._bridge.propose(self._after_failure(None, found, failure, row.progress))
 
     def _unreadable(self, message: Message, error: NotJsonError) -> Proposal:
         """An outcome that this code cannot read is no outcome: the attempt is made again, by the step's policy."""
@@ -210,7 +261,7 @@ class RemoteSteps:
 
     def _after_failure(
         self,
-        message: Message,
+        message: Message | None,
         step: StepOperation,
         failure: Failure,
         progress: bytes | None = None,
@@ -220,6 +271,7 @@ class RemoteSteps:
         """Record a failed attempt together with the task of the next one, or the end of all attempts.
 
         Args:
+            message: In which that was told.
             progress: What the attempt has said of itself; None where nothing of it can be read.
         """
         operation, name = step.operation, step.request.name
@@ -249,16 +301,17 @@ class RemoteSteps:
             guard=operation,
             row=OperationPut(operation, "step", name, failures, due, detail, progress),
             task=TaskPut(operation, failures + 1, queue, name, arguments, due, progress),
-            consumed=message.message_id,
+            consumed=message.message_id if message else "",
         )
 
-    def _outcome(self, message: Message, entry: StepCompleted | StepFailed) -> Proposal:
+    def _outcome(self, message: Message | None, entry: StepCompleted | StepFailed) -> Proposal:
         return Proposal(
             Rank.OUTCOME,
             entry,
+            guard=NO_OPERATION if message else entry.operation,
             row=OperationDrop(entry.operation) if self._bridge.row(entry.operation) else None,
             task=TaskDrop(entry.operation),
-            consumed=message.message_id,
+            consumed=message.message_id if message else "",
         )
 
     # The wait for a worker

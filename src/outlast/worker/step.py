@@ -26,7 +26,7 @@ from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.series import Series, log_failed, rest_of, timed_out
 from outlast.worker.wait import Rest
-from outlast.workflows.definition import Step
+from outlast.workflows.definition import AttemptOptions, Step
 
 logger = logging.getLogger("outlast.worker")
 
@@ -113,20 +113,9 @@ class _StepRun:
 
     async def completion(self, row: OperationPut) -> TimedOut:
         """Wait for somebody who says what came of it; return when the time for that is over. Its outcome ends the wait as a cancel."""
-        await self._bridge.await_completion(self._command.operation, self._rest(row.due_at))
-        options, whole = self._step.options, self._step.options.schedule_to_close_timeout
-        limit = whole if self._series.is_over else options.start_to_close_timeout or whole
-        assert limit is not None, "without a limit it waits for ever"
-        return TimedOut(limit, "was handed out, and not completed within")
-
-    def _rest(self, due: datetime | None) -> Rest | None:
-        options = self._step.options
-        ends = [one for one in (due, self._series.due) if one is not None]
-        if not ends:
-            return None
-        limits = (options.start_to_close_timeout, options.schedule_to_close_timeout)
-        longest = min((one for one in limits if one is not None), default=timedelta.max)
-        return Rest(min(ends), longest)
+        rest = completion_rest(self._step.options, row.due_at, self._series.due)
+        await self._bridge.await_completion(self._command.operation, rest)
+        return not_completed(self._step.options, is_over=self._series.is_over)
 
     # The outcome
 
@@ -138,3 +127,32 @@ class _StepRun:
     def _post(self, entry: StepCompleted | StepFailed) -> None:
         drop = self._series.drop()
         self._bridge.post(Proposal(Rank.OUTCOME, entry, guard=entry.operation, row=drop))
+
+
+def completion_rest(
+    options: AttemptOptions, due: datetime | None, whole: datetime | None
+) -> Rest | None:
+    """Return until when the outcome of a step that was handed out is waited for; None for ever.
+
+    Args:
+        due: When its time since then is over.
+        whole: When the time for all attempts is.
+    """
+    ends = [one for one in (due, whole) if one is not None]
+    if not ends:
+        return None
+    limits = (options.start_to_close_timeout, options.schedule_to_close_timeout)
+    longest = min((one for one in limits if one is not None), default=timedelta.max)
+    return Rest(min(ends), longest)
+
+
+def not_completed(options: AttemptOptions, *, is_over: bool) -> TimedOut:
+    """Return how an attempt has ended that was handed out in vain.
+
+    Args:
+        is_over: The time for all attempts is.
+    """
+    whole = options.schedule_to_close_timeout
+    limit = whole if is_over else options.start_to_close_timeout or whole
+    assert limit is not None, "without a limit it waits for ever"
+    return TimedOut(limit, "was handed out, and not completed within")

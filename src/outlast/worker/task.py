@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from outlast.errors import DecodeError, DefinitionError, StoreUnavailableError
+from outlast.errors import DecodeError, StoreUnavailableError
 from outlast.journal.failure import Failure, capture
 from outlast.store.change import Applied, BeatTask, FinishTask, Refused
 from outlast.store.task import ClaimedTask, TaskClaim, TaskKey, TaskRow
@@ -299,11 +299,7 @@ def _told(
     if isinstance(ending, Returned):
         return outcome_of(claimed.row, "completed", value=ending.value)
     if isinstance(ending, LeftOpen):
-        refused = DefinitionError(
-            f"{step.name} has a queue, and was to be completed from outside",
-            hint="call outlast.complete_later() in a step without a queue",
-        )
-        return outcome_of(claimed.row, "failed", failure=capture(refused), hopeless=True)
+        return outcome_of(claimed.row, "handed_out", progress=progress)
     raised = timed_out(ending, step) if isinstance(ending, TimedOut) else ending
     hopeless = raised.hopeless and not _is_of_another_build(raised, claimed, step)
     return outcome_of(

@@ -201,6 +201,10 @@ class Waits:
         """Return until when a task was to be started as it was noted when the run was parked; told once."""
         return self._noted.start_by.pop(operation, None)
 
+    def forget_task(self, operation: OperationId) -> None:
+        """Wait no longer for a task; the operation is still waited for otherwise."""
+        self._tasks.pop(operation, None)
+
     def forget(self, operation: OperationId) -> None:
         """Wait no longer for a timer, a request, a task or another run, and forget a deadline."""
         self._runs.pop(operation, None)

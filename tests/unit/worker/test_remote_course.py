@@ -25,6 +25,7 @@ began: list[tuple[str, int, float]] = []
 where: list[str] = []
 """The process of each of them."""
 ended: list[str] = []
+tokens: list[str] = []
 found: list[Any] = []
 """What attempts found of those before."""
 sims: list[Simulation] = []
@@ -136,6 +137,46 @@ async def ticks(seconds: int, fails: int, silent: int) -> str:
     return await far_tick(seconds, fails, silent)
 
 
+@outlast.step(
+    queue="gpu",
+    start_to_close_timeout=timedelta(seconds=30),
+    schedule_to_close_timeout=timedelta(seconds=100),
+    retry=THRICE,
+)
+async def far_asks(seconds: float) -> str:
+    """Hand the step out, and go on for a while before it ends."""
+    _note()
+    found.append(outlast.heartbeat_details(str))
+    outlast.heartbeat(f"asked {outlast.attempt().number}")
+    tokens.append(outlast.completion_token())
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        ended.append("cancelled")
+        raise
+    outlast.complete_later()
+
+
+@outlast.step(queue="gpu")
+def far_asks_for_ever() -> int:
+    _note()
+    tokens.append(outlast.completion_token())
+    outlast.complete_later()
+
+
+@outlast.workflow
+async def asks(seconds: float) -> str:
+    try:
+        return await far_asks(seconds)
+    except TimeoutError as error:
+        return str(error)
+
+
+@outlast.workflow
+async def asks_for_ever() -> int:
+    return await far_asks_for_ever() + 1
+
+
 @outlast.workflow
 async def rolls(left: int) -> str:
     """Begin a step that the next generation does not wait for."""
@@ -153,6 +194,8 @@ STEPS: list[Definition[..., Any]] = [
     far_third_time,
     far_within,
     far_tick,
+    far_asks,
+    far_asks_for_ever,
 ]
 CODE: list[Definition[..., Any]] = [
     *STEPS,
@@ -162,6 +205,8 @@ CODE: list[Definition[..., Any]] = [
     rolls,
     within,
     ticks,
+    asks,
+    asks_for_ever,
 ]
 QUIET = WorkerOptions(library="simulated", poll=timedelta(seconds=1))
 GPU = replace(QUIET, queues=("gpu",))
@@ -169,7 +214,7 @@ GPU = replace(QUIET, queues=("gpu",))
 
 @pytest.fixture(autouse=True)
 def _clean() -> None:
-    for told in (began, where, ended, found):
+    for told in (began, where, ended, found, tokens):
         told.clear()
 
 
@@ -595,3 +640,136 @@ def test_a_beat_that_finds_its_task_gone_ends_the_attempt(how: str) -> None:
 
     assert simulated(scenario) < 10
     assert ended == ["cancelled"]
+
+
+# Completion from outside
+
+
+async def handed_out(sim: Simulation) -> None:
+    """Wait until the run knows that the outcome comes from outside."""
+    while True:
+        image = await sim.store.load(RUN)
+        if image is not None and any(one.awaits for one in image.operations):
+            assert image.tasks == ()
+            return
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("after", ["nothing", "owner dies", "taker dies", "both die"])
+def test_a_remote_step_is_completed_from_outside(after: str) -> None:
+    """The operation stays open without an attempt and without a task, the run leaves memory, and the answer is the outcome."""
+
+    async def scenario(sim: Simulation) -> int:
+        owner = await sim.start_worker("owner")
+        server = await taker(sim)
+        handle = await sim.client.start(asks_for_ever(), id="r")
+        await handed_out(sim)
+        if after in ("owner dies", "both die"):
+            owner.kill()
+            await sim.start_worker("other")
+        if after in ("taker dies", "both die"):
+            server.kill()
+            await taker(sim, "second")
+        await sim.until("r", lambda head: head.status is Status.WAITING and head.owner is None)
+        await asyncio.sleep(600)
+        await sim.client.complete(tokens[0], 41)
+        return await handle.result()
+
+    assert simulated(scenario) == 42
+    assert len(began) == 1
+
+
+def test_what_is_not_completed_in_time_is_attempted_again_elsewhere() -> None:
+    """Its time counts from the hand-out; then the attempt has failed, and the next one is a task, with what was said."""
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker("owner")
+        await taker(sim)
+        handle = await sim.client.start(asks(5.0), id="r")
+        await begun(2)
+        await sim.client.complete(tokens[0], "answered")
+        return await handle.result()
+
+    assert simulated(scenario) == "answered"
+    assert tokens[0] == tokens[1]
+    assert found == [None, "asked 1"]
+    (_, _, one), (_, _, two) = began
+    assert 36.5 < two - one < 39
+    assert set(where) == {"taker"}
+
+
+@pytest.mark.parametrize("after", ["nothing", "owner dies"])
+def test_attempts_that_are_handed_out_share_the_time(after: str) -> None:
+    """The time for all attempts ends the wait, whoever has the run by then."""
+
+    async def scenario(sim: Simulation) -> tuple[float, str]:
+        since = sim.clock.monotonic()
+        owner = await sim.start_worker("owner")
+        await taker(sim)
+        handle = await sim.client.start(asks(5.0), id="r")
+        await handed_out(sim)
+        if after == "owner dies":
+            owner.kill()
+            await sim.start_worker("other")
+        result = await handle.result()
+        return sim.clock.monotonic() - since, result
+
+    seconds, result = simulated(scenario)
+    assert "far_asks was" in result
+    assert 98 < seconds < 105
+    assert [number for _, number, _ in began] == [1, 2, 3]
+
+
+def test_an_answer_may_come_before_the_body_has_ended() -> None:
+    """It is the outcome; the attempt is cancelled, and what it comes to is dropped."""
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker("owner")
+        await taker(sim)
+        handle = await sim.client.start(asks(25.0), id="r")
+        await begun()
+        await sim.client.complete(tokens[0], "early")
+        result = await handle.result()
+        await asyncio.sleep(60)
+        return result
+
+    assert simulated(scenario) == "early"
+    assert ended == ["cancelled"]
+
+
+def test_an_answer_waits_beside_the_word_of_the_hand_out() -> None:
+    """An owner that comes late finds both in the inbox."""
+
+    async def scenario(sim: Simulation) -> list[str]:
+        owner = await sim.start_worker("owner")
+        await taker(sim)
+        handle = await sim.client.start(asks(5.0), id="r")
+        await begun()
+        owner.kill()
+        await asyncio.sleep(20)
+        await sim.client.complete(tokens[0], "late")
+        await sim.start_worker("other")
+        assert await handle.result() == "late"
+        return await kinds(sim)
+
+    assert "AlarmRaised" not in simulated(scenario)
+
+
+def test_no_attempt_follows_a_hand_out_while_the_run_is_paused() -> None:
+    """The time that is over meanwhile is judged when the run goes on."""
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker("owner")
+        await taker(sim)
+        handle = await sim.client.start(asks(1.0), id="r")
+        await handed_out(sim)
+        await paused(sim, handle)
+        await asyncio.sleep(50)
+        assert len(began) == 1
+        assert await sim.store.tasks(RUN) == ()
+        await handle.resume("go on")
+        await begun(2)
+        await sim.client.complete(tokens[0], "answered")
+        return await handle.result()
+
+    assert simulated(scenario) == "answered"
