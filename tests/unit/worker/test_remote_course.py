@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 import outlast
@@ -26,6 +27,7 @@ where: list[str] = []
 """The process of each of them."""
 ended: list[str] = []
 tokens: list[str] = []
+idle = [timedelta(0)]
 found: list[Any] = []
 """What attempts found of those before."""
 sims: list[Simulation] = []
@@ -164,6 +166,17 @@ def far_asks_for_ever() -> int:
     outlast.complete_later()
 
 
+@outlast.step
+async def near(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "near"
+
+
+@outlast.workflow
+async def asks_beside(seconds: float) -> list[str]:
+    return list(await asyncio.gather(far_asks(1.0), near(seconds)))
+
+
 @outlast.workflow
 async def asks(seconds: float) -> str:
     try:
@@ -206,21 +219,25 @@ CODE: list[Definition[..., Any]] = [
     within,
     ticks,
     asks,
+    asks_beside,
+    near,
     asks_for_ever,
 ]
 QUIET = WorkerOptions(library="simulated", poll=timedelta(seconds=1))
 GPU = replace(QUIET, queues=("gpu",))
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> None:
+@pytest.fixture(autouse=True, params=[0.0, 300.0], ids=["parks", "stays"])
+def _clean(request: pytest.FixtureRequest) -> None:
+    """The run leaves memory at once where it can, or only after minutes."""
+    idle[0] = timedelta(seconds=request.param)
     for told in (began, where, ended, found, tokens):
         told.clear()
 
 
 def simulated(scenario: Callable[[Simulation], Awaitable[Any]]) -> Any:
     """Run a scenario, and see that nothing of a task is left behind."""
-    sims.append(Simulation(CODE, options=QUIET))
+    sims.append(Simulation(CODE, options=replace(QUIET, idle=idle[0])))
     result = sims[-1].run(scenario)
     closed = [key for key, run in sims[-1].invariants.runs.items() if run.closed]
     assert [place for place in sims[-1].store._tasks._tasks if place[0] in closed] == []
@@ -670,7 +687,11 @@ def test_a_remote_step_is_completed_from_outside(after: str) -> None:
         if after in ("taker dies", "both die"):
             server.kill()
             await taker(sim, "second")
-        await sim.until("r", lambda head: head.status is Status.WAITING and head.owner is None)
+        head = await sim.until(
+            "r", lambda head: head.status is Status.WAITING and head.owner is None
+        )
+        note = msgspec.json.decode(head.note)
+        assert (note["tasks"], note["completions"]) == ({}, {"r:1": None})
         await asyncio.sleep(600)
         await sim.client.complete(tokens[0], 41)
         return await handle.result()
@@ -773,3 +794,24 @@ def test_no_attempt_follows_a_hand_out_while_the_run_is_paused() -> None:
         return await handle.result()
 
     assert simulated(scenario) == "answered"
+
+
+def test_no_task_is_put_while_what_was_begun_here_ends_in_a_pause() -> None:
+    """A run that is paused stays in memory until its own attempts have ended; a hand-out that is over by then is followed by nothing."""
+
+    async def scenario(sim: Simulation) -> list[str]:
+        await sim.start_worker("owner")
+        await taker(sim)
+        handle = await sim.client.start(asks_beside(60.0), id="r")
+        await handed_out(sim)
+        await handle.pause("wait")
+        await asyncio.sleep(50)
+        assert (await handle.status()).status == "running"
+        assert await sim.store.tasks(RUN) == ()
+        await handle.resume("go on")
+        await begun(2)
+        await sim.client.complete(tokens[0], "answered")
+        return await handle.result()
+
+    assert simulated(scenario) == ["answered", "near"]
+    assert [number for _, number, _ in began] == [1, 2]
