@@ -34,6 +34,7 @@ RUN = RunKey("default", "r")
 receiver = Receiver()
 bodies: Counter[tuple[str, int]] = Counter()
 """How often the body of each attempt began, by operation and number."""
+tokens: list[str] = []
 
 
 def _note() -> int:
@@ -104,11 +105,49 @@ async def journey() -> list[int]:
     return found
 
 
+@outlast.step(queue="gpu", heartbeat_timeout=timedelta(seconds=10))
+async def far_with_beats() -> int:
+    """Say how far it has come, and go on from there."""
+    _note()
+    for number in range(outlast.heartbeat_details(int) or 0, 3):
+        outlast.heartbeat(number)
+        await asyncio.sleep(9)
+    return 3
+
+
+@outlast.step(queue="gpu")
+async def far_handed_out() -> int:
+    _note()
+    tokens.append(outlast.completion_token())
+    outlast.complete_later()
+
+
+@outlast.workflow
+async def course() -> list[int]:
+    """What beats, and is paused meanwhile; what is completed from outside; and what follows."""
+    return [await far_with_beats(), await far_handed_out(), await far(2)]
+
+
+async def people(sim: Simulation) -> None:
+    """Pause the run and let it go on, and answer what was handed out, once."""
+    handle = sim.client.handle("r")
+    await asyncio.sleep(12)
+    await handle.pause("wait")
+    await asyncio.sleep(12)
+    await handle.resume("go on")
+    while not tokens:
+        await asyncio.sleep(0.5)
+    await asyncio.sleep(3)
+    await sim.client.complete(tokens[0], 5)
+
+
+COURSE = [3, 5, 20]
 RESULT = [1, 20, 300, 3, 4, -1, 327, -2]
 STEPS: list[Definition[..., Any]] = [
-    *(near, far, far_in_thread, far_third_time, far_broken, far_for_ever)
+    *(near, far, far_in_thread, far_third_time, far_broken, far_for_ever),
+    *(far_with_beats, far_handed_out),
 ]
-CODE = [*STEPS, charge, journey]
+CODE = [*STEPS, charge, journey, course]
 QUIET = WorkerOptions(
     library="simulated", poll=timedelta(seconds=5), idle=timedelta(milliseconds=200)
 )
@@ -175,13 +214,14 @@ def seal(recorders: dict[str, Recorder]) -> None:
 
 
 def play(
-    strikes: dict[str, int], *, freeze: bool = False
+    strikes: dict[str, int], *, freeze: bool = False, of: Any = journey
 ) -> tuple[list[int], dict[str, Recorder], dict[str, Recorder]]:
-    """Run the journey; strike each named role at its point, let another one come, and look at what is left.
+    """Run a workflow; strike each named role at its point, let another one come, and look at what is left.
 
     Returns: The result, and the recorders of the first and of the second worker of each role.
     """
     bodies.clear()
+    tokens.clear()
     receiver.forget()
     sim = Simulation(CODE, options=QUIET)
 
@@ -194,7 +234,9 @@ def play(
     async def scenario(sim: Simulation) -> list[int]:
         for role in ROLES:
             await live(sim, role, first[role], role)
-        handle = await sim.client.start(journey(), id="r")
+        handle = await sim.client.start(of(), id="r")
+        if of is course:
+            sim.spawn(people(sim))
         replaced: set[str] = set()
         while not (await handle.status()).status.closed:
             for role in strikes:
@@ -233,13 +275,13 @@ async def check(sim: Simulation) -> None:
     assert image is not None
     assert (image.tasks, image.messages, image.operations) == ((), (), ())
     assert sim.store._tasks._tasks == {}
-    assert set(receiver.changes.values()) == {1}
+    assert set(receiver.changes.values()) <= {1}
 
 
-def points_of(role: str) -> list[str]:
+def points_of(role: str, of: Any = journey) -> list[str]:
     """Return the points of a role in an undisturbed run."""
-    result, first, _ = play({})
-    assert result == RESULT
+    result, first, _ = play({}, of=of)
+    assert result == (RESULT if of is journey else COURSE)
     assert set(bodies.values()) == {1}
     return first[role].points
 
@@ -279,6 +321,16 @@ def test_a_freeze_at_any_point_changes_nothing(role: str) -> None:
     for number, point in enumerate(points_of(role)):
         result, _, _ = play({role: number}, freeze=True)
         assert result == RESULT, point
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("freeze", [False, True], ids=["kill", "freeze"])
+@pytest.mark.parametrize("role", ROLES)
+def test_pauses_beats_and_answers_come_through(role: str, freeze: bool) -> None:
+    """Whoever is killed or frozen in the course of steps that beat, are paused, and are completed from outside."""
+    for number, point in enumerate(points_of(role, course)):
+        result, _, _ = play({role: number}, freeze=freeze, of=course)
+        assert result == COURSE, point
 
 
 @pytest.mark.timeout(600)
