@@ -546,6 +546,9 @@ class _Teller:
             )
             text = f"{step} is with worker {one.worker} of queue {one.queue!r} since {since}{gone}."
             return Wait("task", one.operation, text, since=one.since)
+        if self._is_paused:
+            text = f"{step} waits in queue {one.queue!r}, where no worker takes it until the run goes on; then its time to be started begins anew."
+            return Wait("task", one.operation, text, one.since)
         if one.since > self._detail.now:
             text = f"{step} is offered to the workers of queue {one.queue!r} at {since}."
         else:

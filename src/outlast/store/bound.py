@@ -199,7 +199,7 @@ def _task(path: _Path, act: TaskPut | TaskDrop) -> Iterator[_Path]:
     if isinstance(act, TaskPut):
         yield from _texts(path, queue=act.queue, name=act.name)
         yield from _body((*path, "arguments"), act.arguments)
-        yield from _body((*path, "progress"), act.progress or b"")
+        yield from _body((*path, "progress"), act.progress)
         yield from _time((*path, "due_at"), act.due_at)
 
 

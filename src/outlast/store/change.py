@@ -222,7 +222,7 @@ class TaskPut(Struct, frozen=True):
         attempt: Counted from 1, as the attempts of any step.
         arguments: JSON object of the step's bound arguments by parameter name.
         due_at: Nobody takes it before this.
-        progress: JSON of the details that former attempts have left; empty for none. None leaves what the former task has.
+        progress: JSON of the details that former attempts have left; empty leaves what the former task has.
     """
 
     operation: Annotated[str, PLAIN]
@@ -231,7 +231,7 @@ class TaskPut(Struct, frozen=True):
     name: Annotated[str, PLAIN]
     arguments: Annotated[bytes, PAYLOAD]
     due_at: Annotated[datetime | None, PLAIN] = None
-    progress: Annotated[bytes | None, PAYLOAD] = None
+    progress: Annotated[bytes, PAYLOAD] = b""
 
 
 class TaskDrop(Struct, frozen=True):

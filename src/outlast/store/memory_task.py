@@ -75,8 +75,8 @@ class TaskTable:
             row = _offered(run, generation, act, now)
             place = run, act.operation
             progress = act.progress
-            if progress is None:
-                progress = self._tasks[place].progress if place in self._tasks else b""
+            if not progress and place in self._tasks:
+                progress = self._tasks[place].progress
             self._tasks[place] = _Task(row, act.arguments, row.since, now, progress)
 
     def hold(self, run: RunKey, now: datetime, *, held: bool) -> None:

@@ -120,7 +120,7 @@ class RemoteSteps:
                 return True
             failures, due = (row.failures, row.due_at) if row else (0, None)
             # A task that moves to another queue keeps what its attempts have said.
-            progress = (row.progress if row else b"") if known is None else None
+            progress = row.progress if row and known is None else b""
             task = TaskPut(
                 operation, failures + 1, queue, command.name, command.arguments, due, progress
             )

@@ -98,18 +98,22 @@ def test_former_schema(world: World) -> None:
 
 
 def test_queue_that_nobody_serves(world: World) -> None:
-    """What waits for a worker of a queue is told, since when, and what to type; not what is offered later, or is with somebody."""
+    """What waits for a worker of a queue is told, since when, and what to type; not what is offered later, is with somebody, or is held."""
     connection = apsw.Connection(str(world.file))
-    row = "INSERT INTO task VALUES ('default', 'r', ?, 1, 1, ?, 'render', ?, ?, 0, 0, 0, 0, x'')"
+    row = (
+        "INSERT INTO task (tenant, run_id, operation, generation, attempt, queue, name, worker, due, since, set_at, held, arguments)"
+        " VALUES ('default', 'r', ?1, 1, 1, ?2, 'render', ?3, ?4, ?4, 0, ?5, x'')"
+    )
     later = 4_000_000_000_000_000
-    for operation, queue, worker, due in (
-        ("r:1", "gpu", None, 1_700_000_001_000_000),
-        ("r:2", "gpu", None, 1_700_000_000_000_000),
-        ("r:3", "gpu", None, later),
-        ("r:4", "tpu", None, later),
-        ("r:5", "cpu", "w", 0),
+    for operation, queue, worker, due, held in (
+        ("r:1", "gpu", None, 1_700_000_001_000_000, 0),
+        ("r:2", "gpu", None, 1_700_000_000_000_000, 0),
+        ("r:3", "gpu", None, later, 0),
+        ("r:4", "tpu", None, later, 0),
+        ("r:5", "cpu", "w", 0, 0),
+        ("r:6", "gpu", None, 0, 1),
     ):
-        connection.execute(row, (operation, queue, worker, due))
+        connection.execute(row, (operation, queue, worker, due, held))
     connection.close()
     found = _findings(world)["queues"]
     assert found["verdict"] == "warn"

@@ -328,6 +328,15 @@ def test_a_step_that_waits_for_a_worker_of_its_queue() -> None:
     assert told.waits[0].until == NOON + timedelta(minutes=5)
 
 
+def test_a_step_that_waits_in_a_paused_run() -> None:
+    """Nobody takes it, so nobody needs to serve its queue, and no time to be started runs."""
+    noted = {"tasks": {"r:1": "gpu"}, "start_by": {"r:1": "2026-11-29T12:10:00Z"}}
+    told = explain(_detail(tasks=[_task(serving=[])], waits=noted, paused_by="by ann"), COMMAND)
+    assert "where no worker takes it until the run goes on" in told.text
+    assert [(one.kind, one.until) for one in told.waits] == [("paused", None), ("task", None)]
+    assert not any("--queue" in one for one in told.commands)
+
+
 def test_a_step_whose_queue_nobody_serves() -> None:
     """It is said, with what to type."""
     told = explain(_detail(tasks=[_task(serving=[])]), COMMAND)

@@ -47,7 +47,7 @@ WHERE run.open = 1 AND doubt.kind = 'effect_in_doubt' AND NOT EXISTS (
 """
 _HAS_TASKS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'task')"
 _WAITING = """
-SELECT queue, count(*), min(due) FROM task WHERE worker IS NULL AND held = 0 AND due <= ? GROUP BY queue ORDER BY queue
+SELECT queue, count(*), min(since) FROM task WHERE worker IS NULL AND held = 0 AND due <= ? GROUP BY queue ORDER BY queue
 """
 _MOVABLE = """
 SELECT DISTINCT workflow FROM run WHERE open = 1 AND status NOT IN ('blocked', 'paused') ORDER BY 1

@@ -26,7 +26,7 @@ class _Part:
         self.size_bytes = sum(
             len(row.body) for change in changes for row in _rows_of(change)
         ) + sum(
-            len(act.arguments) + len(act.progress or b"")
+            len(act.arguments) + len(act.progress)
             for change in changes
             if isinstance(change, RunChange)
             for act in change.tasks

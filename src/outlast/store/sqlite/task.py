@@ -23,7 +23,7 @@ _FIND = f"SELECT {TASK} FROM task WHERE {_OF_OPERATION}"
 _OF_RUN = f"SELECT {TASK} FROM task WHERE tenant = ? AND run_id = ? ORDER BY operation"
 _PUT = f"""
 REPLACE INTO task (tenant, run_id, operation, generation, attempt, queue, name, due, since, set_at, arguments, progress)
-VALUES ({"?, " * 11}coalesce(?, (SELECT progress FROM task WHERE {_OF_OPERATION}), x''))
+VALUES ({"?, " * 11}coalesce(nullif(?, x''), (SELECT progress FROM task WHERE {_OF_OPERATION}), x''))
 """
 _BEAT = f"UPDATE task SET progress = ? WHERE {_OF_OPERATION}"
 _HOLD = "UPDATE task SET held = 1 WHERE tenant = ? AND run_id = ?"
