@@ -16,7 +16,13 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Raw
 
-from outlast.errors import DecodeError, DefinitionError, RunConflictError, RunError
+from outlast.errors import (
+    DecodeError,
+    DefinitionError,
+    ForbiddenInWorkflowError,
+    RunConflictError,
+    RunError,
+)
 from outlast.journal.entry import (
     Entry,
     MessageReceived,
@@ -29,7 +35,7 @@ from outlast.replay.agenda import Agenda
 from outlast.replay.command import AnswerUpdate
 from outlast.replay.context import Handler, SignalHandler, UpdateHandler
 from outlast.replay.ending import CONTINUED
-from outlast.replay.loop import WorkflowLoop
+from outlast.replay.loop import Look, WorkflowLoop
 from outlast.replay.mailbox import Mailbox
 from outlast.replay.operation import UpdateOperation
 from outlast.replay.task import TaskPath
@@ -105,7 +111,7 @@ class Handlers:
         """
         if self._loop.evicting:
             return
-        self._loop.check_acting("naming a handler")
+        self._loop.check_acting("register a handler")
         if handler.name in (self._signals if isinstance(handler, SignalHandler) else self._updates):
             raise self._twice(handler, "is given a handler twice")
         context = contextvars.copy_context()
@@ -310,8 +316,17 @@ class Handlers:
     def _validate(self, handler: UpdateHandler, value: Any) -> None:
         if handler.validate is None:
             return
-        with self._loop.looking(f"the validator of update {handler.name!r}"):
+        look = Look(
+            f"the validator of update {handler.name!r}",
+            "it may look at what the workflow knows, and return or raise; act in the handler",
+            replayed=True,
+        )
+        with self._loop.looking(look):
             found = handler.validate(value)
+        if look.acted:
+            raise ForbiddenInWorkflowError(
+                f"{look.who} tried to act, and went on when that was refused", hint=look.hint
+            )
         if isinstance(found, Coroutine):
             found.close()
             raise DefinitionError(

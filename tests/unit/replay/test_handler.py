@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import sys
 from datetime import timedelta
@@ -753,17 +754,27 @@ async def idle() -> None:
     """Never run."""
 
 
+def hides(n: int) -> None:
+    """Act, and go on when that is refused."""
+    with contextlib.suppress(outlast.OutlastError):
+        outlast.publish("key", n)
+
+
 ACTS = {
     "step": lambda n: asyncio.ensure_future(work(n)),
     "task": lambda n: asyncio.create_task(idle()),
     "timer": lambda n: asyncio.get_running_loop().call_later(5, print),
     "handler": lambda n: outlast.on_signal(stop, print),
+    "value": lambda n: outlast.publish("key", n),
+    "future": lambda n: asyncio.get_running_loop().create_future(),
+    "waking": lambda n: asyncio.get_running_loop().call_soon(print),
+    "act that it hides": hides,
 }
 
 
 @pytest.mark.parametrize("act", ACTS)
 def test_a_validator_begins_nothing(drive, act):
-    """No step, task, timer or handler; the refusal names it, and rejects the update."""
+    """No step, task, timer, handler or value, nothing drawn or woken; the refusal names it, and rejects the update."""
 
     async def body():
         outlast.on_update(add, abs, validator=ACTS[act])
