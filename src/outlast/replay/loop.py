@@ -96,7 +96,7 @@ class Look:
     Args:
         who: For the refusal, as `a query handler`.
         hint: What to write instead.
-        replayed: Whether replay repeats it, so that it may draw from the run's randomness.
+        replayed: Whether replay repeats it, so that it may draw from the run's randomness, and ask patched().
         acted: Whether it has tried to act, also when it went on after the refusal.
     """
 
@@ -213,14 +213,17 @@ class WorkflowLoop(TaskLoop):
             self._look.acted = True
             raise ForbiddenInWorkflowError(f"{self._look.who} cannot {what}", hint=self._look.hint)
 
-    def check_drawing(self) -> None:
-        """Return when the code that runs may draw from the run's randomness.
+    def check_replayed(self, what: str) -> None:
+        """Return when replay repeats the code that runs, so that it may change what its run is told from here on.
+
+        Args:
+            what: It means to do, as `draw from the run's randomness`.
 
         Raises:
             ForbiddenInWorkflowError: No replay would know of it.
         """
         if self._look is None or not self._look.replayed:
-            self.check_acting("draw from the run's randomness")
+            self.check_acting(what)
 
     def current_path(self) -> TaskPath:
         """Return the path of the current task, or the one that stands for plain callbacks."""

@@ -327,7 +327,7 @@ class Machine:
 
     def random(self) -> RunRandom:
         """Return a fresh generator, the same one in every replay."""
-        self._loop.check_drawing()
+        self._loop.check_replayed("draw from the run's randomness")
         assert self._started is not None
         path = self._loop.current_path()
         self._draws[path] = count = self._draws.get(path, 0) + 1
@@ -374,6 +374,8 @@ class Machine:
         """Return whether the code goes on as changed at this patch."""
         if self._loop.evicting:
             return self.patches.answers.get(name, False)
+        if name not in self.patches.answers:
+            self._loop.check_replayed(f"ask patched({name!r}) before the workflow has")
         return self.patches.ask(name, deprecated=deprecated, more=self._more)
 
     def continue_as_new(self, name: str, arguments: bytes) -> NoReturn:

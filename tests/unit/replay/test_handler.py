@@ -16,6 +16,7 @@ import pytest
 import outlast
 from outlast.errors import DecodeError, NonDeterminismError, OutsideWorkflowError
 from outlast.journal.entry import Cancelled, Completed, Failed, UpdateAnswered
+from outlast.journal.failure import rebuild
 from outlast.replay.command import Finish, RunStep
 from outlast.workflows.definition import AttemptOptions, Step
 
@@ -786,6 +787,26 @@ def test_a_validator_begins_nothing(drive, act):
     assert answer.rejected
     assert answer.failure.type == "outlast.errors.ForbiddenInWorkflowError"
     assert "the validator of update 'add'" in answer.failure.message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        lambda: outlast.on_signal(stop, lambda: None),
+        lambda: outlast.on_update(add, lambda: 1),
+        lambda: outlast.on_update(add, abs, validator=lambda n, more: None),
+        lambda: outlast.on_query(outlast.Query("look", None, int), lambda: 1),
+    ],
+)
+def test_a_handler_that_takes_no_value_is_refused_where_it_is_named(drive, name):
+    """Before a message comes, with its parameters and what to write; also of a message without a value."""
+
+    async def body():
+        name()
+
+    failure = drive(body).failure()
+    assert "cannot be called with a value: its parameters are (" in failure.message
+    assert "def handle(value)" in str(rebuild(failure))
 
 
 def test_a_validator_that_is_async_is_refused(drive):
