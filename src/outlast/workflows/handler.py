@@ -66,7 +66,8 @@ def on_update(
     """Let `handler` answer every update of this name: with what it returns, or with the exception that it raises.
 
     What `on_signal` says of handlers holds here too, but for one thing: an exception of the handler is the sender's, and the run goes
-    on. An update of a name without a handler waits until it gets one, and is rejected when the run ends before.
+    on. An update of a name without a handler waits while steps or effects go on, behind which it may get one, and is rejected when the
+    run comes to rest without.
 
     Args:
         handler: Plain or async; called with the update's value.
