@@ -163,7 +163,7 @@ class Client:
         *,
         id: str,
         if_closed: IfClosed = "attach",
-        timeout: timedelta | None = None,  # noqa: ASYNC109 - the run's, by the store's clock
+        timeout: timedelta | None = None,
     ) -> RunHandle[R]:
         """Start a run, or attach to the one that has this id already.
 
@@ -213,6 +213,7 @@ class Client:
         id: str,
         message_id: str = ...,
         if_closed: IfClosed = ...,
+        timeout: timedelta | None = ...,
     ) -> RunHandle[R]: ...
     @overload
     async def signal_with_start(
@@ -224,6 +225,7 @@ class Client:
         id: str,
         message_id: str = ...,
         if_closed: IfClosed = ...,
+        timeout: timedelta | None = ...,
     ) -> RunHandle[R]: ...
     @overload
     async def signal_with_start(
@@ -235,8 +237,9 @@ class Client:
         id: str,
         message_id: str = ...,
         if_closed: IfClosed = ...,
+        timeout: timedelta | None = ...,
     ) -> RunHandle[R]: ...
-    async def signal_with_start(
+    async def signal_with_start(  # noqa: PLR0913 - what is sent, and what is started
         self,
         call: Call[R],
         signal: Signal[Any] | str,
@@ -245,6 +248,7 @@ class Client:
         id: str,
         message_id: str = "",
         if_closed: IfClosed = "attach",
+        timeout: timedelta | None = None,
     ) -> RunHandle[R]:
         """Send a message to a run, and start the run with it when there is none: one transaction, so that neither is without the other.
 
@@ -255,6 +259,7 @@ class Client:
             message_id: The same id again is the same message; random by default.
             if_closed: What a closed run of this id means. It takes no message, so that `attach` and `refuse` are an error, unless it has
                 this message already.
+            timeout: How long the run may take, where one is started; see `start`.
 
         Raises:
             RunConflictError: The id belongs to a run of another workflow, or to a closed one; nothing was sent.
@@ -285,7 +290,7 @@ class Client:
             ```
         """
         message = signal_message(self, signal, value, message_id)
-        return await self._start_with(call, message, id, if_closed)
+        return await self._start_with(call, message, id, if_closed, timeout)
 
     @overload
     async def update_with_start(
@@ -296,6 +301,7 @@ class Client:
         id: str,
         update_id: str = ...,
         if_closed: IfClosed = ...,
+        timeout: timedelta | None = ...,
     ) -> A: ...
     @overload
     async def update_with_start(
@@ -307,6 +313,7 @@ class Client:
         id: str,
         update_id: str = ...,
         if_closed: IfClosed = ...,
+        timeout: timedelta | None = ...,
     ) -> A: ...
     @overload
     async def update_with_start(
@@ -318,8 +325,9 @@ class Client:
         id: str,
         update_id: str = ...,
         if_closed: IfClosed = ...,
+        timeout: timedelta | None = ...,
     ) -> Any: ...
-    async def update_with_start(
+    async def update_with_start(  # noqa: PLR0913 - what is sent, and what is started
         self,
         call: Call[Any],
         update: Update[Any, Any] | str,
@@ -328,6 +336,7 @@ class Client:
         id: str,
         update_id: str = "",
         if_closed: IfClosed = "attach",
+        timeout: timedelta | None = None,
     ) -> Any:
         """Send an update to a run, start the run with it when there is none, and return the update's result.
 
@@ -362,7 +371,7 @@ class Client:
             ```
         """
         message = update_message(self, update, value, update_id)
-        handle = await self._start_with(call, message, id, if_closed)
+        handle = await self._start_with(call, message, id, if_closed, timeout)
         return await result_of(self, RunKey(self.tenant, handle.id), update, message)
 
     async def run(
@@ -371,7 +380,7 @@ class Client:
         *,
         id: str,
         if_closed: IfClosed = "attach",
-        timeout: timedelta | None = None,  # noqa: ASYNC109 - the run's, by the store's clock
+        timeout: timedelta | None = None,
     ) -> R:
         """Start a run, wait for its end, and return its result. See `start` and `RunHandle.result`."""
         handle = await self.start(call, id=id, if_closed=if_closed, timeout=timeout)
@@ -534,12 +543,17 @@ class Client:
             woken.set()
 
     async def _start_with(
-        self, call: Call[R], message: Message, id: str, if_closed: IfClosed
+        self,
+        call: Call[R],
+        message: Message,
+        id: str,
+        if_closed: IfClosed,
+        timeout: timedelta | None,
     ) -> RunHandle[R]:
         """Put a message into the inbox of a run, which is started with it when there is none."""
         workflow = _workflow_of(call)
         run = RunKey(self.tenant, check_run_id(id))
-        started = self._started(workflow, call, None)
+        started = self._started(workflow, call, timeout)
         generation = 1
         while True:
             verdict = await self._bear(run, started, generation, (message,))

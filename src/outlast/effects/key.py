@@ -45,10 +45,10 @@ def idempotency_key(workflow_id: str, step: str, payload_sha256: str, *, number:
 
 def check_name(name: str, *, what: str) -> str:
     """Return `name`, or refuse one that would make keys ambiguous."""
-    if not name or ":" in name or "#" in name or _CONTROL.search(name):
+    if not name.strip() or ":" in name or "#" in name or _CONTROL.search(name):
         raise DefinitionError(
             f"{name!r} cannot be the name of a {what}",
-            hint="a name is not empty and holds no ':', no '#' and no control character",
+            hint="a name is not blank and holds no ':', no '#' and no control character",
         )
     return _encodable(name, f"name of a {what}")
 

@@ -81,6 +81,11 @@ class Agenda:
         """Whether anything is open whose outcome could wake the code."""
         return any(not isinstance(one, UpdateOperation) for one in self._open.values())
 
+    @property
+    def works(self) -> bool:
+        """Whether something is being done for the code that goes on by itself when it is done: a step or an effect."""
+        return any(isinstance(one, StepOperation | EffectOperation) for one in self._open.values())
+
     def unsent(self) -> list[SendOperation]:
         """Return the cancels that children are still to be sent, because who waited for them was cancelled; oldest first."""
         return [one for one in self._open.values() if _is_unsent(one)]

@@ -121,6 +121,7 @@ class StartChild(Struct, frozen=True):
     Args:
         arguments: JSON object of the bound arguments by parameter name.
         tells_start: Whether somebody waits to be told that it exists.
+        timeout_seconds: How long it may take; None without limit.
     """
 
     operation: OperationId
@@ -129,6 +130,7 @@ class StartChild(Struct, frozen=True):
     arguments: bytes
     parent_close: str
     tells_start: bool
+    timeout_seconds: float | None = None
 
 
 class SendMessage(Struct, frozen=True):

@@ -124,6 +124,7 @@ class ChildRequest(Struct, frozen=True):
         identify: Returns its id, given the operation that starts it; raises for one that cannot be an id.
         arguments: JSON object of the bound arguments by parameter name.
         parent_close: What the end of this run means to it: `terminate`, `cancel` or `abandon`.
+        timeout_seconds: How long it may take; None without limit.
         decode: Turns the recorded JSON of its result into the annotated type.
         awaits: What `perform` returns the future of: the `start`, which gives a `Child`, or the `end`, which gives the result.
     """
@@ -134,6 +135,7 @@ class ChildRequest(Struct, frozen=True):
     parent_close: str
     decode: Callable[[bytes], Any]
     awaits: Literal["start", "end"]
+    timeout_seconds: float | None = None
 
 
 class MessageRequest(Struct, frozen=True):

@@ -10,13 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import itertools
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from msgspec import Raw
 
-from outlast.errors import DecodeError, DefinitionError, RunConflictError, RunError
+from outlast.errors import (
+    DecodeError,
+    DefinitionError,
+    ForbiddenInWorkflowError,
+    RunConflictError,
+    RunError,
+)
 from outlast.journal.entry import (
     Entry,
     MessageReceived,
@@ -29,7 +36,7 @@ from outlast.replay.agenda import Agenda
 from outlast.replay.command import AnswerUpdate
 from outlast.replay.context import Handler, SignalHandler, UpdateHandler
 from outlast.replay.ending import CONTINUED
-from outlast.replay.loop import WorkflowLoop
+from outlast.replay.loop import Look, WorkflowLoop
 from outlast.replay.mailbox import Mailbox
 from outlast.replay.operation import UpdateOperation
 from outlast.replay.task import TaskPath
@@ -105,7 +112,7 @@ class Handlers:
         """
         if self._loop.evicting:
             return
-        self._loop.check_acting("naming a handler")
+        self._loop.check_acting("register a handler")
         if handler.name in (self._signals if isinstance(handler, SignalHandler) else self._updates):
             raise self._twice(handler, "is given a handler twice")
         context = contextvars.copy_context()
@@ -181,13 +188,18 @@ class Handlers:
         return bool(told)
 
     def settle(self) -> BaseException | None:
-        """Take in how handlers ended; return the first exception of a signal's handler.
+        """Take in how handlers ended; return the first exception of a signal's handler. To be called when the loop is idle.
+
+        An update without a handler waits while steps or effects go on, behind which one may be named. When the run comes to rest it is
+        rejected: nobody can say whether it ever gets one, and its sender waits.
 
         Raises:
             DecodeError: A recorded signal does not fit the type that the code names.
         """
         if self._misfit is not None:
             raise self._misfit
+        if self._early and not self._agenda.works:
+            self._reject_early()
         first: BaseException | None = None
         done, self._done = self._done, []
         for task in done:
@@ -221,6 +233,11 @@ class Handlers:
         if ended_as != CONTINUED:
             self._reject_unheard()
         self._early.clear()
+
+    def _reject_early(self) -> None:
+        early, self._early = self._early, {}
+        for update in itertools.chain(*early.values()):
+            self._answer(update, self._unknown(update.message))
 
     def _reject_unheard(self) -> None:
         handled = {update.operation for update in self._running.values() if update is not None}
@@ -310,8 +327,17 @@ class Handlers:
     def _validate(self, handler: UpdateHandler, value: Any) -> None:
         if handler.validate is None:
             return
-        with self._loop.looking(f"the validator of update {handler.name!r}"):
+        look = Look(
+            f"the validator of update {handler.name!r}",
+            "it may look at what the workflow knows, and return or raise; act in the handler",
+            replayed=True,
+        )
+        with self._loop.looking(look):
             found = handler.validate(value)
+        if look.acted:
+            raise ForbiddenInWorkflowError(
+                f"{look.who} tried to act, and went on when that was refused", hint=look.hint
+            )
         if isinstance(found, Coroutine):
             found.close()
             raise DefinitionError(
@@ -338,6 +364,15 @@ class Handlers:
     def _answer(self, update: UpdateOperation, answer: UpdateAnswered) -> None:
         update.answer = answer
         self._agenda.command(AnswerUpdate(operation=update.operation, answer=answer))
+
+    def _unknown(self, message: UpdateReceived) -> UpdateAnswered:
+        known = ", ".join(map(repr, sorted(self._updates))) or "no update at all"
+        error = RunConflictError(
+            f"the workflow has no handler for update {message.name!r}; it handles {known}",
+            run=self._run_id,
+            hint="nothing of it was done; name its handler before the first await of the workflow: outlast.on_update(update, handler)",
+        )
+        return _failed(message, error, rejected=True)
 
     def _unheard(self, message: UpdateReceived) -> UpdateAnswered:
         error = RunConflictError(

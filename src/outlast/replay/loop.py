@@ -11,6 +11,7 @@ import math
 import sys
 from collections import deque
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from outlast.errors import ForbiddenInWorkflowError
@@ -88,6 +89,23 @@ class TimerHandle(asyncio.TimerHandle):
         return object.__hash__(self)
 
 
+@dataclass(slots=True)
+class Look:
+    """Code of the run that is asked for what it knows, and may look and not act.
+
+    Args:
+        who: For the refusal, as `a query handler`.
+        hint: What to write instead.
+        replayed: Whether replay repeats it, so that it may draw from the run's randomness, and ask patched().
+        acted: Whether it has tried to act, also when it went on after the refusal.
+    """
+
+    who: str
+    hint: str
+    replayed: bool = False
+    acted: bool = False
+
+
 class WorkflowLoop(TaskLoop):
     """Runs the tasks of one run to idle, as often as the machine says.
 
@@ -116,10 +134,7 @@ class WorkflowLoop(TaskLoop):
         self._in_callback = False
         self._last_time = 0.0
         self._closed = False
-        self._reading = False
-        self.disturbed = False
-        """Whether a reader has tried to act."""
-        self._looking = ""
+        self._look: Look | None = None
 
     # What the machine does
 
@@ -135,27 +150,15 @@ class WorkflowLoop(TaskLoop):
         with self._entered():
             self._run_ready()
 
-    def read(self, look: Callable[[], T]) -> T:
+    def read(self, call: Callable[[], T], look: Look) -> T:
         """Call a function of the run's code that only looks, as the running loop; also when the run's code has ended.
 
         Raises:
             RuntimeError: The loop is running, or a task of another one is.
-            ForbiddenInWorkflowError: The function would begin or wake something; `disturbed` stays true then.
+            ForbiddenInWorkflowError: The function would begin or wake something.
         """
-        with self._entered():
-            self._reading = True
-            try:
-                return look()
-            finally:
-                self._reading = False
-
-    def refuse_reader(self, what: str) -> None:
-        """Raise ForbiddenInWorkflowError if the running code only looks."""
-        if self._reading:
-            self.disturbed = True
-            raise ForbiddenInWorkflowError(
-                f"a query handler cannot {what}", hint="It only reads; send the run a signal."
-            )
+        with self._entered(), self.looking(look):
+            return call()
 
     def fire(self, handle: TimerHandle) -> None:
         """Queue the callback of a timer that is due."""
@@ -184,37 +187,43 @@ class WorkflowLoop(TaskLoop):
         Raises:
             ForbiddenInWorkflowError: The code that runs may only look.
         """
-        self.check_acting("beginning an operation")
+        self.check_acting("begin an operation")
         branch = self._branch()
         return branch.path, branch.next_operation()
 
     @contextmanager
-    def looking(self, who: str) -> Generator[None, None, None]:
-        """Let the code inside look and not act: it begins no operation and no task.
-
-        Args:
-            who: For the refusal, as `the validator of update 'add'`.
-        """
-        self._looking = who
+    def looking(self, look: Look) -> Generator[None, None, None]:
+        """Let the code inside look and not act."""
+        self._look = look
         try:
             yield
         finally:
-            self._looking = ""
+            self._look = None
 
     def check_acting(self, what: str) -> None:
         """Return when the code that runs may act.
 
         Args:
-            what: It means to do, as `beginning an operation`.
+            what: It means to do, as `begin an operation`.
 
         Raises:
             ForbiddenInWorkflowError: It may only look.
         """
-        if self._looking:
-            raise ForbiddenInWorkflowError(
-                f"{what} is not for {self._looking}",
-                hint="it may look at what the workflow knows, and return or raise; act in the handler",
-            )
+        if self._look is not None:
+            self._look.acted = True
+            raise ForbiddenInWorkflowError(f"{self._look.who} cannot {what}", hint=self._look.hint)
+
+    def check_replayed(self, what: str) -> None:
+        """Return when replay repeats the code that runs, so that it may change what its run is told from here on.
+
+        Args:
+            what: It means to do, as `draw from the run's randomness`.
+
+        Raises:
+            ForbiddenInWorkflowError: No replay would know of it.
+        """
+        if self._look is None or not self._look.replayed:
+            self.check_acting(what)
 
     def current_path(self) -> TaskPath:
         """Return the path of the current task, or the one that stands for plain callbacks."""
@@ -255,7 +264,7 @@ class WorkflowLoop(TaskLoop):
 
     def defer_cancel(self, task: WorkflowTask[Any]) -> bool:
         """Note a cancel for the end of the running callback; False for the current task's own and from outside."""
-        self.refuse_reader("cancel a task")
+        self.check_acting("cancel a task")
         if not self._in_callback or self._current() is task:
             return False
         self._deferred[task.number] = task
@@ -314,7 +323,7 @@ class WorkflowLoop(TaskLoop):
 
     def create_future(self) -> WorkflowFuture[Any]:
         """Create a future of this loop."""
-        self.refuse_reader("create a future")
+        self.check_acting("create a future")
         return WorkflowFuture(loop=self)
 
     def create_task(
@@ -326,14 +335,11 @@ class WorkflowLoop(TaskLoop):
         **options: Any,  # eager_start and what comes: a workflow's tasks always start from the queue
     ) -> WorkflowTask[T]:
         """Create a task below the current one; a call starts its operation at once, in the current task's name."""
-        if self._reading:
+        if self._look is not None:
             coro.close()
-            self.refuse_reader("create a task")
+            self.check_acting("create a task")
         if self.evicting:
             return self._dead_task(coro)
-        if self._looking:
-            coro.close()
-            self.check_acting("creating a task")
         branch = self._branch()
         if isinstance(coro, Startable):
             coro.begin()
@@ -416,14 +422,14 @@ class WorkflowLoop(TaskLoop):
             task.deliver_cancels()
 
     def _enqueue(self, handle: asyncio.Handle) -> None:
-        self.refuse_reader("wake anything")
+        self.check_acting("wake anything")
         if self.evicting:
             handle.cancel()
         else:
             self._ready.append(handle)
 
     def _call_after(self, delay: float, handle: TimerHandle) -> TimerHandle:
-        self.refuse_reader("set a timer")
+        self.check_acting("set a timer")
         if math.isnan(delay):
             message = "a delay must be a number of seconds, not NaN"
             raise ValueError(message)

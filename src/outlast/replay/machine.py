@@ -323,7 +323,7 @@ class Machine:
 
     def random(self) -> RunRandom:
         """Return a fresh generator, the same one in every replay."""
-        self._loop.refuse_reader("draw from the run's randomness")
+        self._loop.check_replayed("draw from the run's randomness")
         assert self._started is not None
         path = self._loop.current_path()
         self._draws[path] = count = self._draws.get(path, 0) + 1
@@ -335,7 +335,7 @@ class Machine:
 
     def perform(self, request: Request) -> asyncio.Future[Any]:
         """Begin an operation of the current task and return the future of its outcome."""
-        self._loop.refuse_reader("begin an operation")
+        self._loop.check_acting("begin an operation")
         future: WorkflowFuture[Any] = self._loop.create_future()
         if self._loop.evicting:
             return future
@@ -356,13 +356,13 @@ class Machine:
 
     def on_query(self, name: str, handler: QueryHandler) -> None:
         """Answer the queries of this name."""
-        self._loop.refuse_reader("register a handler")
+        self._loop.check_acting("register a handler")
         if not self._loop.evicting:
             self._queries.register(name, handler)
 
     def publish(self, name: str, value: Raw) -> None:
         """Have a value recorded under this name, for whoever looks on from outside."""
-        self._loop.refuse_reader("publish a value")
+        self._loop.check_acting("publish a value")
         if not self._loop.evicting:
             self._publications.publish(self._next_operation(), name, value)
 
@@ -370,6 +370,8 @@ class Machine:
         """Return whether the code goes on as changed at this patch."""
         if self._loop.evicting:
             return self.patches.answers.get(name, False)
+        if name not in self.patches.answers:
+            self._loop.check_replayed(f"ask patched({name!r}) before the workflow has")
         return self.patches.ask(name, deprecated=deprecated, more=self._more)
 
     def continue_as_new(self, name: str, arguments: bytes) -> NoReturn:

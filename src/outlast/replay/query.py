@@ -14,7 +14,7 @@ from typing import Any
 
 from outlast.errors import DecodeError, DefinitionError, EncodeError, QueryError
 from outlast.journal.failure import capture
-from outlast.replay.loop import WorkflowLoop
+from outlast.replay.loop import Look, WorkflowLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +88,16 @@ class Queries:
         def call() -> Any:
             return self._context.copy().run(handler.call, question)
 
+        look = Look("a query handler", "It only reads; send the run a signal.")
         try:
-            answer = self._loop.read(call)
+            answer = self._loop.read(call, look)
         except (Exception, SystemExit) as error:
             failure = capture(error)
-            reason = "acts" if self._loop.disturbed else "handler"
+            reason = "acts" if look.acted else "handler"
             raise self._refused(
                 reason, f"its handler raised {failure.type}: {failure.message}"
             ) from error
-        if self._loop.disturbed:
+        if look.acted:
             raise self._refused(
                 "acts", "its handler tried to act, and went on when that was refused"
             )

@@ -44,7 +44,7 @@ def end_told(item: OutboxItem, generation: int, end: Resolution) -> Message:
 def id_taken(head: RunHead) -> RunConflictError:
     """Return the error of a child whose id another run has."""
     return RunConflictError(
-        f"the id is taken by a run of workflow {head.workflow} that this run did not start",
+        f"the id is taken by a run of workflow {head.workflow} that this run did not start by this call",
         run=head.run.run_id,
         hint="leave id= out, or derive it from what makes this child different",
     )

@@ -48,11 +48,13 @@ class ChildBody(Struct, frozen=True, omit_defaults=True):
         arguments: JSON object of the child's arguments by parameter name.
         tells_start: Whether its parent waits to be told that it exists.
         effects: `refuse` of a child of a fork that refuses effects.
+        timeout_seconds: How long it may take; None without limit.
     """
 
     arguments: Raw
     tells_start: bool = False
     effects: Literal["refuse", ""] = ""
+    timeout_seconds: float | None = None
 
 
 def requesting(
@@ -76,7 +78,9 @@ def requesting(
             )
             row = OperationPut(operation, f"child_{command.parent_close}", command.run_id)
             effects = "refuse" if started.effects == "refuse" else ""
-            body = ChildBody(Raw(command.arguments), command.tells_start, effects)
+            body = ChildBody(
+                Raw(command.arguments), command.tells_start, effects, command.timeout_seconds
+            )
             item = OutboxItem(
                 target,
                 OutboxKind.START,

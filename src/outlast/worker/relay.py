@@ -368,6 +368,7 @@ class Relay:
                 principal=item.sender,
                 parent=parent,
                 effects=body.effects,
+                timeout_seconds=body.timeout_seconds,
             )
         ]
         if owner is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import math
 import sys
@@ -139,6 +140,8 @@ class Worker:
         self._relay = Relay(store, self.submit, random, birth, clock.monotonic)
         self._pilots: dict[RunKey, tuple[Pilot, asyncio.Task[None]]] = {}
         self._hint = asyncio.Event()
+        self._context = contextvars.copy_context()
+        """What every attempt sees, whoever has the run started and whichever worker takes it up."""
         self._lapsed = False
         self._unsure = False
         self._owned_at = -_OWNED_SECONDS
@@ -170,6 +173,7 @@ class Worker:
         """Register, and begin to look for work."""
         await self._begin_life()
         self._unsubscribe = self._store.subscribe(self._hint.set)
+        self._context = contextvars.copy_context()
         self._accepting = True
         create_task = asyncio.get_running_loop().create_task
         self._looking = create_task(self._look_for_ever(), name="outlast-worker")
@@ -467,7 +471,9 @@ class Worker:
                 await asyncio.wait([former[1]])
             await pilot.fly()
 
-        task = asyncio.get_running_loop().create_task(fly(), name=f"outlast {run}")
+        task = asyncio.get_running_loop().create_task(
+            fly(), name=f"outlast {run}", context=self._context.copy()
+        )
         self._pilots[run] = (pilot, task)
         task.add_done_callback(lambda done: self._landed(run, pilot, done))
 

@@ -6,9 +6,11 @@ Whatever is asked is recorded first and carried out then, so that it happens onc
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, get_args, overload
 
 import msgspec
+from msgspec.structs import replace
 
 from outlast.effects.key import check_run_id
 from outlast.errors import DefinitionError
@@ -27,6 +29,7 @@ from outlast.replay.context import (
 from outlast.workflows.call import Call
 from outlast.workflows.definition import Workflow
 from outlast.workflows.message import Signal
+from outlast.workflows.timeout import run_seconds
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -37,7 +40,11 @@ it goes on."""
 
 
 def run_child(
-    call: Call[R], *, id: str | None = None, parent_close: ParentClose = "terminate"
+    call: Call[R],
+    *,
+    id: str | None = None,
+    parent_close: ParentClose = "terminate",
+    timeout: timedelta | None = None,
 ) -> Call[R]:
     """Start a run as a child of this one, and return its result when it is awaited.
 
@@ -70,21 +77,28 @@ def run_child(
         id: Of the child; by default made of this run's id and the operation, as `t-1/r:1`. One of your own comes from the event that
             triggers the work.
         parent_close: What the end of this run means to the child if it is still open: `terminate`, `cancel` or `abandon`.
+        timeout: How long the child may take, from its start on; as long as its `@workflow(timeout=…)` says by default. Then it is
+            cancelled, cleans up, and fails with `TimeoutError`.
 
     Raises:
         WorkflowFailedError: Awaited: the child raised; the cause is that exception.
         RunCancelledError: Awaited: it was cancelled by somebody else, or an approval expired.
         RunTerminatedError: Awaited: it was terminated.
-        RunConflictError: Awaited: its id is taken by a run that this one did not start.
-        DefinitionError: It is no call of a workflow, or the id cannot be one.
+        RunConflictError: Awaited: its id is taken by a run that this call did not start.
+        DefinitionError: It is no call of a workflow, the id cannot be one, or the timeout is no length of time.
     """
     current = context("outlast.run_child")
-    child = _ChildCall(current, call, id, parent_close, "outlast.run_child")
+    request = _request(current, call, id, parent_close, timeout, "outlast.run_child")
+    child = _ChildCall(current, request)
     return Call(child, call.args, call.kwargs)
 
 
 async def start_child(
-    call: Call[R], *, id: str | None = None, parent_close: ParentClose = "terminate"
+    call: Call[R],
+    *,
+    id: str | None = None,
+    parent_close: ParentClose = "terminate",
+    timeout: timedelta | None = None,  # noqa: ASYNC109 - the child's, by the store's clock
 ) -> ChildHandle[R]:
     """Start a run as a child of this one, and return a handle once it exists.
 
@@ -116,14 +130,15 @@ async def start_child(
         call: Of a workflow.
         id: Of the child; see `run_child`.
         parent_close: What the end of this run means to the child if it is still open.
+        timeout: How long the child may take; see `run_child`.
 
     Raises:
-        RunConflictError: Its id is taken by a run that this one did not start.
-        DefinitionError: It is no call of a workflow, or the id cannot be one.
+        RunConflictError: Its id is taken by a run that this call did not start.
+        DefinitionError: It is no call of a workflow, the id cannot be one, or the timeout is no length of time.
     """
     current = context("outlast.start_child")
-    request = _request(current, call, id, parent_close, "start", "outlast.start_child")
-    return ChildHandle(current, await current.perform(request))
+    request = _request(current, call, id, parent_close, timeout, "outlast.start_child")
+    return ChildHandle(current, await current.perform(replace(request, awaits="start")))
 
 
 class ChildHandle(Generic[R]):
@@ -246,7 +261,14 @@ class ExternalRun(Generic[R]):
             RunCancelledError: It was cancelled, or an approval expired.
             RunTerminatedError: It was terminated.
             RunNotFoundError: There is no such run.
+            DefinitionError: It is the run that asks.
         """
+        if self.id == self._context.info().run_id:
+            raise DefinitionError(
+                "the run waits for its own end, which cannot come before the wait is over",
+                run=self.id,
+                hint="wait for another run, or return what this one has",
+            )
         return await self._context.perform(WatchRequest(self.id, self._decode))
 
     async def cancel(self, reason: str = "") -> None:
@@ -321,17 +343,10 @@ class _ChildCall:
 
     kind = "child"
 
-    def __init__(
-        self,
-        current: Context,
-        call: Call[Any],
-        id: str | None,
-        parent_close: ParentClose,
-        what: str,
-    ) -> None:
+    def __init__(self, current: Context, request: ChildRequest) -> None:
         self._context = current
-        self._request = _request(current, call, id, parent_close, "end", what)
-        self.name = self._request.name
+        self._request = request
+        self.name = request.name
 
     def enter(self, context: Context, call: Call[Any]) -> Any:
         """Begin the operation in a workflow, and return the future of the child's result."""
@@ -348,7 +363,7 @@ def _request(
     call: Call[Any],
     id: str | None,
     parent_close: ParentClose,
-    awaits: Literal["start", "end"],
+    timeout: timedelta | None,
     what: str,
 ) -> ChildRequest:
     given: Any = call
@@ -367,6 +382,7 @@ def _request(
             hint="write 'terminate', 'cancel' or 'abandon'",
         )
     workflow = cast("Workflow[..., Any]", callee)
+    seconds = run_seconds(timeout, what=f"{what} of {workflow.name}")
     call.use()
     return ChildRequest(
         name=workflow.name,
@@ -374,7 +390,8 @@ def _request(
         arguments=workflow.arguments.encode(call.args, call.kwargs),
         parent_close=parent_close,
         decode=workflow.result.decode,
-        awaits=awaits,
+        awaits="end",
+        timeout_seconds=workflow.timeout_seconds if seconds is None else seconds,
     )
 
 

@@ -53,7 +53,7 @@ def on_signal(signal: Signal[T], handler: Callable[[T], object]) -> None:
         ```
     """
     current = context("outlast.on_signal")
-    _check_callable(handler, f"the handler of signal {signal.name!r}")
+    check_handler(handler, f"the handler of signal {signal.name!r}")
     current.handle(SignalHandler(name=signal.name, decode=signal.codec.decode, call=handler))
 
 
@@ -66,7 +66,8 @@ def on_update(
     """Let `handler` answer every update of this name: with what it returns, or with the exception that it raises.
 
     What `on_signal` says of handlers holds here too, but for one thing: an exception of the handler is the sender's, and the run goes
-    on. An update of a name without a handler waits until it gets one, and is rejected when the run ends before.
+    on. An update of a name without a handler waits while steps or effects go on, behind which it may get one, and is rejected when the
+    run comes to rest without.
 
     Args:
         handler: Plain or async; called with the update's value.
@@ -114,10 +115,10 @@ def on_update(
         ```
     """
     current = context("outlast.on_update")
-    _check_callable(handler, f"the handler of update {update.name!r}")
+    check_handler(handler, f"the handler of update {update.name!r}")
     if validator is not None:
         what = f"the validator of update {update.name!r}"
-        _check_callable(validator, what)
+        check_handler(validator, what)
         if inspect.iscoroutinefunction(validator):
             raise DefinitionError(
                 f"{what} is async",
@@ -134,9 +135,25 @@ def on_update(
     )
 
 
-def _check_callable(given: object, what: str) -> None:
+def check_handler(given: object, what: str) -> None:
+    """Refuse what cannot be called with the value of a message, before one comes.
+
+    Args:
+        what: Says it, as `the handler of signal 'add'`.
+    """
     if not callable(given):
         raise DefinitionError(
             f"{what} is {given!r}, which cannot be called",
             hint="give a function of one value, as on_update(add, put); plain or async",
         )
+    try:
+        signature = inspect.signature(given)
+    except ValueError:  # some of those written in C do not tell theirs
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise DefinitionError(
+            f"{what} cannot be called with a value: its parameters are {signature}",
+            hint="it is called with the value of the message, which is None where the message carries none: def handle(value)",
+        ) from error

@@ -54,10 +54,10 @@ class Signal(Generic[T]):
     """
 
     @overload
-    def __init__(self: Signal[None], name: str, type: None) -> None: ...
+    def __init__(self: Signal[None], name: str, type: None = None) -> None: ...
     @overload
     def __init__(self: Signal[Given], name: str, type: type[Given]) -> None: ...
-    def __init__(self, name: str, type: Any) -> None:  # noqa: A002 - the field's word
+    def __init__(self, name: str, type: Any = None) -> None:  # noqa: A002 - the field's word
         self.name = check_name(name, what="signal")
         self.type: Any = type
         self.codec: TypeCodec[T] = codec_for(type, where=f"signal {self.name!r}")

@@ -11,6 +11,7 @@ from outlast.errors import DefinitionError
 from outlast.journal.codec import TypeCodec, codec_for
 from outlast.replay.context import context
 from outlast.replay.query import QueryHandler
+from outlast.workflows.handler import check_handler
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -85,7 +86,7 @@ def on_query(query: Query[T, R], handler: Callable[[T], R]) -> None:
             changes nothing: it runs in the processes that ask, on a copy of the run that was replayed there.
 
     Raises:
-        DefinitionError: The query has a handler already, or the handler is a coroutine function.
+        DefinitionError: The query has a handler already, or the handler is a coroutine function or takes no value.
 
     Example:
         ```python
@@ -114,4 +115,5 @@ def on_query(query: Query[T, R], handler: Callable[[T], R]) -> None:
             f"the handler of query {query.name!r} is a coroutine function",
             hint="write a plain function that returns what the workflow has noted; awaited work belongs to the workflow",
         )
+    check_handler(handler, f"the handler of query {query.name!r}")
     current.on_query(query.name, QueryHandler(query.codec.decode, handler, query.result.encode))

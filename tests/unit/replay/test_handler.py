@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import sys
 from datetime import timedelta
@@ -15,7 +16,8 @@ import pytest
 import outlast
 from outlast.errors import DecodeError, NonDeterminismError, OutsideWorkflowError
 from outlast.journal.entry import Cancelled, Completed, Failed, UpdateAnswered
-from outlast.replay.command import Finish, RunStep
+from outlast.journal.failure import rebuild
+from outlast.replay.command import Finish, IntendEffect, RunStep
 from outlast.workflows.definition import AttemptOptions, Step
 
 
@@ -24,6 +26,7 @@ async def take(n: int) -> Any:
 
 
 work = Step(take, "work", AttemptOptions())
+tick = outlast.effect(idempotent=True)(take)
 go = outlast.Signal("go", int)
 stop = outlast.Signal("stop", int)
 add = outlast.Update("add", int, int)
@@ -33,6 +36,11 @@ shut = outlast.Update("shut")
 def steps(run: Any) -> list[str]:
     """Return the operations of the steps that are to be run."""
     return [one.operation for one in run.commands() if isinstance(one, RunStep)]
+
+
+@outlast.workflow
+async def resting() -> None:
+    """A child that is never started."""
 
 
 async def forever() -> None:
@@ -62,28 +70,66 @@ def test_messages_that_came_early_are_handled_first(drive):
 
 
 def test_updates_that_came_early_are_handled_first(drive):
-    """In order, when their handler is named; one that is named when the body has ended begins nothing."""
-
-    async def last(n):
-        await work(n)
-        outlast.on_update(outlast.Update("late"), print)
+    """In order, when their handler is named: they wait while a step goes on behind which that may be."""
 
     async def body():
-        outlast.on_signal(go, last)
         await work(0)
         outlast.on_update(add, lambda n: n * 2)
         await outlast.receive(stop)
 
     run = drive(body)
-    run.deliver(run.update("add", 1), run.update("late", None), run.update("add", 2))
+    run.deliver(run.update("add", 1), run.update("add", 2))
     assert run.answers() == {}
     run.done("r:1")
-    assert run.answers() == {"m1": 2, "m3": 4}
-    run.deliver(run.message("go", 1), run.message("stop", 0))
-    assert run.answers().keys() == {"m2"}
-    run.done("m4:1")
+    assert run.answers() == {"m1": 2, "m2": 4}
+
+
+@pytest.mark.parametrize("rest", ["sleep", "receive", "condition", "approval", "child"])
+def test_an_update_that_nobody_handles_is_rejected_when_the_run_comes_to_rest(drive, rest):
+    """Not while a step or an effect goes on; whatever it waits for then may take months. The refusal names what is handled."""
+    waits = {
+        "sleep": lambda: asyncio.sleep(9),
+        "receive": lambda: outlast.receive(stop),
+        "condition": forever,
+        "approval": lambda: outlast.approval("?", role="r", expires_in=timedelta(days=9)),
+        "child": lambda: outlast.run_child(resting()),
+    }
+
+    async def body():
+        outlast.on_update(add, abs)
+        await work(0)
+        await tick(1)
+        await waits[rest]()
+
+    run = drive(body)
+    run.deliver(run.update("ad", 1))
+    run.deliver(run.update("ad", 2))
     assert run.answers() == {}
-    assert isinstance(run.machine.outcome, Completed)
+    run.done("r:1")
+    [intend] = [one for one in run.commands() if isinstance(one, IntendEffect)]
+    run.intend(intend)
+    assert run.answers() == {}
+    run.done("r:2")
+    refusal = run.answers()
+    assert refusal.keys() == {"m1", "m2"}
+    run.deliver(run.update("ad", 3))
+    refusal |= run.answers()
+    for word, kind, text in refusal.values():
+        assert (word, kind) == ("rejected", "RunConflictError")
+        assert text == "the workflow has no handler for update 'ad'; it handles 'add'"
+
+
+def test_one_that_is_handed_over_in_the_same_turn_is_handled(drive):
+    """A message that comes with it may bring the workflow to name the handler."""
+
+    async def body():
+        await outlast.receive(stop)
+        outlast.on_update(add, abs)
+        await forever()
+
+    run = drive(body)
+    run.deliver(run.update("add", -1), run.message("stop", 0))
+    assert run.answers() == {"m1": 1}
 
 
 def test_an_update_is_open_until_its_answer_is_recorded(drive):
@@ -360,7 +406,7 @@ def test_a_handler_in_progress_goes_on_when_the_body_returns(drive):
 
 
 def test_nothing_is_begun_when_the_body_has_ended(drive):
-    """What comes while a handler is in progress is not handled: updates are rejected at once, also those that waited for a handler."""
+    """What comes while a handler is in progress is not handled: updates are rejected at once, also one that waited for its handler."""
     seen = []
 
     async def handle(n):
@@ -375,16 +421,17 @@ def test_nothing_is_begun_when_the_body_has_ended(drive):
         await outlast.receive(stop)
 
     run = drive(body)
-    run.deliver(run.update("shut", None), run.update("add", 1))
+    run.deliver(run.update("add", 1))
+    run.deliver(run.update("shut", None))
     assert run.answers() == {}
     run.deliver(run.message("stop", 0))
     answers = run.answers()
     run.deliver(run.message("go", 2), run.update("add", 3))
     answers |= run.answers()
-    run.done("m2:1")
-    assert run.answers() == {"m2": 1}
+    run.done("m1:1")
+    assert run.answers() == {"m1": 1}
     assert seen == [1]
-    assert answers.keys() == {"m1", "m5"}
+    assert answers.keys() == {"m2", "m5"}
     for word, kind, text in answers.values():
         assert (word, kind) == ("rejected", "RunConflictError")
         assert "the workflow completed before" in text
@@ -576,8 +623,9 @@ def test_an_update_that_a_cancel_ends_is_answered_as_cancelled(drive):
         await forever()
 
     run = drive(body)
-    run.deliver(run.update("add", 1), run.update("other", 2))
+    run.deliver(run.update("add", 1))
     run.cancel()
+    run.deliver(run.update("add", 2))
     answers = run.answers()
     assert answers["m1"] == ("cancelled", "CancelledError", "the run was cancelled")
     assert answers["m2"][0] == "rejected"
@@ -753,17 +801,27 @@ async def idle() -> None:
     """Never run."""
 
 
+def hides(n: int) -> None:
+    """Act, and go on when that is refused."""
+    with contextlib.suppress(outlast.OutlastError):
+        outlast.publish("key", n)
+
+
 ACTS = {
     "step": lambda n: asyncio.ensure_future(work(n)),
     "task": lambda n: asyncio.create_task(idle()),
     "timer": lambda n: asyncio.get_running_loop().call_later(5, print),
     "handler": lambda n: outlast.on_signal(stop, print),
+    "value": lambda n: outlast.publish("key", n),
+    "future": lambda n: asyncio.get_running_loop().create_future(),
+    "waking": lambda n: asyncio.get_running_loop().call_soon(print),
+    "act that it hides": hides,
 }
 
 
 @pytest.mark.parametrize("act", ACTS)
 def test_a_validator_begins_nothing(drive, act):
-    """No step, task, timer or handler; the refusal names it, and rejects the update."""
+    """No step, task, timer, handler or value, nothing drawn or woken; the refusal names it, and rejects the update."""
 
     async def body():
         outlast.on_update(add, abs, validator=ACTS[act])
@@ -775,6 +833,26 @@ def test_a_validator_begins_nothing(drive, act):
     assert answer.rejected
     assert answer.failure.type == "outlast.errors.ForbiddenInWorkflowError"
     assert "the validator of update 'add'" in answer.failure.message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        lambda: outlast.on_signal(stop, lambda: None),
+        lambda: outlast.on_update(add, lambda: 1),
+        lambda: outlast.on_update(add, abs, validator=lambda n, more: None),
+        lambda: outlast.on_query(outlast.Query("look", None, int), lambda: 1),
+    ],
+)
+def test_a_handler_that_takes_no_value_is_refused_where_it_is_named(drive, name):
+    """Before a message comes, with its parameters and what to write; also of a message without a value."""
+
+    async def body():
+        name()
+
+    failure = drive(body).failure()
+    assert "cannot be called with a value: its parameters are (" in failure.message
+    assert "def handle(value)" in str(rebuild(failure))
 
 
 def test_a_validator_that_is_async_is_refused(drive):

@@ -159,6 +159,7 @@ ACTS = {
     "randomness": lambda state: outlast.random().random(),
     "an id": lambda state: outlast.uuid4(),
     "a handler": lambda state: outlast.on_query(look, lambda _: []),
+    "a patch": lambda state: outlast.patched("that the workflow has not come to"),
 }
 
 
@@ -200,6 +201,17 @@ def test_a_handler_that_would_act_is_refused(drive, act, swallows):
     assert run.machine.published == {}
     run.machine.evict()
     assert run.machine.pinned == 0
+
+
+def test_a_handler_may_ask_for_a_patch_that_the_workflow_has_come_to(drive):
+    """It hears what the workflow heard."""
+
+    async def body():
+        outlast.on_query(ask, lambda n: n + outlast.patched("plus-one"))
+        outlast.patched("plus-one")
+        await work(1)
+
+    assert drive(body).machine.query("ask", b"5") == b"6"
 
 
 @pytest.mark.parametrize("act", ["publish", "a callback", "a future", "randomness", "a handler"])

@@ -462,7 +462,10 @@ def test_an_id_that_another_run_has_is_refused() -> None:
         return said, await journal(sim, "p"), await journal(sim, "mine")
 
     said, parent, mine = Simulation(CODE).run(scenario)
-    assert said == "the id is taken by a run of workflow double that this run did not start"
+    assert (
+        said
+        == "the id is taken by a run of workflow double that this run did not start by this call"
+    )
     assert [type(one) for one in parent[2:4]] == [ChildRequested, ChildRefused]
     assert isinstance(mine[0], Started)
     assert "mine" in repr(mine[0].namespace)

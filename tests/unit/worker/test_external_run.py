@@ -49,6 +49,11 @@ async def stops(other: str) -> str:
 
 
 @outlast.workflow
+async def waits_for_itself() -> str:
+    return str(await outlast.run_handle("me").result())
+
+
+@outlast.workflow
 async def looks(other: str, seconds: float) -> str:
     """Wait for the end of another run, for a while."""
     try:
@@ -79,7 +84,7 @@ async def refused_child() -> str:
     return f"{child.done()}"
 
 
-CODE = [listener, patient, talks, stops, looks, tells_all, refused_child]
+CODE = [waits_for_itself, listener, patient, talks, stops, looks, tells_all, refused_child]
 FAST = WorkerOptions(library="simulated", idle=timedelta(milliseconds=200))
 
 
@@ -267,3 +272,18 @@ def test_what_another_run_is_waited_for_is_explained() -> None:
     assert "It has asked something of run l (r:2) and goes on by itself when" in told.text
     assert "runs explain l" in told.commands
     assert detail.operations == []
+
+
+def test_a_run_does_not_wait_for_its_own_end() -> None:
+    """It would wait for ever, and is told so."""
+
+    async def scenario(sim: Simulation) -> BaseException | None:
+        await sim.start_worker()
+        handle = await sim.client.start(waits_for_itself(), id="me")
+        with pytest.raises(outlast.WorkflowFailedError) as caught:
+            await handle.result()
+        return caught.value.__cause__
+
+    error = Simulation(CODE).run(scenario)
+    assert isinstance(error, outlast.DefinitionError)
+    assert "its own end" in error.message

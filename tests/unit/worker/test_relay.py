@@ -292,7 +292,10 @@ def test_an_id_that_is_taken_is_said_to_be() -> None:
         await finish(world.relay())
         ((_, outcome, why),) = await world.told()
         assert outcome == "refused"
-        assert why == "the id is taken by a run of workflow fix that this run did not start"
+        assert (
+            why
+            == "the id is taken by a run of workflow fix that this run did not start by this call"
+        )
 
     play(test)
 

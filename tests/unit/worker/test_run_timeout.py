@@ -104,8 +104,20 @@ async def doubts() -> str:
     return await lose()
 
 
+@outlast.workflow
+async def minds(minutes: float | None, handle: bool) -> str:
+    time = None if minutes is None else timedelta(minutes=minutes)
+    try:
+        if handle:
+            child = await outlast.start_child(limited(), timeout=time)
+            return await child.result()
+        return await outlast.run_child(limited(), timeout=time)
+    except outlast.WorkflowFailedError as error:
+        return str(error.__cause__)
+
+
 CODE = [
-    *(note, slow, pay, lose),
+    *(note, slow, pay, lose, minds),
     *(leaves_a_payment, waits, limited, cleans_up, swallows, steps, pays, doubts),
 ]
 
@@ -164,6 +176,48 @@ def test_a_start_says_otherwise() -> None:
         return await timed_out_at(sim) - began
 
     assert Simulation(CODE).run(scenario) >= 3 * MINUTE
+
+
+@pytest.mark.parametrize("handle", [False, True], ids=["run_child", "start_child"])
+@pytest.mark.parametrize(("minutes", "expected"), [(None, 1), (3, 3), (0.5, 0.5)])
+def test_a_child_has_the_time_that_it_declares_unless_its_start_says_otherwise(
+    minutes: float | None, expected: float, handle: bool
+) -> None:
+    """Its parent hears the TimeoutError, at that time."""
+
+    async def scenario(sim: Simulation) -> tuple[str, timedelta]:
+        await sim.start_worker()
+        began = sim.clock.now()
+        handle_ = await sim.client.start(minds(minutes, handle), id="r")
+        return await handle_.result(), sim.clock.now() - began
+
+    told, after = Simulation(CODE).run(scenario)
+    time = timedelta(minutes=expected)
+    assert told == f"the run was not done within {time}"
+    assert time <= after < time + timedelta(seconds=10)
+
+
+def test_what_is_started_with_a_message_has_a_time_too() -> None:
+    """Where the call starts a run; one that is there keeps its own."""
+
+    async def scenario(sim: Simulation) -> list[str]:
+        await sim.start_worker()
+        told: list[str] = []
+        for run_id, change in [("a", "signal"), ("b", "update")]:
+            if change == "signal":
+                handle = await sim.client.signal_with_start(
+                    waits(), "other", id=run_id, timeout=MINUTE
+                )
+            else:
+                with pytest.raises(outlast.UpdateRejectedError):
+                    await sim.client.update_with_start(waits(), "other", id=run_id, timeout=MINUTE)
+                handle = sim.client.handle(run_id)
+            with pytest.raises(outlast.WorkflowFailedError) as caught:
+                await handle.result()
+            told.append(str(caught.value.__cause__))
+        return told
+
+    assert Simulation(CODE).run(scenario) == [TEXT, TEXT]
 
 
 def test_a_run_that_is_done_in_time_knows_nothing_of_it() -> None:

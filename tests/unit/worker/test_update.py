@@ -255,7 +255,7 @@ def test_an_unreadable_update_is_answered_and_kept_as_an_alarm() -> None:
 
 
 ENDS = {
-    "cancel": (outlast.RunCancelledError, outlast.UpdateRejectedError, "was cancelled before"),
+    "cancel": (outlast.RunCancelledError, outlast.UpdateRejectedError, "has no handler for"),
     "terminate": (outlast.RunConflictError, outlast.RunConflictError, "was terminated before"),
     "end": (int, outlast.UpdateRejectedError, "completed before"),
 }

@@ -321,6 +321,7 @@ def test_retry_interval_of_a_wrong_type_is_refused_in_words(name):
     ("options", "words"),
     [
         ({"queue": 5}, "queue=5, which is no name"),
+        ({"queue": " "}, "' ' cannot be the name of a queue"),
         ({"queue": "a:b"}, "'a:b' cannot be the name of a queue"),
         ({"queue": "a\nb"}, "cannot be the name of a queue"),
         (

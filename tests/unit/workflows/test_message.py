@@ -44,6 +44,7 @@ def test_values_are_those_of_the_type():
     with pytest.raises(DecodeError, match="signal 'answer'"):
         answer.codec.decode(b"7")
     assert repr(answer) == "Signal('answer', Answer)"
+    assert outlast.Signal("go").codec.decode(outlast.Signal("go").codec.encode(None)) is None
 
 
 def test_misfit_asks_every_signal_of_the_name():
