@@ -13,9 +13,14 @@ import msgspec
 
 from outlast.client.task import TaskView
 from outlast.client.text import ago, counted, json_text, safe
-from outlast.client.view import ApprovalView, RunDetail
+from outlast.client.view import ApprovalView, RunDetail, cancel_in
 from outlast.effects.standing import Alarm, Standing
-from outlast.journal.entry import ContinueSuggested
+from outlast.journal.entry import (
+    CancelRequested,
+    ContinueSuggested,
+    UpdateAnswered,
+    UpdateReceived,
+)
 from outlast.store.change import Status
 
 REMEDIES = {
@@ -60,7 +65,7 @@ class Wait(msgspec.Struct, frozen=True):
 
     Args:
         kind: `timer`, `retry`, `step`, `completion`, `signal`, `update`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm`,
-            `run`, `paused`, `timeout`, `growth`, `worker`, `task` for a step that waits for a worker of its queue or is with one, or `queue`
+            `run`, `paused`, `timeout`, `growth`, `untaken` for messages that nobody asks for, `handling` for an update that has no answer yet, `cancel`, `worker`, `task` for a step that waits for a worker of its queue or is with one, or `queue`
             for one that nobody serves.
         about: The operation, approval or signal.
         until: When something happens without anyone acting.
@@ -203,6 +208,8 @@ class _Teller:
         for approval in self._detail.approvals:
             yield self._approval(approval)
         yield from self._noted_waits()
+        yield from self._updates_in_progress()
+        yield from self._cancelled()
         yield from self._timeout()
         for alarm in self._detail.alarms:
             yield self._alarm(alarm)
@@ -270,6 +277,8 @@ class _Teller:
             yield self._signal(name)
         for name in self._noted.get("updates", []):
             yield self._update(name)
+        for name, count in self._noted.get("untaken", {}).items():
+            yield self._untaken(name, count)
         for operation, run_id in self._noted.get("runs", {}).items():
             yield self._other_run(operation, run_id)
 
@@ -504,6 +513,35 @@ class _Teller:
             commands=(send,),
             purposes=("send the update, and see the answer",),
         )
+
+    def _untaken(self, name: str, count: int) -> Wait:
+        what = "A message" if count == 1 else f"{count} messages"
+        text = f"{what} {name!r} came, and nothing in its code has asked for {'it' if count == 1 else 'them'} so far."
+        return Wait("untaken", name, text, since=self._status.changed_at)
+
+    def _updates_in_progress(self) -> Iterator[Wait]:
+        """Yield the updates that were taken in and have no answer."""
+        open_ones: dict[str, tuple[UpdateReceived, datetime]] = {}
+        for one in self._detail.entries:
+            match one.entry:
+                case UpdateReceived() as update:
+                    open_ones[update.message_id] = (update, one.at)
+                case UpdateAnswered(message_id=answered):
+                    open_ones.pop(answered, None)
+                case _:
+                    pass
+        for message_id, (update, at) in open_ones.items():
+            text = f"It is at work on the update {update.name!r} ({message_id}), which it took in at {self._ago(at)}; the sender waits."
+            yield Wait("handling", message_id, text, since=at)
+
+    def _cancelled(self) -> Iterator[Wait]:
+        """Yield the last request to stop."""
+        for one in reversed(self._detail.entries):
+            if isinstance(one.entry, CancelRequested):
+                by = _one_line(cancel_in([one.entry]))
+                text = f"It was asked to stop at {self._ago(one.at)}, {by}: its code cleans up, or has caught that and goes on."
+                yield Wait("cancel", by, text, since=one.at)
+                return
 
     def _other_run(self, operation: str, run_id: str) -> Wait:
         return Wait(

@@ -39,8 +39,8 @@ from outlast.store.change import (
 from outlast.store.protocol import GenerationRow
 
 _SHOWN = 200
-_ENDS = frozenset({"completed", "failed", "cancelled", "continued_as_new"})
 """Characters of an entry in its repr."""
+_ENDS = frozenset({"completed", "failed", "cancelled", "continued_as_new"})
 
 
 class _Note(msgspec.Struct):
@@ -59,6 +59,7 @@ class _Note(msgspec.Struct):
     alarms: list[str] = []
     error: str = ""
     updates: list[str] = []
+    untaken: dict[str, int] = {}
     runs: dict[str, str] = {}
 
 

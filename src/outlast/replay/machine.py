@@ -147,8 +147,9 @@ class Machine:
         self._root: asyncio.Task[Any] | None = None
         self._ledger = EffectLedger(run_id)
         self._agenda = Agenda(run_id, self._ledger)
-        self._mailbox = Mailbox(self._loop)
-        self._handlers = Handlers(self._loop, self._agenda, self._mailbox, run_id)
+        self.mailbox = Mailbox(self._loop)
+        """The messages that nobody took, and those that are waited for; for looking at."""
+        self._handlers = Handlers(self._loop, self._agenda, self.mailbox, run_id)
         self._conditions = Conditions(self._loop)
         self._publications = Publications(self._agenda)
         self.published = self._publications.values
@@ -200,14 +201,9 @@ class Machine:
         effects = self._agenda.effects()
         return [one.operation for one in effects if one.intent and not one.in_doubt]
 
-    @property
-    def awaited_signals(self) -> list[str]:
-        """Names of the messages that the workflow waits for."""
-        return self._mailbox.awaited
-
     def waiting_for_others(self) -> bool:
         """Whether somebody outside can still move the run: it waits for more than the outcomes of what it has begun."""
-        return bool(self._mailbox.awaited) or any(self.handled)
+        return bool(self.mailbox.awaited) or any(self.handled)
 
     @property
     def handled(self) -> tuple[list[str], list[str]]:
@@ -256,7 +252,7 @@ class Machine:
         for entry in turn:
             self._apply(entry)
             self._agenda.position += 1
-        self._mailbox.wake()
+        self.mailbox.wake()
         # Workflow code cannot see an intent, a marker or an answer. If one let code run (a condition over the time, say), that
         # code could give up an effect whose intent is the next entry of the same commit. A pause is none of its business.
         if not all(is_silent(entry) for entry in turn):
@@ -381,7 +377,7 @@ class Machine:
     async def receive(self, name: str, decode: Callable[[bytes], Any]) -> Any:
         """Wait for the next message of that name."""
         self._handlers.check_receiver(name)
-        message = await self._mailbox.receive(name)
+        message = await self.mailbox.receive(name)
         return decode(bytes(message.value))
 
     def handle(self, handler: Handler) -> None:

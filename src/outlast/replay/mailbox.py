@@ -36,6 +36,11 @@ class Mailbox:
         )
 
     @property
+    def untaken(self) -> dict[str, int]:
+        """How many messages of each name nobody took."""
+        return {name: len(waiting) for name, waiting in self._mail.items() if waiting}
+
+    @property
     def awaited(self) -> list[str]:
         """Names for which somebody waits."""
         return list(self._waiting)

@@ -105,7 +105,7 @@ def stand_of(machine: Machine, commands: Mapping[OperationId, Command]) -> Stand
     Args:
         commands: As `note_commands` left them after the last turn.
     """
-    mailbox = machine._mailbox
+    mailbox = machine.mailbox
     return Stand(
         outcome=_outcome(machine.outcome),
         closed=machine.closed is not None,

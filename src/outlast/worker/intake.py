@@ -83,7 +83,7 @@ class Intake:
 def _awaited(machine: Machine) -> set[str]:
     """Return the names of the messages that the workflow would take at once."""
     signals, updates = machine.handled
-    return {*machine.awaited_signals, *signals, *updates}
+    return {*machine.mailbox.awaited, *signals, *updates}
 
 
 def _first(mail: Sequence[StampedMessage], name: str) -> int:

@@ -848,8 +848,9 @@ class Pilot:
         signals, updates = self._machine.handled
         note = {
             **(Waits() if error else self._waits).note(),
-            "signals": [*self._machine.awaited_signals, *signals],
+            "signals": [*self._machine.mailbox.awaited, *signals],
             "updates": updates,
+            "untaken": self._machine.mailbox.untaken,
             "in_doubt": self._machine.in_doubt,
             "alarms": [f"{one.what} {one.about}".strip() for one in self._alarms.standing],
         }

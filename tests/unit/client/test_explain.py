@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
@@ -16,9 +17,10 @@ import outlast
 from outlast import Explanation
 from outlast.cli.main import app as app_command
 from outlast.cli.session import Session
-from outlast.client import Alarm, RunDetail, RunStatus, Status, TaskView
+from outlast.client import Alarm, JournalEntry, RunDetail, RunStatus, Status, TaskView
 from outlast.client.explain import REMEDIES, explain
 from outlast.effects.standing import Standing
+from outlast.journal.entry import CancelRequested, UpdateAnswered, UpdateReceived
 from outlast.workflows import registry
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
@@ -371,3 +373,48 @@ def test_a_step_that_somebody_works_on(attended: bool) -> None:
     )
     assert ("which is gone" in told.text) is not attended
     assert "fails" not in told.text
+
+
+def _journal(*entries: Any) -> list[JournalEntry]:
+    return [JournalEntry(seq, seq, NOON, entry) for seq, entry in enumerate(entries)]
+
+
+def test_messages_that_nobody_asks_for() -> None:
+    """A mistyped name is seen: the message was taken in, and lies about."""
+    told = explain(_detail(waits={"untaken": {"typo": 1, "more": 3}}), COMMAND)
+    assert [(one.kind, one.about) for one in told.waits if one.kind == "untaken"] == [
+        ("untaken", "typo"),
+        ("untaken", "more"),
+    ]
+    assert (
+        "A message 'typo' came, and nothing in its code has asked for it so far. 3 messages 'more' came, and nothing in its code has "
+        "asked for them so far." in told.text
+    )
+
+
+def test_updates_that_are_handled() -> None:
+    """Those without an answer, with the id under which it can be asked for again; their sender waits."""
+    raw = Raw(b"1")
+    entries = _journal(
+        UpdateReceived("update/a", "add", raw),
+        UpdateReceived("update/b", "add", raw),
+        UpdateAnswered("update/a", "add", value=raw),
+    )
+    told = explain(_detail(entries=entries), COMMAND)
+    (wait,) = [one for one in told.waits if one.kind == "handling"]
+    assert (wait.about, wait.since) == ("update/b", NOON)
+    assert (
+        "It is at work on the update 'add' (update/b), which it took in at 2026-11-29 12:00:00 UTC"
+        in wait.text
+    )
+
+
+def test_a_request_to_stop() -> None:
+    """The last one, of a run that is still open: it cleans up."""
+    entries = _journal(CancelRequested("ann", "first"), CancelRequested("bob", "now"))
+    told = explain(_detail(entries=entries), COMMAND)
+    (wait,) = [one for one in told.waits if one.kind == "cancel"]
+    assert wait.since == NOON
+    assert "(1 minute ago), by bob: now: its code cleans up" in wait.text
+    closed = _detail(entries=entries, status=Status.CANCELLED, cancelled_by="by bob: now")
+    assert explain(closed, COMMAND).waits == []

@@ -356,7 +356,7 @@ def test_what_has_handlers_is_told(drive):
         await outlast.receive(stop)
 
     machine = drive(body).machine
-    assert (machine.handled, machine.awaited_signals) == ((["go"], ["add"]), ["stop"])
+    assert (machine.handled, machine.mailbox.awaited) == ((["go"], ["add"]), ["stop"])
 
 
 @pytest.mark.parametrize("ask", [outlast.on_signal, outlast.on_update])

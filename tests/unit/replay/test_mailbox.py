@@ -43,11 +43,11 @@ def test_messages_wait_for_the_workflow(drive):
     run = drive(body)
     run.deliver(run.message("go", 1), run.message("go", 2))
     run.done("r:1", 0)
-    assert run.machine.awaited_signals == ["go"]
+    assert run.machine.mailbox.awaited == ["go"]
     run.deliver(run.message("stop", 9))
     run.deliver(run.message("go", 3))
     assert run.result() == [1, 2, 3]
-    assert run.machine.awaited_signals == []
+    assert run.machine.mailbox.awaited == []
 
 
 def test_receivers_are_served_in_order(drive):
@@ -72,7 +72,7 @@ def test_receive_times_out(drive):
 
     run = drive(body)
     run.fire("r:1")
-    assert run.machine.awaited_signals == ["go"]
+    assert run.machine.mailbox.awaited == ["go"]
     run.deliver(run.message("go", 7))
     assert run.result() == 7
     assert [one.operation for one in run.commands() if isinstance(one, Abandon)] == []
@@ -107,7 +107,7 @@ def test_cancelled_receive_leaves_nothing_behind(drive):
         return await outlast.receive(go)
 
     run = drive(body)
-    assert run.machine.awaited_signals == []
+    assert run.machine.mailbox.awaited == []
     run.done("r:1", 0)
     run.deliver(run.message("go", 5))
     assert run.result() == 5
@@ -139,7 +139,7 @@ def test_a_receiver_whose_message_was_taken_waits_on(drive):
 
     run = drive(body)
     run.deliver(run.message("stop", 0), run.message("go", 1))
-    assert run.machine.awaited_signals == ["go"]
+    assert run.machine.mailbox.awaited == ["go"]
     run.deliver(run.message("go", 2))
     assert run.result() == [1, 2]
 

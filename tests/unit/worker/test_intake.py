@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given
@@ -28,7 +29,7 @@ class Waiting:
     """A machine that waits for messages of these names, and holds so many that nobody took."""
 
     def __init__(self, awaited: list[str], unhandled: int) -> None:
-        self.awaited_signals = awaited
+        self.mailbox = SimpleNamespace(awaited=awaited)
         self.handled: tuple[list[str], list[str]] = ([], [])
         self._unhandled = unhandled
 
