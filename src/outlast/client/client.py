@@ -179,6 +179,24 @@ class Client:
             RunConflictError: The id belongs to a run of another workflow or with other input; or it is closed and
                 `if_closed="refuse"`.
             EncodeError: An argument cannot be stored; nothing was written.
+
+        Example:
+            ```python
+            import outlast
+
+            @outlast.workflow
+            async def double(number: int) -> int:
+                return 2 * number
+
+            async with outlast.open("memory://") as app:
+                handle = await app.start(double(4), id="order-17")
+                again = await app.start(double(4), id="order-17")  # the same event: the same run
+                assert await handle.result() == await again.result() == 8
+                try:
+                    await app.start(double(5), id="order-17")
+                except outlast.RunConflictError as error:
+                    assert error.run == "order-17"  # the same id, another input
+            ```
         """
         workflow = _workflow_of(call)
         run = RunKey(self.tenant, check_run_id(id))
@@ -382,7 +400,20 @@ class Client:
         if_closed: IfClosed = "attach",
         timeout: timedelta | None = None,
     ) -> R:
-        """Start a run, wait for its end, and return its result. See `start` and `RunHandle.result`."""
+        """Start a run, wait for its end, and return its result. See `start` and `RunHandle.result`.
+
+        Example:
+            ```python
+            import outlast
+
+            @outlast.workflow
+            async def double(number: int) -> int:
+                return 2 * number
+
+            async with outlast.open("memory://") as app:
+                assert await app.run(double(4), id="order-17") == 8
+            ```
+        """
         handle = await self.start(call, id=id, if_closed=if_closed, timeout=timeout)
         return await handle.result()
 
@@ -469,6 +500,20 @@ class Client:
 
         Args:
             workflow: Gives the result its type.
+
+        Example:
+            ```python
+            import outlast
+
+            @outlast.workflow
+            async def double(number: int) -> int:
+                return 2 * number
+
+            async with outlast.open("memory://") as app:
+                await app.start(double(4), id="order-17")
+                handle = app.handle("order-17", workflow=double)  # anywhere, any time later
+                assert await handle.result() == 8
+            ```
         """
         return RunHandle(self, RunKey(self.tenant, check_run_id(id)), workflow)
 

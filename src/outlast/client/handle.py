@@ -174,6 +174,23 @@ class RunHandle(Generic[R]):
             RunNotFoundError: There is no such run.
             RunConflictError: The run has ended.
             InboxFullError: The run has 10,000 messages that it has not taken in.
+
+        Example:
+            ```python
+            import outlast
+
+            go = outlast.Signal("go", int)
+
+            @outlast.workflow
+            async def wait() -> int:
+                return await outlast.receive(go)
+
+            async with outlast.open("memory://") as app:
+                handle = await app.start(wait(), id="w-1")
+                await handle.send(go, 4, id="mail-17")
+                await handle.send(go, 4, id="mail-17")  # the same message: nothing happens
+                assert await handle.result() == 4
+            ```
         """
         message = signal_message(self._client, signal, value, id)
         change = PutMessage(self._run, message, early=early)
@@ -206,11 +223,58 @@ class RunHandle(Generic[R]):
             RunNotFoundError: There is no such run.
             InboxFullError: The run has 10,000 messages that it has not taken in.
             EncodeError: The value does not fit the update's type.
+
+        Example:
+            ```python
+            import outlast
+
+            add = outlast.Update("add", int, int)
+
+            @outlast.workflow
+            async def count() -> int:
+                total = 0
+
+                def put(number: int) -> int:
+                    nonlocal total
+                    total += number
+                    return total
+
+                outlast.on_update(add, put)
+                await outlast.wait_condition(lambda: total >= 5)
+                return total
+
+            async with outlast.open("memory://") as app:
+                handle = await app.start(count(), id="c-1")
+                assert await handle.update(add, 2) == 2
+                assert await handle.update(add, 3) == 5
+                assert await handle.result() == 5
+            ```
         """
         return await ask(self._client, self._run, update, value, id)
 
     async def cancel(self, reason: str = "") -> None:
-        """Ask the run to stop and clean up. An effect that was intended is settled first."""
+        """Ask the run to stop and clean up. An effect that was intended is settled first.
+
+        Example:
+            ```python
+            import asyncio
+
+            import outlast
+
+            @outlast.workflow
+            async def wait() -> str:
+                try:
+                    await outlast.sleep(3600)
+                except asyncio.CancelledError:
+                    return "cleaned up"  # caught and not raised again, a cancel is over
+                return "done"
+
+            async with outlast.open("memory://") as app:
+                handle = await app.start(wait(), id="w-1")
+                await handle.cancel("not needed any more")
+                assert await handle.result() == "cleaned up"
+            ```
+        """
         await self._ask(MessageKind.CANCEL, reason)
 
     async def pause(self, reason: str = "") -> None:
@@ -266,7 +330,25 @@ class RunHandle(Generic[R]):
         await self._ask(MessageKind.RESUME, reason)
 
     async def terminate(self, reason: str = "") -> None:
-        """End the run without running it: no clean-up. Works on any run, however large or broken."""
+        """End the run without running it: no clean-up. Works on any run, however large or broken.
+
+        Example:
+            ```python
+            import outlast
+
+            @outlast.workflow
+            async def wait() -> None:
+                await outlast.sleep(3600)
+
+            async with outlast.open("memory://") as app:
+                handle = await app.start(wait(), id="w-1")
+                await handle.terminate("it runs on old data")
+                try:
+                    await handle.result()
+                except outlast.RunTerminatedError as error:
+                    assert "old data" in error.message
+            ```
+        """
         verdict = await self._client.commit(
             Terminate(self._run, by=self._client.principal, reason=reason)
         )
@@ -289,6 +371,29 @@ class RunHandle(Generic[R]):
             not_applied: It did not happen; the effect is attempted again.
             failed: It failed for good, with this message.
             reason: Why you say so; kept in the journal.
+
+        Example:
+            ```python
+            import asyncio
+            from datetime import timedelta
+
+            import outlast
+
+            @outlast.effect(start_to_close_timeout=timedelta(milliseconds=10), settle=timedelta(0))
+            async def pay(amount: int) -> str:
+                raise ConnectionError("the bank did not answer")  # was it paid?
+
+            @outlast.workflow
+            async def order(amount: int) -> str:
+                return await pay(amount)
+
+            async with outlast.open("memory://", idle=timedelta(milliseconds=10)) as app:
+                handle = await app.start(order(30), id="o-1")
+                while (await handle.status()).reason != "in doubt":
+                    await asyncio.sleep(0.01)
+                await handle.resolve("r:1", applied="receipt-17", reason="found in the bank's list")
+                assert await handle.result() == "receipt-17"
+            ```
         """
         if (applied is not UNSET) + not_applied + bool(failed) != 1:
             raise DefinitionError(
@@ -470,6 +575,25 @@ class RunHandle(Generic[R]):
 
         Raises:
             RunNotFoundError: There is no such run, or no such generation of it.
+
+        Example:
+            ```python
+            import outlast
+
+            @outlast.step
+            async def double(number: int) -> int:
+                return 2 * number
+
+            @outlast.workflow
+            async def twice(number: int) -> int:
+                return await double(await double(number))
+
+            async with outlast.open("memory://") as app:
+                handle = await app.start(twice(3), id="t-1")
+                assert await handle.result() == 12
+                names = [type(one.entry).__name__ for one in await handle.journal()]
+                assert names == ["Started", "Taken", "StepCompleted", "StepCompleted", "Completed"]
+            ```
         """
         await self._client.head(self._run)
         rows = await self._client.store.journal(self._run, generation=generation)
@@ -566,6 +690,29 @@ class RunHandle(Generic[R]):
             QueryError: There is no answer: see its `reason`.
             RunNotFoundError: There is no such run.
             EncodeError: The value does not fit the query's type.
+
+        Example:
+            ```python
+            import outlast
+
+            seen = outlast.Query("seen", None, int)
+            go = outlast.Signal("go", int)
+
+            @outlast.workflow
+            async def count() -> int:
+                numbers: list[int] = []
+                outlast.on_query(seen, lambda _: len(numbers))
+                for _ in range(2):
+                    numbers.append(await outlast.receive(go))
+                return sum(numbers)
+
+            async with outlast.open("memory://") as app:
+                handle = await app.start(count(), id="c-1")
+                await handle.send(go, 1)
+                await handle.send(go, 2)
+                assert await handle.result() == 3
+                assert await handle.query(seen) == 2  # of a run that has ended, too
+            ```
         """
         if isinstance(query, Query):
             body = query.codec.encode(value)
@@ -589,6 +736,23 @@ class RunHandle(Generic[R]):
         Raises:
             RunNotFoundError: There is no such run.
             DecodeError: The value does not fit the type.
+
+        Example:
+            ```python
+            import outlast
+
+            @outlast.workflow
+            async def copy(pages: int) -> int:
+                for page in range(pages):
+                    outlast.publish("done", page + 1)
+                    await outlast.sleep(0.01)
+                return pages
+
+            async with outlast.open("memory://") as app:
+                handle = await app.start(copy(3), id="c-1")
+                await handle.result()
+                assert await handle.published("done", int) == 3
+            ```
         """
         found = await self._client.store.latest(self._run, "published", key)
         if found is None:
@@ -605,6 +769,28 @@ class RunHandle(Generic[R]):
 
         Raises:
             RunNotFoundError: There is no such run.
+
+        Example:
+            ```python
+            import asyncio
+            from datetime import timedelta
+
+            import outlast
+
+            go = outlast.Signal("go", int)
+
+            @outlast.workflow
+            async def wait() -> int:
+                return await outlast.receive(go)
+
+            async with outlast.open("memory://", idle=timedelta(milliseconds=10)) as app:
+                handle = await app.start(wait(), id="w-1")
+                while (await handle.status()).status != "waiting":
+                    await asyncio.sleep(0.01)
+                explanation = await handle.explain()
+                assert "waits for the message 'go'" in str(explanation)
+                assert explanation.commands[0].startswith("outlast runs send w-1 go")
+            ```
         """
         tenant = self._client.tenant
         options = [] if tenant == DEFAULT_TENANT else ["--tenant", tenant]
