@@ -49,6 +49,8 @@ ACCEPTED: dict[tuple[str, str], str] = {
         "the protocols Context (workflow code) and LoopHost (the loop) name half of them"
     ),
     ("module lines", "errors.py"): "one tree; two thirds of it are the examples in the docstrings",
+    ("module lines", "client/client.py"): "one facade; half of it are docstrings and overloads",
+    ("module lines", "client/handle.py"): "one facade; half of it are docstrings and overloads",
     (
         "module lines",
         "worker/pilot.py",
