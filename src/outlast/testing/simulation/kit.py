@@ -77,12 +77,25 @@ STAGE = "stage"
 _told: ContextVar[list[list[str]]] = ContextVar("simulated_told")
 
 
-async def shaped(shape: str, purpose: str) -> str:
-    """Carry out a shape; `purpose` names what its effects are for, anew for each start."""
+async def shaped(shape: str, purpose: str, done: str = "[]") -> str:
+    """Carry out a shape; `purpose` names what its effects are for, anew for each start.
+
+    Args:
+        done: What the parts before gave, where each has a generation of its own.
+    """
     told: list[list[str]] = []
     _told.set(told)
     outlast.on_query(TOLD, lambda _: told)
-    return msgspec.json.encode(await carry_out(_decoder.decode(shape), f"{purpose}/0")).decode()
+    whole = _decoder.decode(shape)
+    if not (isinstance(whole, Several) and whole.how == "rolls"):
+        return msgspec.json.encode(await carry_out(whole, f"{purpose}/0")).decode()
+    values: list[Any] = msgspec.json.decode(done)
+    number = len(values)
+    values.append(await carry_out(whole.parts[number], f"{purpose}/0.{number}"))
+    text = msgspec.json.encode(values).decode()
+    if len(values) < len(whole.parts):
+        outlast.continue_as_new(SHAPED(shape, purpose, text))
+    return text
 
 
 async def carry_out(shape: Shape, path: str) -> Any:
@@ -440,7 +453,7 @@ WORKS = _works()
 HANDS = _hands()
 WORK = WORKS[False, False, False]
 BROKEN = _step(broken, TWICE, ValueError)
-SHAPED: Workflow[[str, str], str] = Workflow(shaped, "simulated_shape")
+SHAPED: Workflow[..., str] = Workflow(shaped, "simulated_shape")
 KIT: tuple[Definition[..., Any], ...] = (
     *(SHAPED, BROKEN),
     *WORKS.values(),

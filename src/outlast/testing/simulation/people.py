@@ -142,16 +142,18 @@ class People:
         said: set[str] = set()
         for _ in range(_MEDDLINGS):
             await asyncio.sleep(_LOOK_SECONDS)
-            for stamped in await self._sim.store.journal(RunKey("default", run_id)):
+            image = await self._sim.store.load(RunKey("default", run_id))
+            for stamped in image.rows if image else ():
                 entry = from_row(stamped.row)
                 if not isinstance(entry, EffectIntended) or "idempotent" not in entry.name:
                     continue
                 if entry.operation not in said:
                     said.add(entry.operation)
+                    seen = 1 if image is None else image.head.generation
                     with contextlib.suppress(RunConflictError):
                         await self._persist(
-                            lambda at=entry.operation: self._handle(run_id).resolve(
-                                at, failed="meddled with"
+                            lambda at=entry.operation, seen=seen: self._handle(run_id).resolve(
+                                at, failed="meddled with", generation=seen
                             )
                         )
 
@@ -165,10 +167,11 @@ class People:
             for row in image.operations if image else ():
                 if "simulated_work" in row.name and row.operation not in said:
                     said.add(row.operation)
+                    seen = 1 if image is None else image.head.generation
                     with contextlib.suppress(RunConflictError):
                         await self._persist(
-                            lambda at=row.operation: self._handle(run_id).resolve(
-                                at, applied=max(values)
+                            lambda at=row.operation, seen=seen: self._handle(run_id).resolve(
+                                at, applied=max(values), generation=seen
                             )
                         )
 
@@ -181,11 +184,11 @@ class People:
 
         timeout = None if plan.timeout is None else timedelta(seconds=plan.timeout)
         run = RunKey("default", run_id)
-        before = self._sim.invariants.runs[run].generation if again else 0
+        before = self._sim.invariants.runs[run].incarnation if again else 0
 
         async def start(client: Client) -> None:
             # Whoever was not told what became of a restart looks first: one that came to be may have ended meanwhile.
-            if not again or self._sim.invariants.runs[run].generation == before:
+            if not again or self._sim.invariants.runs[run].incarnation == before:
                 await client.start(call, id=run_id, if_closed=if_closed, timeout=timeout)
 
         try:
@@ -332,7 +335,7 @@ class People:
         head = await self._sim.store.head(run)
         if head is None or head.status.closed:
             return
-        for stamped in await self._sim.store.journal(run):
+        for stamped in await self._sim.store.journal(run, generation=head.generation):
             match from_row(stamped.row):
                 case EffectIntended() as intent:
                     intents[intent.operation] = intent
@@ -357,7 +360,7 @@ class People:
             with contextlib.suppress(RunConflictError):
                 await self._persist(
                     lambda operation=operation, said=said: self._handle(run.run_id).resolve(
-                        operation, **said
+                        operation, **said, generation=head.generation
                     )
                 )
 

@@ -19,6 +19,7 @@ from outlast.journal.entry import (
     ApprovalRequested,
     CancelRequested,
     Completed,
+    ContinuedAsNew,
     EffectCompleted,
     EffectFailed,
     EffectIntended,
@@ -146,16 +147,20 @@ class _Audit:
         self._plan = plan
         self._journal: list[tuple[Entry, datetime]] = []
         self._entries: list[Entry] = []
+        self._former: list[str] | None = None
+        """What the generation before has published last."""
 
     async def check(self) -> None:
         head = await self._sim.store.head(self._run)
         assert head is not None
-        rows = await self._sim.store.journal(self._run)
-        self._journal = [(from_row(one.row), one.at) for one in rows]
-        self._entries = [entry for entry, _ in self._journal]
-        await self._check_replay()
-        self._check_effects()
-        self._check_grants()
+        for generation in range(head.incarnation, head.generation + 1):
+            rows = await self._sim.store.journal(self._run, generation=generation)
+            self._journal = [(from_row(one.row), one.at) for one in rows]
+            self._entries = [entry for entry, _ in self._journal]
+            await self._check_replay(generation)
+            self._check_effects()
+            self._check_grants()
+            self._check_carried()
         await self._check_approvals()
         self._check_cancel()
         await self._check_published()
@@ -175,16 +180,16 @@ class _Audit:
     def _holds(self, holds: object, invariant: int, what: str) -> None:
         self._sim.invariants.check(holds, invariant, what, run=self._run)
 
-    async def _check_replay(self) -> None:
+    async def _check_replay(self, generation: int) -> None:
         """The code, given the journal alone, comes to what is recorded: also to the same value."""
         machine = Machine(
             SHAPED,
             tenant=self._run.tenant,
             run_id=self._run.run_id,
-            generation=self._sim.invariants.runs[self._run].generation,
+            generation=generation,
         )
         delivery = Delivery(machine, self._sim.clock)
-        rows = await self._sim.store.journal(self._run)
+        rows = await self._sim.store.journal(self._run, generation=generation)
         try:
             await delivery.deliver([(from_row(one.row), one) for one in rows])
         except OutlastError as error:
@@ -197,6 +202,8 @@ class _Audit:
             value = bytes(outcome.value) if isinstance(outcome, Completed) else outcome
             right = bytes(last.value)
             self._holds(value == right, 2, f"the replay ends otherwise: {value}, not {right}")
+        elif isinstance(last, ContinuedAsNew):
+            self._holds(outcome == last, 2, f"the replay goes on otherwise: {outcome}, not {last}")
 
     def _check_result(self, end: Completed) -> None:
         value = msgspec.json.decode(msgspec.json.decode(end.value, type=str))
@@ -270,16 +277,28 @@ class _Audit:
         right = {name: one.state for name, one in known.items()}
         self._holds(stored == right, 6, f"approvals stand as {stored}, and are {right}")
 
-    async def _check_published(self) -> None:
-        """What was published stands there once, in the order in which the code did it, the last of it for whoever looks or asks."""
-        written = [
+    def _check_carried(self) -> None:
+        """A generation begins with what the one before has published last, and with nothing else."""
+        carried = self._published(carried=True)
+        right = [] if self._former is None else [self._former]
+        self._holds(carried == right, 2, f"{carried} is carried over, not {right}")
+        for said in (*carried, *self._published()):
+            self._former = said
+
+    def _published(self, *, carried: bool = False) -> list[list[str]]:
+        """Return what this generation has published, or what it was given by the one before."""
+        return [
             msgspec.json.decode(one.value, type=list[str])
             for one in self._entries
-            if isinstance(one, Published)
+            if isinstance(one, Published) and carried != bool(one.operation)
         ]
+
+    async def _check_published(self) -> None:
+        """What was published stands there once, in the order in which the code did it, the last of it for whoever looks or asks."""
+        written = self._published()
         handle: RunHandle[Any] = self._sim.client.handle(self._run.run_id)
         last = await handle.published(STAGE, list[str])
-        self._holds(last == (written or [None])[-1], 2, f"{last} is published, not {written[-1:]}")
+        self._holds(last == self._former, 2, f"{last} is published, not {self._former}")
         if not any(isinstance(one, Taken) for one in self._entries):
             return
         told = await handle.query(TOLD)

@@ -146,7 +146,7 @@ class Ask(Node, frozen=True, tag=True):
 
 
 class Several(Node, frozen=True, tag=True):
-    """Parts in a row (`seq`), or at once (`gather`, `group`)."""
+    """Parts in a row (`seq`), at once (`gather`, `group`), or each in a generation of its own (`rolls`: the whole shape only)."""
 
     how: str
     parts: tuple[Shape, ...]
