@@ -21,6 +21,7 @@ from outlast.testing.simulation.shape import (
     SIGNALS,
     Act,
     Ask,
+    Bear,
     Broken,
     Draw,
     Hand,
@@ -32,6 +33,7 @@ from outlast.testing.simulation.shape import (
     Several,
     Shape,
     Stray,
+    Talk,
     Tell,
     Tidy,
     Twin,
@@ -47,6 +49,7 @@ from outlast.workflows.definition import (
     Step,
     Workflow,
 )
+from outlast.workflows.placement import Placement
 
 QUICK = RetryPolicy(initial_interval=timedelta(seconds=0.5), maximum_interval=timedelta(seconds=4))
 LIMIT = timedelta(seconds=6)
@@ -103,8 +106,8 @@ async def carry_out(shape: Shape, path: str) -> Any:
     match shape:
         case Work() | Hand() | Broken() | Nap() | Draw():
             return await _simple(shape)
-        case Hear() | Serve():
-            return await (_hear(shape) if isinstance(shape, Hear) else _serve(shape))
+        case Hear() | Serve() | Bear() | Talk():
+            return await _with_others(shape, path)
         case Act():
             return await _act(shape, path)
         case Twin() | Often() | Stray():
@@ -122,6 +125,31 @@ async def carry_out(shape: Shape, path: str) -> Any:
                     return ["in time", await carry_out(part, f"{path}.0")]
             except TimeoutError:
                 return ["cut", _since(since)]
+
+
+async def _with_others(shape: Hear | Serve | Bear | Talk, path: str) -> Any:
+    match shape:
+        case Hear():
+            return await _hear(shape)
+        case Serve():
+            return await _serve(shape)
+        case Bear() | Talk():
+            return await _with_child(shape, path)
+
+
+async def _with_child(shape: Bear | Talk, path: str) -> Any:
+    if isinstance(shape, Bear):
+        call = SHAPED(_encoded(shape.part), path)
+        return msgspec.json.decode(await outlast.run_child(call, parent_close=shape.close))
+    child = await outlast.start_child(SHAPED(_encoded(Hear(0, shape.count)), path))
+    other = outlast.run_handle(child.id, SHAPED) if shape.outside else child
+    for number in range(shape.count):
+        await other.send(MESSAGES[0], number)
+    return msgspec.json.decode(await other.result())
+
+
+def _encoded(shape: Shape) -> str:
+    return msgspec.json.encode(shape).decode()
 
 
 async def _around(shape: Tidy | Tell, path: str) -> Any:
@@ -169,6 +197,8 @@ async def _step_of(shape: Work | Hand) -> Any:
     try:
         if isinstance(shape, Hand):
             return await HANDS[shape.thread, shape.limit](shape.n)
+        if shape.far:
+            return await FAR(shape.n, shape.fails, shape.seconds)
         works = WORKS[shape.thread, shape.beats, shape.limit]
         return await works(shape.n, shape.fails, shape.seconds)
     except TimeoutError:
@@ -452,10 +482,14 @@ REPEATING = _effects("repeating")
 WORKS = _works()
 HANDS = _hands()
 WORK = WORKS[False, False, False]
+QUEUE = "simulated"
+FAR: Step[..., Any] = Step(
+    work, "simulated_far_work", AttemptOptions(QUICK), placement=Placement(QUEUE)
+)
 BROKEN = _step(broken, TWICE, ValueError)
 SHAPED: Workflow[..., str] = Workflow(shaped, "simulated_shape")
 KIT: tuple[Definition[..., Any], ...] = (
-    *(SHAPED, BROKEN),
+    *(SHAPED, BROKEN, FAR),
     *WORKS.values(),
     *HANDS.values(),
     *EFFECTS.values(),

@@ -21,6 +21,7 @@ from outlast.errors import (
     RunCancelledError,
     RunConflictError,
     RunNotFoundError,
+    StoreError,
     StoreUnavailableError,
     UpdateFailedError,
     UpdateRejectedError,
@@ -46,6 +47,10 @@ T = TypeVar("T")
 _AGAIN_SECONDS = 0.5
 _LOOK_SECONDS = 0.5
 _MEDDLINGS = 20
+FORK = "-fork"
+"""At the end of the ids of forks."""
+_FORK_SECONDS = 20.0
+"""How long a fork may take, which is sent nothing."""
 _INSIDE_SECONDS = 20.0
 """How long to wait for a client in a worker's process, which may die meanwhile."""
 
@@ -108,6 +113,8 @@ class People:
             self._spawn(self._help(run_id, plan))
         if plan.pause is not None:
             self._spawn(self._pause(run_id, plan.pause, plan.resume))
+        if plan.fork is not None:
+            self._spawn(self._fork(run_id, plan, plan.fork))
         sending = self._spawn(self._send(run_id, plan))
         for seconds, end in ((plan.cancel, "cancel"), (plan.terminate, "terminate")):
             if seconds is not None:
@@ -129,6 +136,27 @@ class People:
             await asyncio.sleep(wait)
             with contextlib.suppress(RunConflictError):
                 await self._persist(lambda act=act: getattr(self._handle(run_id), act)("a moment"))
+
+    async def _fork(self, run_id: str, plan: Plan, after: float) -> None:
+        """Fork a run, by a request that is made again until it is answered, and cancel the fork when it waits in vain."""
+        await asyncio.sleep(after)
+        fork = fork_of(run_id)
+        try:
+            await self._persist(lambda: self._handle(run_id).fork(id=fork, reason="to see"))
+        except StoreError:
+            # The clock was set back, and the fork would have entries of times to come.
+            jumped = any(one.harm == "back" for one in self._scenario.disturbances)
+            self._sim.invariants.check(jumped, 5, f"{run_id} was not forked")
+            return
+        self._sim.invariants.check(
+            RunKey("default", fork) in self._sim.invariants.runs,
+            5,
+            f"the fork of {run_id} was accepted, and is not there",
+        )
+        self._spawn(self._decide(fork, plan))
+        await asyncio.sleep(_FORK_SECONDS)
+        with contextlib.suppress(RunConflictError):
+            await self._persist(lambda: self._handle(fork).cancel("in vain"))
 
     async def _intrude(self, run_id: str, plan: Plan) -> None:
         """Start other work under an id that is taken."""
@@ -325,8 +353,8 @@ class People:
         seen: set[tuple[str, int, int]] = set()
         while not self._over:
             await asyncio.sleep(1)
-            for number in range(len(self._scenario.plans)):
-                await self._settle(RunKey("default", f"run{number}"), seen)
+            for run in [*self._sim.invariants.runs]:
+                await self._settle(run, seen)
 
     async def _settle(self, run: RunKey, seen: set[tuple[str, int, int]]) -> None:
         """Look up what happened, and say so, once for each doubt."""
@@ -384,6 +412,11 @@ async def _put(client: Client, run_id: str, sending: Sending, number: int) -> No
     run = RunKey("default", run_id)
     message = update_message(client, UPDATES[sending.signal], sending.value, f"{number}")
     check_accepted(await client.commit(PutMessage(run, message)), run)
+
+
+def fork_of(run_id: str) -> str:
+    """Return the id of a run's fork."""
+    return f"{run_id}{FORK}"
 
 
 def purpose_of(intent: EffectIntended) -> str:

@@ -39,10 +39,22 @@ from outlast.testing.fault import Faults
 from outlast.testing.loop import SimulationStuckError
 from outlast.testing.simulation.disturb import Disturber
 from outlast.testing.simulation.invariant import InvariantViolatedError
-from outlast.testing.simulation.kit import KIT, SHAPED, STAGE, TOLD, stage
-from outlast.testing.simulation.people import People, purpose_of
-from outlast.testing.simulation.scenario import Plan, Scenario
-from outlast.testing.simulation.shape import Act, Ask, Expect, Often, Stray, Twin, fits, nodes
+from outlast.testing.simulation.kit import KIT, QUEUE, SHAPED, STAGE, TOLD, stage
+from outlast.testing.simulation.people import FORK, People, purpose_of
+from outlast.testing.simulation.scenario import Plan, Scenario, Sending
+from outlast.testing.simulation.shape import (
+    Act,
+    Ask,
+    Draw,
+    Expect,
+    Hear,
+    Often,
+    Shape,
+    Stray,
+    Twin,
+    fits,
+    nodes,
+)
 from outlast.testing.simulation.system import Simulation
 from outlast.testing.simulation.watch import process_name
 from outlast.testing.simulation.world import World
@@ -76,6 +88,7 @@ def play(scenario: Scenario) -> Played:
             lease=timedelta(seconds=scenario.lease),
             idle=timedelta(seconds=scenario.idle),
             runs=scenario.runs,
+            queues=(QUEUE,),
         ),
         faults=scenario.faults,
         thread_delay=scenario.thread_delay,
@@ -119,10 +132,13 @@ async def _through(sim: Simulation, scenario: Scenario, world: World) -> None:
     await people.done()
     for number in range(len(scenario.plans)):
         await sim.closed(f"run{number}")
+    for run in [*sim.invariants.runs]:
+        await sim.closed(run.run_id)
     await people.end()
     await asyncio.sleep(_QUIET_SECONDS)
-    for number, plan in enumerate(scenario.plans):
-        await _Audit(sim, scenario, world, RunKey("default", f"run{number}"), plan).check()
+    plans = {f"run{number}": plan for number, plan in enumerate(scenario.plans)}
+    for run in sim.invariants.runs:
+        await _Audit(sim, scenario, world, run, plans.get(run.run_id)).check()
 
 
 async def _calm_down(sim: Simulation) -> None:
@@ -135,16 +151,22 @@ async def _calm_down(sim: Simulation) -> None:
 
 
 class _Audit:
-    """Looks at what is left of one run."""
+    """Looks at what is left of one run.
+
+    Args:
+        plan: None for a run that another one has started, or that is a fork.
+    """
 
     def __init__(
-        self, sim: Simulation, scenario: Scenario, world: World, run: RunKey, plan: Plan
+        self, sim: Simulation, scenario: Scenario, world: World, run: RunKey, plan: Plan | None
     ) -> None:
         self._sim = sim
         self._scenario = scenario
         self._world = world
         self._run = run
-        self._plan = plan
+        self._is_planned = plan is not None
+        self._is_fork = FORK in run.run_id
+        self._plan = plan or Plan(Draw())
         self._journal: list[tuple[Entry, datetime]] = []
         self._entries: list[Entry] = []
         self._former: list[str] | None = None
@@ -158,10 +180,16 @@ class _Audit:
             self._journal = [(from_row(one.row), one.at) for one in rows]
             self._entries = [entry for entry, _ in self._journal]
             await self._check_replay(generation)
+            if self._is_fork:
+                continue
+            if not self._is_planned:
+                self._plan = _plan_of(self._entries[0])
             self._check_effects()
             self._check_grants()
             self._check_carried()
         await self._check_approvals()
+        if self._is_fork:
+            return
         self._check_cancel()
         await self._check_published()
         self._check_timeout()
@@ -172,6 +200,8 @@ class _Audit:
             allowed.add(Status.TERMINATED)
         if any(isinstance(one, RunTimedOut) for one in self._entries):
             allowed.add(Status.FAILED)
+        if not self._is_planned:
+            allowed |= {Status.CANCELLED, Status.TERMINATED}
         self._holds(head.status in allowed, 2, f"the run is {head.status}")
         last = self._entries[-1]
         if isinstance(last, Completed):
@@ -335,6 +365,15 @@ class _Audit:
     @property
     def _jumps(self) -> bool:
         return any(one.harm in ("forth", "back") for one in self._scenario.disturbances)
+
+
+def _plan_of(started: Entry) -> Plan:
+    """Return what a child was to do."""
+    assert isinstance(started, Started)
+    arguments = msgspec.json.decode(started.arguments, type=dict[str, str])
+    shape = msgspec.json.decode(arguments["shape"], type=Shape)
+    told = range(shape.count) if isinstance(shape, Hear) else ()
+    return Plan(shape, sendings=tuple(Sending(0, number) for number in told))
 
 
 @contextmanager

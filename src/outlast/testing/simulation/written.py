@@ -170,6 +170,9 @@ class Written:
         match entry:
             case PauseRequested():
                 run.paused = True
+            case TimerFired():
+                what = "a timer fires while the run is paused"
+                self._check(not run.paused, 0, what, run=change.run, at=at)
             case ResumeRequested() | CancelRequested():
                 run.paused = False
             case EffectIntended():
