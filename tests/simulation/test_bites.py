@@ -189,7 +189,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         (Break(Pilot, "check_lease", "if self._lost or not self._deck.lease.valid:", "if False:"),),
     ),
     "a lease that counts from the sending": (
-        600,
+        300,
         {1, 7},
         (
             Break(
@@ -512,7 +512,10 @@ def frozen(scenario: Scenario) -> Scenario:
     The store is often away, so that no renewal tells it either.
     """
     freeze = Disturbance("freeze", 0.0, 0, 20.0, "intent")
-    return replace(scenario, disturbances=(freeze,), faults=Faults(unavailable=0.5))
+    acts = at_once(Act("idempotent", True), Act("probed"), Act("never", True), Act("idempotent"))
+    return replace(
+        scenario, plans=(Plan(acts),), disturbances=(freeze,), faults=Faults(unavailable=0.5)
+    )
 
 
 def crowded(scenario: Scenario) -> Scenario:

@@ -18,6 +18,7 @@ from outlast.client import Client, RunHandle
 from outlast.client.update import check_accepted, result_of, update_message
 from outlast.errors import (
     DecisionRefusedError,
+    QueryError,
     RunCancelledError,
     RunConflictError,
     RunNotFoundError,
@@ -35,7 +36,7 @@ from outlast.journal.entry import (
     from_row,
 )
 from outlast.store.change import PutMessage, RunHead, RunKey
-from outlast.testing.simulation.kit import MESSAGES, SHAPED, UPDATES
+from outlast.testing.simulation.kit import MESSAGES, SHAPED, TOLD, UPDATES
 from outlast.testing.simulation.scenario import Plan, Scenario, Sending
 from outlast.testing.simulation.shape import Work, nodes
 from outlast.testing.simulation.system import Simulation
@@ -47,6 +48,7 @@ T = TypeVar("T")
 _AGAIN_SECONDS = 0.5
 _LOOK_SECONDS = 0.5
 _MEDDLINGS = 20
+_QUESTIONS = 10
 FORK = "-fork"
 """At the end of the ids of forks."""
 _FORK_SECONDS = 20.0
@@ -113,6 +115,8 @@ class People:
             self._spawn(self._help(run_id, plan))
         if plan.pause is not None:
             self._spawn(self._pause(run_id, plan.pause, plan.resume))
+        if plan.curious:
+            self._spawn(self._ask(run_id))
         if plan.fork is not None:
             self._spawn(self._fork(run_id, plan, plan.fork))
         sending = self._spawn(self._send(run_id, plan))
@@ -157,6 +161,22 @@ class People:
         await asyncio.sleep(_FORK_SECONDS)
         with contextlib.suppress(RunConflictError):
             await self._persist(lambda: self._handle(fork).cancel("in vain"))
+
+    async def _ask(self, run_id: str) -> None:
+        """Ask a run what it has said, while it goes on: nothing is unsaid within a generation."""
+        said: dict[int, list[list[str]]] = {}
+        for _ in range(_QUESTIONS):
+            await asyncio.sleep(_LOOK_SECONDS)
+            known = self._sim.invariants.runs[RunKey("default", run_id)]
+            generation = known.generation
+            with contextlib.suppress(QueryError, RunConflictError):
+                told = await self._persist(lambda: self._handle(run_id).query(TOLD))
+                if generation != known.generation:
+                    continue
+                former = said.setdefault(generation, told)
+                said[generation] = told
+                right = former == told[: len(former)]
+                self._sim.invariants.check(right, 2, f"{run_id} says {told}, and said {former}")
 
     async def _intrude(self, run_id: str, plan: Plan) -> None:
         """Start other work under an id that is taken."""

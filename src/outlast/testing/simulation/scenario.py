@@ -88,6 +88,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         pause: Somebody pauses it then, and resumes it after `resume` seconds.
         timeout: How long it may take.
         fork: Somebody forks it then; a fork attempts no effect, and is cancelled when it waits for what only its origin was sent.
+        curious: Somebody asks it again and again what it has said.
     """
 
     shape: Shape
@@ -105,6 +106,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     resume: float = 5.0
     timeout: float | None = None
     fork: float | None = None
+    curious: bool = False
 
 
 Harm: TypeAlias = Literal["kill", "freeze", "stall", "cut", "stop", "outage", "forth", "back"]
@@ -285,6 +287,10 @@ def _grown(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
             plan = replace(plan, shape=_rolling(plan.shape))
         if 0.25 <= kind < 0.4:
             plan = replace(plan, fork=_seconds(chance, 15))
+        if chance.random() < 0.1:
+            plan = replace(
+                plan, curious=True, shape=Tell(plan.shape) if kind >= 0.3 else plan.shape
+            )
         found.append(plan)
     return tuple(found)
 
