@@ -413,7 +413,7 @@ def details(data: bytes) -> Any:
     return context.run(heartbeat_details, Tree)
 
 
-TOKEN = b'{"tenant":"default","run":"r","generation":1,"operation":"r:1"}'
+TOKEN = b'{"tenant":"default","run":"r","generation":1,"operation":"r:1","step":"plan"}'
 WAIT = b'{"type":"demo.RateLimited","message":"x","details":{"retry_after":5.5}}'
 RECORD = b'{"id":"GHSA-1","affected":[{"package":{"ecosystem":"PyPI","name":"x"},"ranges":[{"type":"ECOSYSTEM","events":[{"introduced":"0"},{"fixed":"1.2"}]}],"versions":["1.0"]}]}'
 ANSWER = (

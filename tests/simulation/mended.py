@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutation import Break
 
 from outlast.testing.simulation.people import People
-from outlast.worker import pilot
+from outlast.worker import proposal
 from outlast.worker.pilot import Pilot
 
 MENDED: dict[str, tuple[int, Break]] = {
@@ -14,13 +14,15 @@ MENDED: dict[str, tuple[int, Break]] = {
         Break(
             People,
             "_start",
-            "if not again or self._sim.invariants.runs[run].generation == before:",
+            "if not again or self._sim.invariants.runs[run].incarnation == before:",
             "if True:",
         ),
     ),
     "row_beside_an_outcome": (
         1,
-        Break(pilot, "sift", "one.rank is Rank.ROW and one.guard in settled", "False"),
+        Break(
+            proposal, "_rows_of_settled", "one.rank is Rank.ROW and one.guard in settled", "False"
+        ),
     ),
     "the_clock_goes_back_between_two_looks_at_the_mail": (
         5,

@@ -16,6 +16,7 @@ from outlast.replay.operation import EffectOperation
 from outlast.replay.publication import Publications
 from outlast.store import condition, memory
 from outlast.store.memory import MemoryStore
+from outlast.store.memory_task import TaskTable
 from outlast.store.moment import EPOCH
 from outlast.testing.fault import Faults
 from outlast.testing.simulation.scenario import (
@@ -29,6 +30,7 @@ from outlast.testing.simulation.search import Finding, search
 from outlast.testing.simulation.shape import (
     Act,
     Ask,
+    Bear,
     Hand,
     Hear,
     Limit,
@@ -36,14 +38,17 @@ from outlast.testing.simulation.shape import (
     Serve,
     Several,
     Shape,
+    Talk,
     Work,
 )
 from outlast.testing.simulation.world import Fates
-from outlast.worker import pilot
+from outlast.worker import pilot, rollover
 from outlast.worker.effect import EffectRun
+from outlast.worker.gate import Gate
 from outlast.worker.hold import Hold
 from outlast.worker.lease import Lease
 from outlast.worker.pilot import Pilot
+from outlast.worker.relay import Relay
 from outlast.worker.series import Series
 from outlast.worker.wait import Waits
 from outlast.worker.worker import Worker
@@ -184,7 +189,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         (Break(Pilot, "check_lease", "if self._lost or not self._deck.lease.valid:", "if False:"),),
     ),
     "a lease that counts from the sending": (
-        600,
+        300,
         {1, 7},
         (
             Break(
@@ -393,6 +398,75 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
             ),
         ),
     ),
+    "the end of a child is told once": (
+        60,
+        {5},
+        (
+            Break(
+                MemoryStore,
+                "_clear_outbox",
+                "if self._known(change.run, run, message) is None:",
+                "if True:",
+            ),
+        ),
+    ),
+    "what is asked of another run is done before it is cleared": (
+        60,
+        {2},
+        (
+            Break(
+                Relay,
+                "_relay",
+                "told = await self._do(sender, item)",
+                "await self._submit(ClearOutbox(sender, (item.number,), (), item.generation))\n"
+                "    told = await self._do(sender, item)",
+            ),
+        ),
+    ),
+    "a message to another run is known by its id": (
+        60,
+        {2, 5},
+        (
+            Break(
+                Relay,
+                "_send",
+                "Message(item.message_id,",
+                "Message(item.message_id + self._random.bits(4).hex(),",
+            ),
+        ),
+    ),
+    "a roll-over carries over what nobody has taken": (
+        100,
+        {2},
+        (Break(rollover, "carried", "for one in machine.unhandled()", "for one in ()"),),
+    ),
+    "a fork makes no effect that it was not allowed": (
+        60,
+        {3},
+        (Break(Gate, "ask", "if refusal is not None:", "if False:"),),
+    ),
+    "no timer of a paused run fires": (
+        60,
+        {0},
+        (Break(Hold, "latest_due", "if self._paused is not None:", "if False:"),),
+    ),
+    "the second answer to a token changes nothing": (
+        200,
+        {1, 0},
+        (Break(pilot, "sift", "extra.append(proposal)", "now.append(proposal)"),),
+    ),
+    "a task is with one worker": (
+        60,
+        {7},
+        (
+            Break(
+                TaskTable,
+                "claim",
+                "if task.row.worker is None and wanted(task.row)",
+                "if wanted(task.row)",
+            ),
+        ),
+    ),
     "owners that were lost are counted": (
         200,
         {0},
@@ -438,7 +512,10 @@ def frozen(scenario: Scenario) -> Scenario:
     The store is often away, so that no renewal tells it either.
     """
     freeze = Disturbance("freeze", 0.0, 0, 20.0, "intent")
-    return replace(scenario, disturbances=(freeze,), faults=Faults(unavailable=0.5))
+    acts = at_once(Act("idempotent", True), Act("probed"), Act("never", True), Act("idempotent"))
+    return replace(
+        scenario, plans=(Plan(acts),), disturbances=(freeze,), faults=Faults(unavailable=0.5)
+    )
 
 
 def crowded(scenario: Scenario) -> Scenario:
@@ -548,6 +625,13 @@ def handed(scenario: Scenario) -> Scenario:
     )
 
 
+def answered_late(scenario: Scenario) -> Scenario:
+    """Let somebody pause a run whose steps are answered meanwhile, some of them twice."""
+    parts = tuple(Hand(number) for number in range(6))
+    plan = Plan(at_once(*parts), pause=0.5 + scenario.seed % 10 / 10, resume=5.0)
+    return replace(scenario, plans=(plan,), disturbances=(), faults=Faults())
+
+
 def beating(scenario: Scenario) -> Scenario:
     """Let steps say how far they are, and fail, at a store that takes its time."""
     seconds = scenario.seed % 7 / 10
@@ -555,6 +639,40 @@ def beating(scenario: Scenario) -> Scenario:
     return replace(
         scenario, plans=(Plan(at_once(*parts)),), disturbances=(), faults=Faults(latency=0.3)
     )
+
+
+def talking(scenario: Scenario) -> Scenario:
+    """Let runs have children and talk to them, while answers are lost and workers die as they write."""
+    at = scenario.seed % 10 / 10
+    kills = tuple(Disturbance("kill", at + after, 0, 3.0, "commit", "after") for after in (0.0, 2))
+    parts = (Talk(5), Talk(3, outside=True), Bear(Nap(1.0)), Bear(Act("idempotent"), "abandon"))
+    return replace(
+        scenario,
+        plans=(Plan(at_once(*parts)),),
+        disturbances=kills,
+        faults=Faults(latency=0.1, lost_answer=0.3, outlives=0.5),
+    )
+
+
+def rolled(scenario: Scenario) -> Scenario:
+    """Let a run have a generation for each message, and be sent many at once."""
+    parts = (Work(1, 1), Hear(3, 2), Work(2), Hear(4, 4))
+    mail = (*MAIL[:4], *(Sending(4, 400 + number) for number in range(4)))
+    plan = Plan(Several("rolls", parts), sendings=mail)
+    return replace(scenario, plans=(plan,), faults=Faults(latency=0.1))
+
+
+def forked(scenario: Scenario) -> Scenario:
+    """Let somebody fork a run in the middle of its effects."""
+    parts = (Act("idempotent"), Nap(1.0), Act("probed"), Nap(1.0), Act("idempotent"))
+    plan = Plan(Several("seq", parts), fork=0.1 + scenario.seed % 20 / 10)
+    return replace(scenario, plans=(plan,))
+
+
+def far(scenario: Scenario) -> Scenario:
+    """Let workers serve a queue."""
+    parts = (Work(1, 0, 2.0, far=True), Work(2, 1, 1.0, far=True), Bear(Work(3, 0, 3.0, far=True)))
+    return replace(scenario, plans=(Plan(at_once(*parts)),), workers=2)
 
 
 def last_moment(scenario: Scenario) -> Scenario:
@@ -596,6 +714,14 @@ PREPARED = {
     "what was handed out is left alone": handed,
     "the last details go with the failure": beating,
     "the row of what has beaten goes with its outcome": beating,
+    "the end of a child is told once": talking,
+    "what is asked of another run is done before it is cleared": talking,
+    "a message to another run is known by its id": talking,
+    "a roll-over carries over what nobody has taken": rolled,
+    "a fork makes no effect that it was not allowed": forked,
+    "no timer of a paused run fires": paused,
+    "the second answer to a token changes nothing": answered_late,
+    "a task is with one worker": far,
     "an approval that was decided does not expire": last_moment,
     "a grant that is used in time": last_moment,
     "a pause holds from the moment at which it is read": paused,

@@ -241,8 +241,9 @@ def resolve(  # noqa: PLR0913 - what an operator can say
 
     async def work(client: Client) -> str:
         handle: RunHandle[Any] = client.handle(run)
-        chosen = _open_operation(await handle.detail(), operation)
-        await handle.resolve(chosen, **outcome)
+        detail = await handle.detail()
+        chosen = _open_operation(detail, operation)
+        await handle.resolve(chosen, **outcome, generation=detail.status.generation)
         return chosen
 
     chosen = session.call(work)

@@ -53,7 +53,11 @@ async def _say(client: Port, token: str, id: str, **said: Any) -> None:
             hint="the run that handed it out has ended",
         )
     resolution = Resolution(
-        operation=named.operation, generation=named.generation, by=client.principal, **said
+        operation=named.operation,
+        generation=named.generation,
+        by=client.principal,
+        name=named.step,
+        **said,
     )
     message = Message(
         f"complete/{named.operation}/{id or client.new_id()}",

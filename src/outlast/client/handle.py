@@ -362,6 +362,7 @@ class RunHandle(Generic[R]):
         not_applied: bool = False,
         failed: str = "",
         reason: str = "",
+        generation: int | None = None,
     ) -> None:
         """Say what became of an operation: of an effect in doubt, or of a step that cannot succeed.
 
@@ -371,6 +372,7 @@ class RunHandle(Generic[R]):
             not_applied: It did not happen; the effect is attempted again.
             failed: It failed for good, with this message.
             reason: Why you say so; kept in the journal.
+            generation: The one that you looked at: operations of others have the same ids. The present one by default.
 
         Example:
             ```python
@@ -403,7 +405,7 @@ class RunHandle(Generic[R]):
         outcome = "not_applied" if not_applied else "failed" if failed else "applied"
         resolution = Resolution(
             operation=operation,
-            generation=head.generation,
+            generation=generation or head.generation,
             outcome=outcome,
             value=Raw(
                 codec_for(Any, where="the outcome").encode(None if applied is UNSET else applied)

@@ -140,6 +140,7 @@ class Resolution(msgspec.Struct, frozen=True, omit_defaults=True):
             `refused` (with `failure`), `ended` (with `status`), `sent`, `unsent` (with `failure`).
         value: JSON of the result.
         status: How another run ended.
+        name: Of the step that is meant, where the speaker knows it: changed code may have another one at its operation.
     """
 
     operation: str
@@ -150,3 +151,4 @@ class Resolution(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     reason: str = ""
     status: str = ""
+    name: str = ""

@@ -14,6 +14,7 @@ from typing import Any
 from outlast.journal.entry import OperationId
 from outlast.store.change import RunKey
 from outlast.worker.bridge import RunLost
+from outlast.worker.executor import SETTLED
 from outlast.worker.hold import Hold
 from outlast.worker.wait import Rest, Waits
 
@@ -126,16 +127,16 @@ class Crew:
         finally:
             self._standing_by.discard(operation)
 
-    def abandon(self, operation: OperationId) -> None:
+    def abandon(self, operation: OperationId, why: str | None = None) -> None:
         """Cancel what nobody waits for any more."""
         task = self._tasks.pop(operation, None)
         if task is not None:
-            task.cancel()
+            task.cancel(why)
 
     def abandon_closed(self, is_open: Callable[[OperationId], bool]) -> None:
         """Cancel the attempts of operations that have an outcome."""
         for operation in [one for one in self._tasks if not is_open(one)]:
-            self.abandon(operation)
+            self.abandon(operation, SETTLED)
 
     def cancel(self) -> None:
         """Cancel all of them."""

@@ -27,7 +27,7 @@ from outlast.worker.begin import probe_when_free
 from outlast.worker.bridge import Bridge
 from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
-from outlast.worker.series import Series, log_failed, rest_of, timed_out
+from outlast.worker.series import Series, log_failed, rest_of, row_of, timed_out
 from outlast.worker.text import plain
 from outlast.workflows.definition import Effect
 
@@ -78,7 +78,7 @@ class EffectRun:
         self._effect = effect
         self._operation: OperationId = command.operation
         self._arguments = bytes(command.intent.effective)
-        row = bridge.row(command.operation)
+        row = row_of(bridge, command.operation, effect)
         limit = effect.options.schedule_to_close_timeout
         self._series = Series(
             bridge,

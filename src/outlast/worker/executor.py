@@ -59,6 +59,9 @@ Ending: TypeAlias = Returned | Raised | TimedOut | LeftOpen
 
 _CANCELLED = "the attempt was cancelled"
 
+SETTLED = "the outcome came from outside"
+"""The word with which an attempt is cancelled whose operation has its outcome. A body that is just handing itself out may end then."""
+
 
 @dataclass(frozen=True, slots=True)
 class _ThreadEffect:
@@ -81,6 +84,18 @@ class Executor:
         self._threads = threads
         self._watch = watch
         self._effects: dict[asyncio.Future[Any], _ThreadEffect] = {}
+        self._ending: set[asyncio.Future[Any]] = set()
+        """Bodies whose outcome came while they were handing themselves out, on their way to their end."""
+
+    async def end(self) -> None:
+        """Cancel what is only on its way to its end."""
+        for body in self._ending:
+            body.cancel()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _let_end(self, body: asyncio.Future[Any]) -> None:
+        self._ending.add(body)
+        body.add_done_callback(self._ending.discard)
 
     def acting(self, run: RunKey | None = None) -> bool:
         """Whether a thread is in the middle of an effect, of this run or of any. It cannot be stopped. Callable from any thread."""
@@ -185,14 +200,44 @@ class Executor:
             patience.beats.is_async = True
             running = asyncio.create_task(call_async(body, check), context=context)
             if self._watch is None:
-                return await _in_task(running, attempt, patience, acts=acts)
+                return await self._in_task(running, attempt, patience, acts=acts)
             self._watch.begins(running, attempt, body.func)
             try:
-                return await _in_task(running, attempt, patience, acts=acts)
+                return await self._in_task(running, attempt, patience, acts=acts)
             finally:
                 self._watch.ends(running)
         call = ThreadCall(functools.partial(context.run, body), check)
         return await self._in_thread(call, attempt, patience, acts=acts)
+
+    async def _in_task(
+        self, running: asyncio.Task[Any], attempt: Attempt, patience: Patience, *, acts: bool
+    ) -> Any:
+        """Wait for `running`, cancel it with us, and cancel it when its time is over.
+
+        An effect is waited for until it has really ended, however long that takes: one that still runs still acts.
+        """
+        patience.begin()
+        try:
+            over = await patience.wait(running)
+            if over is None:
+                return _result(running)
+            patience.beats.stop(over.text("the attempt"))
+            running.cancel()
+            await asyncio.wait({running}, timeout=None if acts else _CANCEL_GRACE_SECONDS)
+        except asyncio.CancelledError as told:
+            if _may_end(told, patience):
+                self._let_end(running)
+                raise
+            patience.beats.stop(_CANCELLED)
+            running.cancel()
+            await asyncio.wait({running}, timeout=_CANCEL_GRACE_SECONDS)
+            raise
+        finally:
+            if not running.done():
+                running.add_done_callback(functools.partial(_log_late, attempt))
+        if running.done() and not isinstance(value := _result(running), Threw):
+            return value
+        return over
 
     async def _in_thread(
         self, call: ThreadCall, attempt: Attempt, patience: Patience, *, acts: bool
@@ -218,8 +263,9 @@ class Executor:
                 patience.beats.stop(over.text("the attempt"))
             if over is not None and acts:
                 await asyncio.wait({thread})
-        except asyncio.CancelledError:
-            patience.beats.stop(_CANCELLED)
+        except asyncio.CancelledError as told:
+            if not _may_end(told, patience):
+                patience.beats.stop(_CANCELLED)
             if call.call_off():
                 thread.cancel()
             thread.add_done_callback(functools.partial(_log_late, attempt))
@@ -241,34 +287,6 @@ class Executor:
         return Raised(failure, hopeless=hopeless, not_applied=proves)
 
 
-async def _in_task(
-    running: asyncio.Task[Any], attempt: Attempt, patience: Patience, *, acts: bool
-) -> Any:
-    """Wait for `running`, cancel it with us, and cancel it when its time is over.
-
-    An effect is waited for until it has really ended, however long that takes: one that still runs still acts.
-    """
-    patience.begin()
-    try:
-        over = await patience.wait(running)
-        if over is None:
-            return _result(running)
-        patience.beats.stop(over.text("the attempt"))
-        running.cancel()
-        await asyncio.wait({running}, timeout=None if acts else _CANCEL_GRACE_SECONDS)
-    except asyncio.CancelledError:
-        patience.beats.stop(_CANCELLED)
-        running.cancel()
-        await asyncio.wait({running}, timeout=_CANCEL_GRACE_SECONDS)
-        raise
-    finally:
-        if not running.done():
-            running.add_done_callback(functools.partial(_log_late, attempt))
-    if running.done() and not isinstance(value := _result(running), Threw):
-        return value
-    return over
-
-
 def _result(running: asyncio.Task[Any]) -> Any:
     """Return what a task that has ended gave; a body that was cancelled, by itself or by us, threw that."""
     try:
@@ -277,9 +295,19 @@ def _result(running: asyncio.Task[Any]) -> Any:
         return Threw(error)
 
 
+def _may_end(told: asyncio.CancelledError, patience: Patience) -> bool:
+    """Whether a body is let alone although nobody waits for it: it was answered while it handed itself out."""
+    return told.args == (SETTLED,) and patience.beats.hands_out
+
+
 def _is_obedient(value: Any) -> bool:
     """Whether a body that was told to stop did so, and nothing else."""
     return isinstance(value, Threw) and isinstance(value.error, asyncio.CancelledError)
+
+
+def _is_expected(value: Any) -> bool:
+    """Whether a late end is no news: the body obeyed, or has handed out what was answered already."""
+    return _is_obedient(value) or (isinstance(value, Threw) and is_handed_out(value.error))
 
 
 def _beats() -> Beats:
@@ -309,7 +337,7 @@ def _no_answer(error: BaseException) -> Unknown:
 
 
 def _log_late(attempt: Attempt, thread: asyncio.Future[Any]) -> None:
-    if thread.cancelled() or (thread.exception() is None and _is_obedient(thread.result())):
+    if thread.cancelled() or (thread.exception() is None and _is_expected(thread.result())):
         return
     threw = thread.exception() is not None or isinstance(thread.result(), Threw)
     logger.warning(

@@ -222,6 +222,8 @@ def _resolved_effect(resolution: Resolution, effect: EffectOperation, source: st
 
 def _resolved_step(resolution: Resolution, step: StepOperation) -> Entry:
     name = step.request.name
+    if resolution.name not in ("", name):
+        return _unfit(resolution, f"it speaks of step {resolution.name}, and step {name} is there")
     said = {"by": resolution.by, "reason": resolution.reason}
     if resolution.outcome == "failed" and resolution.failure is not None:
         return StepFailed(step.operation, name, resolution.failure, **said)

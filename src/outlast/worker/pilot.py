@@ -275,6 +275,8 @@ class Pilot:
     def post(self, proposal: Proposal) -> None:
         """Have it written; nobody waits."""
         self._proposals.append(proposal)
+        # An answer that came before this is written comes first.
+        self._mail = self._mail or proposal.yields
         self._wake.set()
 
     async def propose(self, proposal: Proposal) -> Applied | Refused:
@@ -417,6 +419,8 @@ class Pilot:
             self._wake.clear()
             self._sort_commands()
             await self._gather()
+            if self._mail and self._yields:
+                continue
             if self._outcome is not None:
                 self._propose_end()
             if self._proposals:
@@ -425,6 +429,11 @@ class Pilot:
                     return
             elif await self._act_or_wait():
                 return
+
+    @property
+    def _yields(self) -> bool:
+        """Whether an answer that came by now comes before something that is to be written."""
+        return not self._is_rolling_over and any(one.yields for one in self._proposals)
 
     @property
     def _is_rolling_over(self) -> bool:

@@ -81,6 +81,7 @@ class Proposal:
         answer: To an update.
         next: What the next generation begins with, where this is the end of one.
         task: What is written of the task of a remote step.
+        yields: Gives way to an outcome from outside that came by the time it is written.
         done: Resolved with the verdict once the change is applied and delivered, or this part is refused; cancelled when dropped.
     """
 
@@ -95,6 +96,7 @@ class Proposal:
     at: datetime | None = None
     next: tuple[EntryRow, ...] = ()
     outbox: OutboxItem | None = None
+    yields: bool = False
     done: asyncio.Future[Applied | Refused] | None = None
     answer: Answer | None = None
     task: TaskPut | TaskDrop | None = None
@@ -150,7 +152,7 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
     extra: list[Proposal] = []
     settled: set[OperationId] = set()
     spent: set[str] = set()
-    for proposal in proposals:
+    for proposal in _unanswered(proposals):
         if proposal.guard and not is_open(proposal.guard):
             if not proposal.consumed:
                 proposal.drop()
@@ -176,6 +178,19 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
         now.append(proposal)
     later += _rows_of_settled(now, settled)
     return Sifted([one for one in now if one not in later], later, extra)
+
+
+def _unanswered(proposals: Sequence[Proposal]) -> list[Proposal]:
+    """Return the proposals without those that give way to an answer among them."""
+    answered = {
+        one.entry.operation
+        for one in proposals
+        if one.consumed and isinstance(one.entry, _OUTCOMES)
+    }
+    given_way = [one for one in proposals if one.yields and one.guard in answered]
+    for one in given_way:
+        one.drop()
+    return [one for one in proposals if one not in given_way]
 
 
 def _rows_of_settled(now: list[Proposal], settled: set[OperationId]) -> list[Proposal]:

@@ -245,7 +245,10 @@ class RemoteSteps:
         left = self._left(found, step)
         ended = not_completed(step.options, is_over=left is not None and left <= timedelta(0))
         failure = timed_out(ended, step).failure
-        await self._bridge.propose(self._after_failure(None, found, failure, row.progress))
+        late = self._after_failure(None, found, failure, row.progress)
+        # An answer that came by now comes before the end of the wait for it.
+        late.yields = isinstance(late.entry, StepFailed)
+        await self._bridge.propose(late)
 
     def _unreadable(self, message: Message, error: NotJsonError) -> Proposal:
         """An outcome that this code cannot read is no outcome: the attempt is made again, by the step's policy."""

@@ -59,8 +59,8 @@ class Series:
         self._definition = definition
         self._deadline = deadline
         self._key = key
-        row = bridge.row(operation)
-        self._has_row = row is not None
+        row = row_of(bridge, operation, definition)
+        self._has_row = bridge.row(operation) is not None
         self._kept = self._progress = row.progress if row else b""
         self.failures = failures
         """How many attempts have failed."""
@@ -150,7 +150,7 @@ class Series:
     def begun(self) -> OperationPut:
         """Return the row that says that an attempt has begun, and what the last one said."""
         self._has_row = True
-        known = self._bridge.row(self._operation) or OperationPut(
+        known = row_of(self._bridge, self._operation, self._definition) or OperationPut(
             operation=self._operation,
             kind=self._definition.kind,
             name=self._definition.name,
@@ -221,6 +221,17 @@ def expired(
     told = msgspec.structs.replace(failure, cause=last)
     # What is nested too deep cannot be read again.
     return failure if is_too_deep(told) else told
+
+
+def row_of(
+    bridge: Bridge,
+    operation: OperationId,
+    definition: Step[..., object] | Effect[..., object],
+) -> OperationPut | None:
+    """Return the stored row of an operation; None where it is of another step, which changed code has put something else in place of."""
+    row = bridge.row(operation)
+    fits = row is not None and (row.kind, row.name) == (definition.kind, definition.name)
+    return row if fits else None
 
 
 def rest_of(row: OperationPut, due: datetime, options: AttemptOptions) -> Rest:

@@ -24,7 +24,7 @@ from outlast.worker.bridge import Bridge
 from outlast.worker.call import anytime
 from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
-from outlast.worker.series import Series, log_failed, rest_of, timed_out
+from outlast.worker.series import Series, log_failed, rest_of, row_of, timed_out
 from outlast.worker.wait import Rest
 from outlast.workflows.definition import AttemptOptions, Step
 
@@ -33,11 +33,11 @@ logger = logging.getLogger("outlast.worker")
 
 async def run_step(bridge: Bridge, command: RunStep, step: Step[..., object]) -> None:
     """Attempt the step until it has an outcome, and post that."""
-    row = bridge.row(command.operation)
+    row = row_of(bridge, command.operation, step)
     failures = row.failures if row else 0
     run = _StepRun(bridge, command, step, failures)
     if row and row.awaits:
-        if await run.failed(await run.completion(row)):
+        if await run.unanswered(row):
             return
     elif row and row.due_at:
         await bridge.rest(command.operation, rest_of(row, row.due_at, step.options))
@@ -74,21 +74,25 @@ class _StepRun:
                 self._post(completed)
                 return True
             case LeftOpen():
-                return await self.failed(await self.completion(await self._hand_out()))
+                return await self.unanswered(await self._hand_out())
             case Raised() | TimedOut():
                 return await self.failed(ending)
 
-    async def failed(self, ending: Raised | TimedOut) -> bool:
-        """Count a failed attempt, and wait for the next one; True when none follows."""
+    async def failed(self, ending: Raised | TimedOut, *, yields: bool = False) -> bool:
+        """Count a failed attempt, and wait for the next one; True when none follows.
+
+        Args:
+            yields: An answer from outside comes before what is said of it.
+        """
         series, options = self._series, self._step.options
         series.failures += 1
         raised = timed_out(ending, self._step) if isinstance(ending, TimedOut) else ending
         if raised.hopeless or not options.retry.allows_another(series.failures):
-            self._fail(raised.failure)
+            self._fail(raised.failure, yields=yields)
             return True
         gap = series.gap_after(raised.failure)
         if series.is_beyond(gap):
-            self._fail(series.expired(raised.failure))
+            self._fail(series.expired(raised.failure), yields=yields)
             return True
         await series.record_failure(raised.failure, gap)
         return False
@@ -111,22 +115,28 @@ class _StepRun:
         )
         return row
 
-    async def completion(self, row: OperationPut) -> TimedOut:
-        """Wait for somebody who says what came of it; return when the time for that is over. Its outcome ends the wait as a cancel."""
+    async def unanswered(self, row: OperationPut) -> bool:
+        """Wait for somebody who says what came of it, which ends the wait as a cancel; then count the attempt as failed.
+
+        Returns: True when no other attempt follows.
+        """
         rest = completion_rest(self._step.options, row.due_at, self._series.due)
         await self._bridge.await_completion(self._command.operation, rest)
-        return not_completed(self._step.options, is_over=self._series.is_over)
+        late = not_completed(self._step.options, is_over=self._series.is_over)
+        return await self.failed(late, yields=True)
 
     # The outcome
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: Failure, *, yields: bool = False) -> None:
         failed = StepFailed(self._command.operation, self._step.name, failure)
         log_failed(self._bridge.run_key, failed)
-        self._post(failed)
+        self._post(failed, yields=yields)
 
-    def _post(self, entry: StepCompleted | StepFailed) -> None:
+    def _post(self, entry: StepCompleted | StepFailed, *, yields: bool = False) -> None:
         drop = self._series.drop()
-        self._bridge.post(Proposal(Rank.OUTCOME, entry, guard=entry.operation, row=drop))
+        self._bridge.post(
+            Proposal(Rank.OUTCOME, entry, guard=entry.operation, row=drop, yields=yields)
+        )
 
 
 def completion_rest(

@@ -197,6 +197,7 @@ class Worker:
         await self._relay.close(_LAST_SECONDS if have_landed else 0)
         await self._writer.close(_LAST_SECONDS if have_landed else 0)
         await _cancelled(self._turning)
+        await self._executor.end()
         if self._watch is not None:
             self._watch.end()
         if self._executor.acting():

@@ -1,6 +1,7 @@
 """Completion from outside: a step hands out a token, ends its attempt, and somebody else says later what came of it.
 
-The token names an operation of one generation of a run. It is the same for every attempt, so that an answer to any of them counts.
+The token names an operation of one generation of a run, and its step. It is the same for every attempt, so that an answer to any of
+them counts.
 It is no secret of its own, but whoever holds it and may write to the store can complete the step.
 """
 
@@ -16,6 +17,7 @@ from msgspec import Struct
 from outlast.errors import DefinitionError
 from outlast.journal.parse import NotJsonError, parse_as
 from outlast.workflows.attempt import Attempt, current_attempt
+from outlast.workflows.heartbeat import current_beats
 
 _LONGEST = 64 * 1024
 """Characters; ids and operations are shorter by far."""
@@ -28,6 +30,7 @@ class CompletionToken(Struct, frozen=True):
     run: str
     generation: int
     operation: str
+    step: str
 
     def __str__(self) -> str:
         """Return the token."""
@@ -100,7 +103,12 @@ def completion_token() -> str:
         ```
     """
     here = _step("outlast.completion_token()")
-    return str(CompletionToken(here.tenant, here.run_id, here.generation, here.operation))
+    beats = current_beats.get(None)
+    if beats is not None:
+        beats.hands_out = True
+    return str(
+        CompletionToken(here.tenant, here.run_id, here.generation, here.operation, here.name)
+    )
 
 
 def complete_later() -> NoReturn:

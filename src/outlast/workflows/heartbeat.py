@@ -32,7 +32,7 @@ class Beats:
         heard: Called after each beat that has details, in the thread of the body.
     """
 
-    __slots__ = ("_heard", "_stopped", "at", "former", "is_async", "latest", "now")
+    __slots__ = ("_heard", "_stopped", "at", "former", "hands_out", "is_async", "latest", "now")
 
     def __init__(
         self,
@@ -50,6 +50,8 @@ class Beats:
         """When the last beat was, by `now`; before any time when there was none."""
         self.is_async = False
         """Whether the body is a coroutine function: a cancel reaches it where it awaits."""
+        self.hands_out = False
+        """Whether the body has asked for its completion token: it may be answered before it has ended."""
 
     @property
     def stopped(self) -> bool:

@@ -74,12 +74,28 @@ async def render_by() -> Scene:
     return Scene(0)
 
 
+ends: list[str] = []
+
+
 @outlast.step(retry=QUICK)
 async def ask_first() -> Scene:
     """Be answered before the attempt has ended."""
     tokens.append(outlast.completion_token())
-    await asyncio.sleep(30)
+    try:
+        await asyncio.sleep(30)
+    finally:
+        ends.append(f"after {clock():.0f} s")
     outlast.complete_later()
+
+
+@outlast.step(retry=QUICK)
+async def never_ask() -> Scene:
+    """Be answered by an operator, without having asked for it."""
+    try:
+        await asyncio.sleep(3000)
+    finally:
+        ends.append(f"after {clock():.0f} s")
+    return Scene(0)
 
 
 @outlast.effect(idempotent=True)
@@ -112,6 +128,7 @@ STEPS: dict[str, Any] = {
     "in time": render_in_time,
     "by": render_by,
     "first": ask_first,
+    "never asked": never_ask,
     "swallow": swallow,
 }
 
@@ -157,6 +174,7 @@ PARKING = WorkerOptions(library="simulated", idle=SECOND)
 @pytest.fixture(autouse=True)
 def _clean() -> None:
     tokens.clear()
+    ends.clear()
 
 
 def simulation(**options: Any) -> Simulation:
@@ -254,19 +272,44 @@ def test_each_attempt_has_the_same_token_and_an_answer_to_any_counts() -> None:
     assert tokens[0] == tokens[1]
 
 
-def test_an_answer_may_come_before_the_attempt_has_ended() -> None:
-    """The attempt is cut off then."""
+def test_an_answer_may_come_before_the_attempt_has_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It counts at once; the body, which is handing itself out, comes to its end undisturbed, and that is no news."""
 
     async def scenario(sim: Simulation) -> tuple[int, float]:
         await sim.start_worker()
         handle = await sim.client.start(film("first"), id="r")
         await sim.client.complete(await handed_out(sim), Scene(1))
         await sim.closed("r")
-        return await handle.result(), clock()
+        seconds = clock()
+        await asyncio.sleep(60)
+        return await handle.result(), seconds
 
-    result, seconds = simulation().run(scenario)
+    with caplog.at_level("WARNING", "outlast.worker"):
+        result, seconds = simulation().run(scenario)
     assert result == 1
     assert seconds < 10
+    assert ends == ["after 30 s"]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("how", ["first", "never asked"])
+def test_a_body_that_nobody_waits_for_ends_with_its_worker(how: str) -> None:
+    """One that handed itself out is cancelled by a stop; one that did not, as soon as an operator has answered for it."""
+
+    async def scenario(sim: Simulation) -> list[str]:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(film(how), id="r")
+        await asyncio.sleep(2)
+        await handle.resolve("r:1", applied={"frames": 1})
+        await sim.closed("r")
+        await asyncio.sleep(5)
+        await worker.stop()
+        return [*ends]
+
+    ended = simulation().run(scenario)
+    assert ended == {"first": ["after 7 s"], "never asked": ["after 2 s"]}[how]
 
 
 def test_steps_beside_each_other_have_tokens_of_their_own() -> None:
@@ -495,6 +538,31 @@ def test_an_answer_that_races_with_the_deadline_loses_nothing(seed: int) -> None
         assert len(alarms) == accepted
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_an_answer_that_was_accepted_before_the_end_of_the_wait_was_written_wins(seed: int) -> None:
+    """No hint comes, and the deadline is over first by the worker's own look: still the answer is taken in before it."""
+
+    async def scenario(sim: Simulation) -> tuple[str, list[type]]:
+        worker = await sim.start_worker(
+            options=WorkerOptions(
+                library="simulated", idle=timedelta(hours=1), poll=timedelta(hours=1)
+            )
+        )
+        handle = await sim.client.start(guarded("once"), id="r")
+        worker.worker.look()
+        token = await handed_out(sim)
+        await asyncio.sleep(9.5)
+        await sim.client.complete(token, Scene(seed))
+        worker.worker.look = lambda: None  # type: ignore[method-assign]
+        await sim.closed("r")
+        return await handle.result(), [type(one) for one in await entries(sim)]
+
+    sims.append(Simulation(RACING, seed=seed, faults=Faults(lost_hint=1.0)))
+    result, journal = sims[-1].run(scenario)
+    assert result == f"{seed} frames"
+    assert AlarmRaised not in journal
+
+
 @outlast.step(
     name="render_once",
     start_to_close_timeout=10 * SECOND,
@@ -596,7 +664,7 @@ def test_a_token_is_good_for_one_generation_and_one_tenant() -> None:
             await sim.client.fail(token, "no")
         with pytest.raises(outlast.EncodeError):
             await sim.client.complete(tokens[1], float("nan"))
-        unknown = str(CompletionToken("default", "nowhere", 1, "r:1"))
+        unknown = str(CompletionToken("default", "nowhere", 1, "r:1", "render"))
         with pytest.raises(outlast.RunNotFoundError):
             await sim.client.complete(unknown, Scene(1))
         await sim.client.complete(tokens[1], Scene(9))
@@ -611,7 +679,7 @@ def test_a_token_is_good_for_one_generation_and_one_tenant() -> None:
     [
         *("", "x", "é", "e30", "bm9uZQ", "====", "\ud800", "A" * 100_000),
         base64.urlsafe_b64encode(
-            b'{"tenant":1,"run":"r","generation":1,"operation":"r:1"}'
+            b'{"tenant":1,"run":"r","generation":1,"operation":"r:1","step":"s"}'
         ).decode(),
         base64.urlsafe_b64encode(b"[" * 5000).decode(),
     ],
@@ -625,20 +693,72 @@ def test_what_is_no_token_is_refused_in_words(text: str) -> None:
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=200)
 
 
-@given(NAMES, NAMES, st.integers(1, 1 << 40), NAMES)
+@given(NAMES, NAMES, st.integers(1, 1 << 40), NAMES, NAMES)
 def test_a_token_says_what_it_was_made_of(
-    tenant: str, run: str, generation: int, operation: str
+    tenant: str, run: str, generation: int, operation: str, step: str
 ) -> None:
     """One line of text that needs no quotes in a URL or a shell; white space around it does no harm."""
-    made = CompletionToken(tenant, run, generation, operation)
+    made = CompletionToken(tenant, run, generation, operation, step)
     assert set(str(made)) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
     assert CompletionToken.read(f"  {made}\n") == made
-    padded = base64.urlsafe_b64encode(
-        json.dumps(
-            {"tenant": tenant, "run": run, "generation": generation, "operation": operation}
-        ).encode()
-    )
+    fields = {"tenant": tenant, "run": run, "generation": generation}
+    said = json.dumps({**fields, "operation": operation, "step": step})
+    padded = base64.urlsafe_b64encode(said.encode())
     assert CompletionToken.read(padded.decode()) == made
+
+
+# Changed code
+
+
+@pytest.mark.parametrize("how", ["handed out", "retrying"])
+def test_another_step_at_the_same_place_inherits_nothing(how: str) -> None:
+    """Neither failures, due time, details nor the hand-out of what stood there before; and its token means nothing to it."""
+    found: list[tuple[int, Any]] = []
+
+    @outlast.step(retry=outlast.RetryPolicy(initial_interval=timedelta(hours=1)))
+    async def former() -> Scene:
+        outlast.heartbeat("of the former")
+        if how == "retrying":
+            raise OSError("down")
+        hand_out()
+        return Scene(0)
+
+    @outlast.step
+    async def latter() -> Scene:
+        found.append((outlast.attempt().number, outlast.heartbeat_details(str)))
+        await asyncio.sleep(30)
+        return Scene(2)
+
+    @outlast.workflow(name="changing")
+    async def before() -> int:
+        return (await former()).frames
+
+    @outlast.workflow(name="changing")
+    async def after() -> int:
+        return (await latter()).frames
+
+    async def scenario(sim: Simulation) -> tuple[int, float, list[str], int]:
+        worker = await sim.start_worker(definitions=[former, before])
+        handle = await sim.client.start(before(), id="r")
+        await sim.until("r", lambda head: head.owner is None and head.version > 0)
+        worker.kill()
+        since = clock()
+        await sim.start_worker(definitions=[latter, after])
+        await handle.send("wake", None)
+        await asyncio.sleep(20)
+        if how == "handed out":
+            await sim.client.complete(tokens[0], Scene(1))
+        await sim.closed("r")
+        alarms = [one.what for one in await entries(sim) if isinstance(one, AlarmRaised)]
+        image = await sim.store.load(RunKey("default", "r"))
+        assert image is not None
+        return await handle.result(), clock() - since, alarms, len(image.operations)
+
+    sims.append(Simulation([former, latter, before], options=PARKING))
+    result, seconds, alarms, rows = sims[-1].run(scenario)
+    assert (result, found, rows) == (2, [(1, None)], 0)
+    assert seconds < 60
+    assert alarms == (["unfit_outcome"] if how == "handed out" else [])
 
 
 # Every crash

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import threading
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 import outlast
 from outlast.app import SystemClock, SystemThreads
-from outlast.journal.entry import EffectFailed, EffectInDoubt, StepFailed, from_row
+from outlast.journal.entry import EffectCompleted, EffectFailed, EffectInDoubt, StepFailed, from_row
 from outlast.store.change import OperationPut, RunChange, RunKey
 from outlast.store.memory import MemoryStore
 from outlast.testing import (
@@ -109,6 +110,14 @@ def silent_in_thread() -> str:
     return f"attempt {number}"
 
 
+@outlast.effect(
+    start_to_close_timeout=timedelta(seconds=500), settle=SECOND, heartbeat_timeout=10 * SECOND
+)
+def silent_effect() -> str:
+    sims[-1].workers[-1].threads.busy(100)
+    return receiver.apply(outlast.idempotency_key(), "done")
+
+
 @outlast.step(retry=QUICK)
 async def mute(kind: str) -> Any:
     """Beat once with details, then without; the last attempt returns what it found."""
@@ -183,6 +192,8 @@ async def ticking(seconds: float, each: float) -> str:
 async def being_silent(how: str) -> str:
     if how == "thread":
         return await silent_in_thread()
+    if how == "effect":
+        return await silent_effect()
     return await silent(how == "stubborn")
 
 
@@ -207,7 +218,7 @@ async def sending(which: str) -> int:
 
 
 CODE = [
-    *(crawl, tick, silent, silent_in_thread, mute, misread, unstorable),
+    *(crawl, tick, silent, silent_in_thread, silent_effect, mute, misread, unstorable),
     *(crawling, ticking, being_silent, muttering, misreading, refusing, sending),
     *EFFECTS.values(),
 ]
@@ -492,6 +503,18 @@ def test_a_silent_thread_is_left_behind(caplog: pytest.LogCaptureFixture) -> Non
     assert "attempt 1 of silent_in_thread" in late
 
 
+def test_a_silent_effect_in_a_thread_is_still_acting() -> None:
+    """Nothing is done about it before it has returned, and what it returns is what happened."""
+
+    async def scenario(sim: Simulation) -> tuple[str, float]:
+        worker = await sim.start_worker()
+        return await worker.client.run(being_silent("effect"), id="r"), clock() - 1000
+
+    result, seconds = simulation().run(scenario)
+    assert (result, receiver.total) == ("done", 1)
+    assert seconds >= 100
+
+
 @pytest.mark.parametrize("which", EFFECTS)
 def test_a_silent_effect_has_an_unknown_end(which: str) -> None:
     """Then the declaration decides, and not before the attempt can act no more; the next one finds the details."""
@@ -621,10 +644,8 @@ def test_a_thread_learns_that_nobody_waits_for_it(by: str) -> None:
             return "given up"
 
     async def main() -> None:
-        registry = Registry([work, use_work])
-        app = outlast.open("memory://")
-        store = MemoryStore(SystemClock())
-        await app._start_worker(store, registry)
+        app, starting = app_of(work, use_work)
+        await starting
         handle = await app.start(use_work(), id="r")
         await asyncio.to_thread(begun.wait, 30)
         if by == "cancel":
@@ -638,6 +659,91 @@ def test_a_thread_learns_that_nobody_waits_for_it(by: str) -> None:
 
     asyncio.run(main())
     assert found == ["the attempt was cancelled"]
+
+
+def app_of(*code: Any) -> tuple[Any, Any]:
+    """Return an app in memory, and what starts its worker with exactly this code."""
+    app = outlast.open("memory://")
+    store = MemoryStore(SystemClock())
+    return app, app._start_worker(store, Registry(code))
+
+
+def test_a_cancelled_run_does_not_interrupt_an_effect_at_its_beat() -> None:
+    """Its intent stands: it comes to its end, and then the cancel comes through."""
+    begun, cancelled, ended = threading.Event(), threading.Event(), threading.Event()
+
+    @outlast.effect(idempotent=True)
+    def act() -> str:
+        begun.set()
+        while not cancelled.is_set():
+            outlast.heartbeat()
+            time.sleep(0.001)
+        for _ in range(50):
+            outlast.heartbeat()
+            time.sleep(0.001)
+        ended.set()
+        return "acted"
+
+    @outlast.workflow
+    async def use_act() -> str:
+        return await act()
+
+    async def main() -> list[type]:
+        app, starting = app_of(act, use_act)
+        await starting
+        handle = await app.start(use_act(), id="r")
+        await asyncio.to_thread(begun.wait, 30)
+        await handle.cancel()
+        while not any(
+            type(one.entry).__name__ == "CancelRequested" for one in await handle.journal()
+        ):
+            await asyncio.sleep(0.01)
+        cancelled.set()
+        with pytest.raises(outlast.RunCancelledError):
+            await handle.result()
+        await app.worker.stop()
+        return [type(one.entry) for one in await handle.journal()]
+
+    assert EffectCompleted in asyncio.run(main())
+    assert ended.is_set()
+
+
+def test_beats_of_a_thread_whose_time_is_over_are_nobodys() -> None:
+    """What an attempt says after it was given up changes nothing of the row that its successors write."""
+    over = threading.Event()
+
+    @outlast.step(
+        start_to_close_timeout=timedelta(seconds=0.2),
+        retry=outlast.RetryPolicy(initial_interval=timedelta(seconds=0.05), maximum_attempts=3),
+    )
+    def stubborn() -> list[Any]:
+        number = outlast.attempt().number
+        found.append((number, outlast.heartbeat_details(str)))
+        if number == 1:
+            while not over.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    outlast.heartbeat(f"old {time.monotonic()}")
+                time.sleep(0.001)
+        if number == 2:
+            outlast.heartbeat("new")
+            time.sleep(0.05)
+            raise OSError("down")
+        over.set()
+        return list(found[-1])
+
+    @outlast.workflow
+    async def use_stubborn() -> list[Any]:
+        return await stubborn()
+
+    async def main() -> list[Any]:
+        app, starting = app_of(stubborn, use_stubborn)
+        await starting
+        result = await app.run(use_stubborn(), id="r")
+        await app.worker.stop()
+        return result
+
+    assert asyncio.run(main()) == [3, "new"]
+    assert [number for number, _ in found] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("acts", [False, True])

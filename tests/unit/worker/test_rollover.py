@@ -16,6 +16,7 @@ from outlast.effects.key import idempotency_key
 from outlast.errors import RunCancelledError, RunNotFoundError
 from outlast.journal.canonical import payload_sha256
 from outlast.journal.entry import (
+    AlarmRaised,
     CancelRequested,
     ContinuedAsNew,
     EffectIntended,
@@ -95,10 +96,44 @@ async def asks_and_rolls(n: int) -> int:
     return outlast.continue_as_new(asks_and_rolls(1))
 
 
+@outlast.step(
+    retry=outlast.RetryPolicy(initial_interval=timedelta(hours=1), backoff_coefficient=1.0)
+)
+async def fails() -> str:
+    raise OSError("down")
+
+
+@outlast.workflow
+async def fails_in_each(number: int) -> str:
+    said = await fails()
+    if number == 1:
+        outlast.continue_as_new(fails_in_each(2))
+    return said
+
+
 CODE = [
     *(look, pay, pays, hears, hears_slowly, rolls_for_ever, first_half, second_half),
-    asks_and_rolls,
+    *(asks_and_rolls, fails, fails_in_each),
 ]
+
+
+def test_what_is_said_of_an_operation_is_said_of_one_generation() -> None:
+    """Operations of two generations have equal ids: what somebody saw in the first one is not done to the second one."""
+
+    async def scenario(sim: Simulation) -> tuple[str, list[str]]:
+        await sim.start_worker()
+        handle = await sim.client.start(fails_in_each(1), id="r")
+        await asyncio.sleep(2)
+        await handle.resolve("r:1", applied="the first", generation=1)
+        await asyncio.sleep(2)
+        await handle.resolve("r:1", applied="too late", generation=1)
+        await asyncio.sleep(2)
+        await handle.resolve("r:1", applied="the second")
+        result = await handle.result()
+        journal = [one.entry for one in await handle.journal()]
+        return result, [one.what for one in journal if isinstance(one, AlarmRaised)]
+
+    assert Simulation(CODE).run(scenario) == ("the second", ["unfit_outcome"])
 
 
 def test_each_generation_has_keys_and_a_journal_of_its_own() -> None:

@@ -157,6 +157,7 @@ class Bodies:
         if attempt.key in run.left_over:
             return
         run.attempted.add(at)
+        run.begins(at, attempt.name)
         if self.tasks is not None and kind == "step" and attempt.name in self.tasks.remote:
             self.tasks.begins(attempt, process)
             return

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from outlast.journal.entry import (
+    CancelRequested,
     EffectCompleted,
     EffectFailed,
     EffectIntended,
     Entry,
     Forked,
     KnownEffect,
+    PauseRequested,
+    ResumeRequested,
     Started,
     UpdateAnswered,
     UpdateReceived,
@@ -54,6 +57,8 @@ def _keep(run: Run, forked: ForkedRun, entry: Entry) -> None:
         forked.elsewhere.add(entry.message_id)
     elif isinstance(entry, UpdateAnswered):
         run.asked.discard(entry.message_id)
+    elif isinstance(entry, PauseRequested | ResumeRequested | CancelRequested):
+        run.paused = isinstance(entry, PauseRequested)
     elif isinstance(entry, EffectIntended):
         run.intents[entry.operation] = entry
     elif isinstance(entry, _KEPT_OUTCOMES):

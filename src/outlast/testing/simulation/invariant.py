@@ -19,9 +19,12 @@ from outlast.journal.entry import (
     ContinuedAsNew,
     EffectCompleted,
     EffectIntended,
+    Entry,
     Failed,
     MessageReceived,
+    PauseRequested,
     StampedRow,
+    UpdateReceived,
     from_row,
 )
 from outlast.store.change import (
@@ -70,6 +73,11 @@ class InvariantViolatedError(OutlastError):
         label = f"invariant {invariant}: " if invariant else ""
         super().__init__(f"{label}{what}", run=run or None, operation=operation or None)
         self.invariant = invariant
+
+
+def _messages(entries: Iterable[Entry]) -> list[str]:
+    """Return the ids of the messages that were received, in order."""
+    return [one.message_id for one in entries if isinstance(one, MessageReceived | UpdateReceived)]
 
 
 class Invariants:
@@ -379,19 +387,22 @@ class Invariants:
         )
         if not change.next:
             return
-        received = [
-            entry.message_id
-            for entry in (from_row(one.row) for one in run.rows)
-            if isinstance(entry, MessageReceived)
-        ]
-        carried = [
-            entry.message_id
-            for entry in (from_row(one) for one in change.next)
-            if isinstance(entry, MessageReceived)
-        ]
+        begun = [from_row(one) for one in change.next]
+        received = _messages(from_row(one.row) for one in run.rows)
+        carried = _messages(begun)
         in_order = [one for one in received if one in set(carried)]
         self.check(carried == in_order, 5, f"carried over {carried}", run=change.run)
+        updates = {one.message_id for one in begun if isinstance(one, UpdateReceived)}
+        elsewhere = run.forked.elsewhere if run.forked else set[str]()
+        self.check(
+            run.asked - elsewhere == updates,
+            5,
+            f"updates {run.asked} have no answer, and {updates} go on",
+            run=change.run,
+        )
         run.begin([StampedRow(one, at) for one in change.next])
+        run.asked = updates
+        run.paused = any(isinstance(one, PauseRequested) for one in begun)
 
     def _tell(self, change: RunChange) -> None:
         life = self.lives.get(change.worker)

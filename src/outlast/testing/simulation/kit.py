@@ -21,6 +21,7 @@ from outlast.testing.simulation.shape import (
     SIGNALS,
     Act,
     Ask,
+    Bear,
     Broken,
     Draw,
     Hand,
@@ -32,6 +33,7 @@ from outlast.testing.simulation.shape import (
     Several,
     Shape,
     Stray,
+    Talk,
     Tell,
     Tidy,
     Twin,
@@ -47,6 +49,7 @@ from outlast.workflows.definition import (
     Step,
     Workflow,
 )
+from outlast.workflows.placement import Placement
 
 QUICK = RetryPolicy(initial_interval=timedelta(seconds=0.5), maximum_interval=timedelta(seconds=4))
 LIMIT = timedelta(seconds=6)
@@ -77,12 +80,25 @@ STAGE = "stage"
 _told: ContextVar[list[list[str]]] = ContextVar("simulated_told")
 
 
-async def shaped(shape: str, purpose: str) -> str:
-    """Carry out a shape; `purpose` names what its effects are for, anew for each start."""
+async def shaped(shape: str, purpose: str, done: str = "[]") -> str:
+    """Carry out a shape; `purpose` names what its effects are for, anew for each start.
+
+    Args:
+        done: What the parts before gave, where each has a generation of its own.
+    """
     told: list[list[str]] = []
     _told.set(told)
     outlast.on_query(TOLD, lambda _: told)
-    return msgspec.json.encode(await carry_out(_decoder.decode(shape), f"{purpose}/0")).decode()
+    whole = _decoder.decode(shape)
+    if not (isinstance(whole, Several) and whole.how == "rolls"):
+        return msgspec.json.encode(await carry_out(whole, f"{purpose}/0")).decode()
+    values: list[Any] = msgspec.json.decode(done)
+    number = len(values)
+    values.append(await carry_out(whole.parts[number], f"{purpose}/0.{number}"))
+    text = msgspec.json.encode(values).decode()
+    if len(values) < len(whole.parts):
+        outlast.continue_as_new(SHAPED(shape, purpose, text))
+    return text
 
 
 async def carry_out(shape: Shape, path: str) -> Any:
@@ -90,8 +106,8 @@ async def carry_out(shape: Shape, path: str) -> Any:
     match shape:
         case Work() | Hand() | Broken() | Nap() | Draw():
             return await _simple(shape)
-        case Hear() | Serve():
-            return await (_hear(shape) if isinstance(shape, Hear) else _serve(shape))
+        case Hear() | Serve() | Bear() | Talk():
+            return await _with_others(shape, path)
         case Act():
             return await _act(shape, path)
         case Twin() | Often() | Stray():
@@ -109,6 +125,31 @@ async def carry_out(shape: Shape, path: str) -> Any:
                     return ["in time", await carry_out(part, f"{path}.0")]
             except TimeoutError:
                 return ["cut", _since(since)]
+
+
+async def _with_others(shape: Hear | Serve | Bear | Talk, path: str) -> Any:
+    match shape:
+        case Hear():
+            return await _hear(shape)
+        case Serve():
+            return await _serve(shape)
+        case Bear() | Talk():
+            return await _with_child(shape, path)
+
+
+async def _with_child(shape: Bear | Talk, path: str) -> Any:
+    if isinstance(shape, Bear):
+        call = SHAPED(_encoded(shape.part), path)
+        return msgspec.json.decode(await outlast.run_child(call, parent_close=shape.close))
+    child = await outlast.start_child(SHAPED(_encoded(Hear(0, shape.count)), path))
+    other = outlast.run_handle(child.id, SHAPED) if shape.outside else child
+    for number in range(shape.count):
+        await other.send(MESSAGES[0], number)
+    return msgspec.json.decode(await other.result())
+
+
+def _encoded(shape: Shape) -> str:
+    return msgspec.json.encode(shape).decode()
 
 
 async def _around(shape: Tidy | Tell, path: str) -> Any:
@@ -156,6 +197,8 @@ async def _step_of(shape: Work | Hand) -> Any:
     try:
         if isinstance(shape, Hand):
             return await HANDS[shape.thread, shape.limit](shape.n)
+        if shape.far:
+            return await FAR(shape.n, shape.fails, shape.seconds)
         works = WORKS[shape.thread, shape.beats, shape.limit]
         return await works(shape.n, shape.fails, shape.seconds)
     except TimeoutError:
@@ -439,10 +482,14 @@ REPEATING = _effects("repeating")
 WORKS = _works()
 HANDS = _hands()
 WORK = WORKS[False, False, False]
+QUEUE = "simulated"
+FAR: Step[..., Any] = Step(
+    work, "simulated_far_work", AttemptOptions(QUICK), placement=Placement(QUEUE)
+)
 BROKEN = _step(broken, TWICE, ValueError)
-SHAPED: Workflow[[str, str], str] = Workflow(shaped, "simulated_shape")
+SHAPED: Workflow[..., str] = Workflow(shaped, "simulated_shape")
 KIT: tuple[Definition[..., Any], ...] = (
-    *(SHAPED, BROKEN),
+    *(SHAPED, BROKEN, FAR),
     *WORKS.values(),
     *HANDS.values(),
     *EFFECTS.values(),

@@ -119,6 +119,8 @@ class Run:
     """Steps whose outcome comes from outside: no attempt of them may begin."""
     progress: dict[str, bytes] = field(default_factory=dict[str, bytes])
     """Of each operation that has a row: the details of its last heartbeat that was kept."""
+    named: dict[str, str] = field(default_factory=dict[str, str])
+    """Of each operation that has a row: which step or effect that is of."""
     others: set[str] = field(default_factory=set[str])
     """Open operations that stand for other runs."""
     risky: dict[str, float] = field(default_factory=dict[str, float])
@@ -161,6 +163,7 @@ class Run:
         self.lapses, self.asked = 0, set()
         self.paused, self.parked = False, None
         self.resting, self.risky, self.handed_out, self.progress = {}, {}, set(), {}
+        self.named = {}
         self.approvals, self.published = {}, set()
         self.forked, self.others = None, set()
 
@@ -173,6 +176,14 @@ class Run:
         for request in self.approvals.values():
             if request.state == "pending":
                 request.state = "withdrawn"
+
+    def begins(self, at: str, name: str) -> None:
+        """A body begins; what is recorded there of another one, in whose place changed code has put this, is nothing to it."""
+        if self.named.get(at, name) != name:
+            self.named[at] = name
+            self.failures[at], self.progress[at] = 0, b""
+            self.resting.pop(at, None)
+            self.handed_out.discard(at)
 
     def let_go(self, now: float) -> None:
         """Its owner, if it has one, has it no longer."""

@@ -18,9 +18,11 @@ from outlast.client import Client, RunHandle
 from outlast.client.update import check_accepted, result_of, update_message
 from outlast.errors import (
     DecisionRefusedError,
+    QueryError,
     RunCancelledError,
     RunConflictError,
     RunNotFoundError,
+    StoreError,
     StoreUnavailableError,
     UpdateFailedError,
     UpdateRejectedError,
@@ -34,7 +36,7 @@ from outlast.journal.entry import (
     from_row,
 )
 from outlast.store.change import PutMessage, RunHead, RunKey
-from outlast.testing.simulation.kit import MESSAGES, SHAPED, UPDATES
+from outlast.testing.simulation.kit import MESSAGES, SHAPED, TOLD, UPDATES
 from outlast.testing.simulation.scenario import Plan, Scenario, Sending
 from outlast.testing.simulation.shape import Work, nodes
 from outlast.testing.simulation.system import Simulation
@@ -46,6 +48,11 @@ T = TypeVar("T")
 _AGAIN_SECONDS = 0.5
 _LOOK_SECONDS = 0.5
 _MEDDLINGS = 20
+_QUESTIONS = 10
+FORK = "-fork"
+"""At the end of the ids of forks."""
+_FORK_SECONDS = 20.0
+"""How long a fork may take, which is sent nothing."""
 _INSIDE_SECONDS = 20.0
 """How long to wait for a client in a worker's process, which may die meanwhile."""
 
@@ -108,6 +115,10 @@ class People:
             self._spawn(self._help(run_id, plan))
         if plan.pause is not None:
             self._spawn(self._pause(run_id, plan.pause, plan.resume))
+        if plan.curious:
+            self._spawn(self._ask(run_id))
+        if plan.fork is not None:
+            self._spawn(self._fork(run_id, plan, plan.fork))
         sending = self._spawn(self._send(run_id, plan))
         for seconds, end in ((plan.cancel, "cancel"), (plan.terminate, "terminate")):
             if seconds is not None:
@@ -130,6 +141,43 @@ class People:
             with contextlib.suppress(RunConflictError):
                 await self._persist(lambda act=act: getattr(self._handle(run_id), act)("a moment"))
 
+    async def _fork(self, run_id: str, plan: Plan, after: float) -> None:
+        """Fork a run, by a request that is made again until it is answered, and cancel the fork when it waits in vain."""
+        await asyncio.sleep(after)
+        fork = fork_of(run_id)
+        try:
+            await self._persist(lambda: self._handle(run_id).fork(id=fork, reason="to see"))
+        except StoreError:
+            # The clock was set back, and the fork would have entries of times to come.
+            jumped = any(one.harm == "back" for one in self._scenario.disturbances)
+            self._sim.invariants.check(jumped, 5, f"{run_id} was not forked")
+            return
+        self._sim.invariants.check(
+            RunKey("default", fork) in self._sim.invariants.runs,
+            5,
+            f"the fork of {run_id} was accepted, and is not there",
+        )
+        self._spawn(self._decide(fork, plan))
+        await asyncio.sleep(_FORK_SECONDS)
+        with contextlib.suppress(RunConflictError):
+            await self._persist(lambda: self._handle(fork).cancel("in vain"))
+
+    async def _ask(self, run_id: str) -> None:
+        """Ask a run what it has said, while it goes on: nothing is unsaid within a generation."""
+        said: dict[int, list[list[str]]] = {}
+        for _ in range(_QUESTIONS):
+            await asyncio.sleep(_LOOK_SECONDS)
+            known = self._sim.invariants.runs[RunKey("default", run_id)]
+            generation = known.generation
+            with contextlib.suppress(QueryError, RunConflictError):
+                told = await self._persist(lambda: self._handle(run_id).query(TOLD))
+                if generation != known.generation:
+                    continue
+                former = said.setdefault(generation, told)
+                said[generation] = told
+                right = former == told[: len(former)]
+                self._sim.invariants.check(right, 2, f"{run_id} says {told}, and said {former}")
+
     async def _intrude(self, run_id: str, plan: Plan) -> None:
         """Start other work under an id that is taken."""
         call = msgspec.json.encode(plan.shape).decode(), f"{run_id}/other"
@@ -142,16 +190,18 @@ class People:
         said: set[str] = set()
         for _ in range(_MEDDLINGS):
             await asyncio.sleep(_LOOK_SECONDS)
-            for stamped in await self._sim.store.journal(RunKey("default", run_id)):
+            image = await self._sim.store.load(RunKey("default", run_id))
+            for stamped in image.rows if image else ():
                 entry = from_row(stamped.row)
                 if not isinstance(entry, EffectIntended) or "idempotent" not in entry.name:
                     continue
                 if entry.operation not in said:
                     said.add(entry.operation)
+                    seen = 1 if image is None else image.head.generation
                     with contextlib.suppress(RunConflictError):
                         await self._persist(
-                            lambda at=entry.operation: self._handle(run_id).resolve(
-                                at, failed="meddled with"
+                            lambda at=entry.operation, seen=seen: self._handle(run_id).resolve(
+                                at, failed="meddled with", generation=seen
                             )
                         )
 
@@ -165,10 +215,11 @@ class People:
             for row in image.operations if image else ():
                 if "simulated_work" in row.name and row.operation not in said:
                     said.add(row.operation)
+                    seen = 1 if image is None else image.head.generation
                     with contextlib.suppress(RunConflictError):
                         await self._persist(
-                            lambda at=row.operation: self._handle(run_id).resolve(
-                                at, applied=max(values)
+                            lambda at=row.operation, seen=seen: self._handle(run_id).resolve(
+                                at, applied=max(values), generation=seen
                             )
                         )
 
@@ -181,11 +232,11 @@ class People:
 
         timeout = None if plan.timeout is None else timedelta(seconds=plan.timeout)
         run = RunKey("default", run_id)
-        before = self._sim.invariants.runs[run].generation if again else 0
+        before = self._sim.invariants.runs[run].incarnation if again else 0
 
         async def start(client: Client) -> None:
             # Whoever was not told what became of a restart looks first: one that came to be may have ended meanwhile.
-            if not again or self._sim.invariants.runs[run].generation == before:
+            if not again or self._sim.invariants.runs[run].incarnation == before:
                 await client.start(call, id=run_id, if_closed=if_closed, timeout=timeout)
 
         try:
@@ -322,8 +373,8 @@ class People:
         seen: set[tuple[str, int, int]] = set()
         while not self._over:
             await asyncio.sleep(1)
-            for number in range(len(self._scenario.plans)):
-                await self._settle(RunKey("default", f"run{number}"), seen)
+            for run in [*self._sim.invariants.runs]:
+                await self._settle(run, seen)
 
     async def _settle(self, run: RunKey, seen: set[tuple[str, int, int]]) -> None:
         """Look up what happened, and say so, once for each doubt."""
@@ -332,7 +383,7 @@ class People:
         head = await self._sim.store.head(run)
         if head is None or head.status.closed:
             return
-        for stamped in await self._sim.store.journal(run):
+        for stamped in await self._sim.store.journal(run, generation=head.generation):
             match from_row(stamped.row):
                 case EffectIntended() as intent:
                     intents[intent.operation] = intent
@@ -357,7 +408,7 @@ class People:
             with contextlib.suppress(RunConflictError):
                 await self._persist(
                     lambda operation=operation, said=said: self._handle(run.run_id).resolve(
-                        operation, **said
+                        operation, **said, generation=head.generation
                     )
                 )
 
@@ -381,6 +432,11 @@ async def _put(client: Client, run_id: str, sending: Sending, number: int) -> No
     run = RunKey("default", run_id)
     message = update_message(client, UPDATES[sending.signal], sending.value, f"{number}")
     check_accepted(await client.commit(PutMessage(run, message)), run)
+
+
+def fork_of(run_id: str) -> str:
+    """Return the id of a run's fork."""
+    return f"{run_id}{FORK}"
 
 
 def purpose_of(intent: EffectIntended) -> str:

@@ -19,6 +19,7 @@ from outlast.journal.entry import (
     ApprovalRequested,
     CancelRequested,
     Completed,
+    ContinuedAsNew,
     EffectCompleted,
     EffectFailed,
     EffectIntended,
@@ -38,10 +39,22 @@ from outlast.testing.fault import Faults
 from outlast.testing.loop import SimulationStuckError
 from outlast.testing.simulation.disturb import Disturber
 from outlast.testing.simulation.invariant import InvariantViolatedError
-from outlast.testing.simulation.kit import KIT, SHAPED, STAGE, TOLD, stage
-from outlast.testing.simulation.people import People, purpose_of
-from outlast.testing.simulation.scenario import Plan, Scenario
-from outlast.testing.simulation.shape import Act, Ask, Expect, Often, Stray, Twin, fits, nodes
+from outlast.testing.simulation.kit import KIT, QUEUE, SHAPED, STAGE, TOLD, stage
+from outlast.testing.simulation.people import FORK, People, purpose_of
+from outlast.testing.simulation.scenario import Plan, Scenario, Sending
+from outlast.testing.simulation.shape import (
+    Act,
+    Ask,
+    Draw,
+    Expect,
+    Hear,
+    Often,
+    Shape,
+    Stray,
+    Twin,
+    fits,
+    nodes,
+)
 from outlast.testing.simulation.system import Simulation
 from outlast.testing.simulation.watch import process_name
 from outlast.testing.simulation.world import World
@@ -75,6 +88,7 @@ def play(scenario: Scenario) -> Played:
             lease=timedelta(seconds=scenario.lease),
             idle=timedelta(seconds=scenario.idle),
             runs=scenario.runs,
+            queues=(QUEUE,),
         ),
         faults=scenario.faults,
         thread_delay=scenario.thread_delay,
@@ -118,10 +132,13 @@ async def _through(sim: Simulation, scenario: Scenario, world: World) -> None:
     await people.done()
     for number in range(len(scenario.plans)):
         await sim.closed(f"run{number}")
+    for run in [*sim.invariants.runs]:
+        await sim.closed(run.run_id)
     await people.end()
     await asyncio.sleep(_QUIET_SECONDS)
-    for number, plan in enumerate(scenario.plans):
-        await _Audit(sim, scenario, world, RunKey("default", f"run{number}"), plan).check()
+    plans = {f"run{number}": plan for number, plan in enumerate(scenario.plans)}
+    for run in sim.invariants.runs:
+        await _Audit(sim, scenario, world, run, plans.get(run.run_id)).check()
 
 
 async def _calm_down(sim: Simulation) -> None:
@@ -134,29 +151,45 @@ async def _calm_down(sim: Simulation) -> None:
 
 
 class _Audit:
-    """Looks at what is left of one run."""
+    """Looks at what is left of one run.
+
+    Args:
+        plan: None for a run that another one has started, or that is a fork.
+    """
 
     def __init__(
-        self, sim: Simulation, scenario: Scenario, world: World, run: RunKey, plan: Plan
+        self, sim: Simulation, scenario: Scenario, world: World, run: RunKey, plan: Plan | None
     ) -> None:
         self._sim = sim
         self._scenario = scenario
         self._world = world
         self._run = run
-        self._plan = plan
+        self._is_planned = plan is not None
+        self._is_fork = FORK in run.run_id
+        self._plan = plan or Plan(Draw())
         self._journal: list[tuple[Entry, datetime]] = []
         self._entries: list[Entry] = []
+        self._former: list[str] | None = None
+        """What the generation before has published last."""
 
     async def check(self) -> None:
         head = await self._sim.store.head(self._run)
         assert head is not None
-        rows = await self._sim.store.journal(self._run)
-        self._journal = [(from_row(one.row), one.at) for one in rows]
-        self._entries = [entry for entry, _ in self._journal]
-        await self._check_replay()
-        self._check_effects()
-        self._check_grants()
+        for generation in range(head.incarnation, head.generation + 1):
+            rows = await self._sim.store.journal(self._run, generation=generation)
+            self._journal = [(from_row(one.row), one.at) for one in rows]
+            self._entries = [entry for entry, _ in self._journal]
+            await self._check_replay(generation)
+            if self._is_fork:
+                continue
+            if not self._is_planned:
+                self._plan = _plan_of(self._entries[0])
+            self._check_effects()
+            self._check_grants()
+            self._check_carried()
         await self._check_approvals()
+        if self._is_fork:
+            return
         self._check_cancel()
         await self._check_published()
         self._check_timeout()
@@ -167,6 +200,8 @@ class _Audit:
             allowed.add(Status.TERMINATED)
         if any(isinstance(one, RunTimedOut) for one in self._entries):
             allowed.add(Status.FAILED)
+        if not self._is_planned:
+            allowed |= {Status.CANCELLED, Status.TERMINATED}
         self._holds(head.status in allowed, 2, f"the run is {head.status}")
         last = self._entries[-1]
         if isinstance(last, Completed):
@@ -175,16 +210,16 @@ class _Audit:
     def _holds(self, holds: object, invariant: int, what: str) -> None:
         self._sim.invariants.check(holds, invariant, what, run=self._run)
 
-    async def _check_replay(self) -> None:
+    async def _check_replay(self, generation: int) -> None:
         """The code, given the journal alone, comes to what is recorded: also to the same value."""
         machine = Machine(
             SHAPED,
             tenant=self._run.tenant,
             run_id=self._run.run_id,
-            generation=self._sim.invariants.runs[self._run].generation,
+            generation=generation,
         )
         delivery = Delivery(machine, self._sim.clock)
-        rows = await self._sim.store.journal(self._run)
+        rows = await self._sim.store.journal(self._run, generation=generation)
         try:
             await delivery.deliver([(from_row(one.row), one) for one in rows])
         except OutlastError as error:
@@ -197,6 +232,8 @@ class _Audit:
             value = bytes(outcome.value) if isinstance(outcome, Completed) else outcome
             right = bytes(last.value)
             self._holds(value == right, 2, f"the replay ends otherwise: {value}, not {right}")
+        elif isinstance(last, ContinuedAsNew):
+            self._holds(outcome == last, 2, f"the replay goes on otherwise: {outcome}, not {last}")
 
     def _check_result(self, end: Completed) -> None:
         value = msgspec.json.decode(msgspec.json.decode(end.value, type=str))
@@ -270,16 +307,28 @@ class _Audit:
         right = {name: one.state for name, one in known.items()}
         self._holds(stored == right, 6, f"approvals stand as {stored}, and are {right}")
 
-    async def _check_published(self) -> None:
-        """What was published stands there once, in the order in which the code did it, the last of it for whoever looks or asks."""
-        written = [
+    def _check_carried(self) -> None:
+        """A generation begins with what the one before has published last, and with nothing else."""
+        carried = self._published(carried=True)
+        right = [] if self._former is None else [self._former]
+        self._holds(carried == right, 2, f"{carried} is carried over, not {right}")
+        for said in (*carried, *self._published()):
+            self._former = said
+
+    def _published(self, *, carried: bool = False) -> list[list[str]]:
+        """Return what this generation has published, or what it was given by the one before."""
+        return [
             msgspec.json.decode(one.value, type=list[str])
             for one in self._entries
-            if isinstance(one, Published)
+            if isinstance(one, Published) and carried != bool(one.operation)
         ]
+
+    async def _check_published(self) -> None:
+        """What was published stands there once, in the order in which the code did it, the last of it for whoever looks or asks."""
+        written = self._published()
         handle: RunHandle[Any] = self._sim.client.handle(self._run.run_id)
         last = await handle.published(STAGE, list[str])
-        self._holds(last == (written or [None])[-1], 2, f"{last} is published, not {written[-1:]}")
+        self._holds(last == self._former, 2, f"{last} is published, not {self._former}")
         if not any(isinstance(one, Taken) for one in self._entries):
             return
         told = await handle.query(TOLD)
@@ -316,6 +365,15 @@ class _Audit:
     @property
     def _jumps(self) -> bool:
         return any(one.harm in ("forth", "back") for one in self._scenario.disturbances)
+
+
+def _plan_of(started: Entry) -> Plan:
+    """Return what a child was to do."""
+    assert isinstance(started, Started)
+    arguments = msgspec.json.decode(started.arguments, type=dict[str, str])
+    shape = msgspec.json.decode(arguments["shape"], type=Shape)
+    told = range(shape.count) if isinstance(shape, Hear) else ()
+    return Plan(shape, sendings=tuple(Sending(0, number) for number in told))
 
 
 @contextmanager

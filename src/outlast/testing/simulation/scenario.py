@@ -18,6 +18,7 @@ from outlast.testing.simulation.shape import (
     SIGNALS,
     Act,
     Ask,
+    Bear,
     Broken,
     Draw,
     Hand,
@@ -29,10 +30,12 @@ from outlast.testing.simulation.shape import (
     Several,
     Shape,
     Stray,
+    Talk,
     Tell,
     Tidy,
     Twin,
     Work,
+    nodes,
 )
 from outlast.testing.simulation.world import Declared, Fates
 
@@ -84,6 +87,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         meddler: Somebody says what became of effects that are not in doubt, which must change nothing.
         pause: Somebody pauses it then, and resumes it after `resume` seconds.
         timeout: How long it may take.
+        fork: Somebody forks it then; a fork attempts no effect, and is cancelled when it waits for what only its origin was sent.
+        curious: Somebody asks it again and again what it has said.
     """
 
     shape: Shape
@@ -100,6 +105,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     pause: float | None = None
     resume: float = 5.0
     timeout: float | None = None
+    fork: float | None = None
+    curious: bool = False
 
 
 Harm: TypeAlias = Literal["kill", "freeze", "stall", "cut", "stop", "outage", "forth", "back"]
@@ -198,7 +205,7 @@ def draw(seed: int) -> Scenario:
         plans = tuple(replace(one, shape=_with_limits(later, one.shape)) for one in plans)
     return Scenario(
         seed=seed,
-        plans=_controlled(seed, tuple(_telling(one, told) for one in plans)),
+        plans=_grown(seed, _controlled(seed, tuple(_telling(one, told) for one in plans))),
         disturbances=_disturbances(chance),
         faults=_faults(chance),
         fates=_fates(chance),
@@ -266,6 +273,58 @@ def _controlled(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
             plan = replace(plan, timeout=0.1 + _seconds(chance, 30))
         found.append(plan)
     return tuple(found)
+
+
+def _grown(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Let some runs have children, steps in a queue, forks and more than one generation; drawn apart, for the same reason."""
+    chance = random.Random(f"growth/{seed}")  # noqa: S311 - a seed must repeat
+    found: list[Plan] = []
+    for plan in plans:
+        kind = chance.random()
+        if kind < 0.25:
+            plan = replace(plan, shape=_spread(chance, plan.shape))
+        if 0.15 <= kind < 0.3:
+            plan = replace(plan, shape=_rolling(plan.shape))
+        if 0.25 <= kind < 0.4:
+            plan = replace(plan, fork=_seconds(chance, 15))
+        if chance.random() < 0.1:
+            plan = replace(
+                plan, curious=True, shape=Tell(plan.shape) if kind >= 0.3 else plan.shape
+            )
+        found.append(plan)
+    return tuple(found)
+
+
+def _rolling(shape: Shape) -> Several:
+    """Return a shape that rolls over after each part."""
+    parts = shape.parts if isinstance(shape, Several) else (shape,)
+    return Several("rolls", (*parts, Work(3)))
+
+
+def _spread(chance: random.Random, shape: Shape) -> Shape:
+    """Return a shape some of whose parts are carried out by children, or in a queue."""
+    match shape:
+        case Several(_, parts):
+            spread = tuple(_spread(chance, one) for one in parts)
+            if chance.random() < 0.2:
+                spread = (*spread, Talk(chance.choice([1, 2, 5]), chance.random() < 0.5))
+            return _borne(chance, replace(shape, parts=spread))
+        case Limit(_, part) | Tidy(part) | Tell(part):
+            return replace(shape, part=_spread(chance, part))
+        case Work(beats=False, limit=False, thread=False) if chance.random() < 0.6:
+            return _borne(chance, replace(shape, far=True))
+        case _:
+            return _borne(chance, shape)
+
+
+def _borne(chance: random.Random, shape: Shape) -> Shape:
+    """Return a part for a child, unless it needs people who know its run."""
+    meets = Hear | Serve | Ask | Tell
+    if chance.random() > 0.3 or any(isinstance(node, meets) for _, node in nodes(shape)):
+        return shape
+    if chance.random() < 0.3:
+        shape = _rolling(shape)
+    return Bear(shape, chance.choice(["terminate", "cancel", "abandon"]))
 
 
 def _asking(chance: random.Random, plan: Plan) -> Plan:

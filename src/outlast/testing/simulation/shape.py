@@ -7,7 +7,7 @@ expired); so whatever a simulation does, `fits` can tell a right result from a w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -28,6 +28,7 @@ class Work(Node, frozen=True, tag=True):
     Args:
         beats: It says how far it is, as it goes, and goes on from what it finds.
         limit: It has only so much time for all attempts.
+        far: It runs in a queue, which every worker serves.
     """
 
     n: int
@@ -36,6 +37,7 @@ class Work(Node, frozen=True, tag=True):
     thread: bool = False
     beats: bool = False
     limit: bool = False
+    far: bool = False
 
 
 class Hand(Node, frozen=True, tag=True):
@@ -128,6 +130,28 @@ class Tell(Node, frozen=True, tag=True):
     part: Shape
 
 
+class Bear(Node, frozen=True, tag=True):
+    """A part that a child carries out.
+
+    Args:
+        close: What becomes of the child when its parent has ended.
+    """
+
+    part: Shape
+    close: Literal["terminate", "cancel", "abandon"] = "terminate"
+
+
+class Talk(Node, frozen=True, tag=True):
+    """A child that is sent so many messages, and returns what it has heard.
+
+    Args:
+        outside: Send, and wait for its end, as with a run that is no child.
+    """
+
+    count: int
+    outside: bool = False
+
+
 class Ask(Node, frozen=True, tag=True):
     """An approval, and the effect that it covers.
 
@@ -146,7 +170,7 @@ class Ask(Node, frozen=True, tag=True):
 
 
 class Several(Node, frozen=True, tag=True):
-    """Parts in a row (`seq`), or at once (`gather`, `group`)."""
+    """Parts in a row (`seq`), at once (`gather`, `group`), or each in a generation of its own (`rolls`: the whole shape only)."""
 
     how: str
     parts: tuple[Shape, ...]
@@ -176,6 +200,8 @@ Shape: TypeAlias = (
     | Several
     | Limit
     | Serve
+    | Bear
+    | Talk
 )
 
 _decoder = msgspec.json.Decoder(Shape)
@@ -199,6 +225,8 @@ def fits(shape: Shape, value: Any, path: str, expect: Expect) -> bool:
             )
         case Tidy(part) | Tell(part):
             return fits(part, value, f"{path}.0", expect)
+        case Bear(part):
+            return fits(part, value, f"{path}/0", expect)
         case Act() | Twin() | Often() | Stray() | Ask():
             return _fits_effect(shape, value, path, expect)
         case _:
@@ -210,7 +238,7 @@ LATE = "late"
 
 
 def _fits_simple(
-    shape: Work | Hand | Broken | Nap | Draw | Hear | Serve, value: Any, expect: Expect
+    shape: Work | Hand | Broken | Nap | Draw | Hear | Serve | Talk, value: Any, expect: Expect
 ) -> bool:
     match shape:
         case Work(n) | Hand(n):
@@ -221,6 +249,8 @@ def _fits_simple(
             return _lasted(value, "slept", seconds, expect)
         case Draw():
             return isinstance(value, list) and len(cast("list[Any]", value)) == 3
+        case Talk(count):
+            return value == list(range(count))
         case Serve(signal, count):
             return value == expect.heard[signal][:count]
         case Hear(signal, count, seconds):
@@ -296,7 +326,7 @@ class Expect(msgspec.Struct, frozen=True):
 
 
 def nodes(shape: Shape, path: str = "0") -> Iterator[tuple[str, Shape]]:
-    """Return every part of a shape with its path."""
+    """Return every part of a shape with its path, but for those that children carry out."""
     yield path, shape
     if isinstance(shape, Several):
         for number, part in enumerate(shape.parts):

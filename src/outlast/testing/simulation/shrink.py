@@ -14,6 +14,7 @@ from outlast.testing.simulation.scenario import Disturbance, Plan, Scenario
 from outlast.testing.simulation.shape import (
     Act,
     Ask,
+    Bear,
     Hand,
     Hear,
     Limit,
@@ -22,6 +23,7 @@ from outlast.testing.simulation.shape import (
     Several,
     Shape,
     Stray,
+    Talk,
     Tell,
     Tidy,
     Twin,
@@ -88,6 +90,8 @@ def _simpler_plans(plan: Plan) -> Iterator[Plan]:
 def _simpler(shape: Shape) -> Iterator[Shape]:
     match shape:
         case Several(how, parts):
+            if how == "rolls":
+                yield Several("seq", parts)
             yield from parts
             if len(parts) > 1:
                 for fewer in _without_one(parts):
@@ -95,7 +99,7 @@ def _simpler(shape: Shape) -> Iterator[Shape]:
             for at, part in enumerate(parts):
                 for simpler in _simpler(part):
                     yield Several(how, _with(parts, at, simpler))
-        case Limit(_, part) | Tidy(part) | Tell(part):
+        case Limit(_, part) | Tidy(part) | Tell(part) | Bear(part):
             yield part
             for simpler in _simpler(part):
                 yield replace(shape, part=simpler)
@@ -105,13 +109,13 @@ def _simpler(shape: Shape) -> Iterator[Shape]:
         case Hand(n):
             yield Work(n)
             yield from _calmer(shape, Hand(n))
-        case Act() | Work() | Hear() | Serve():
+        case Act() | Work() | Hear() | Serve() | Talk():
             yield from _calmer(shape, _plain(shape))
         case _:
             return
 
 
-def _plain(shape: Act | Work | Hear | Serve) -> Shape:
+def _plain(shape: Act | Work | Hear | Serve | Talk) -> Shape:
     """Return a part of the same kind without anything that may be left out."""
     match shape:
         case Act(declared, thread):
@@ -122,6 +126,8 @@ def _plain(shape: Act | Work | Hear | Serve) -> Shape:
             return Hear(signal)
         case Serve(signal):
             return Serve(signal)
+        case Talk():
+            return Talk(1)
 
 
 def _calmer(one: Any, calm: Any) -> Iterator[Any]:

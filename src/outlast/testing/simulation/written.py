@@ -105,6 +105,7 @@ class Written:
             else:
                 run.others.discard(act.operation)
                 run.failures.pop(act.operation, None)
+                run.named.pop(act.operation, None)
                 run.resting.pop(act.operation, None)
                 run.handed_out.discard(act.operation)
                 run.progress.pop(act.operation, None)
@@ -145,7 +146,7 @@ class Written:
             run=change.run,
             at=row.operation,
         )
-        run.failures[row.operation] = row.failures
+        run.failures[row.operation], run.named[row.operation] = row.failures, row.name
         run.progress[row.operation] = row.progress
         (run.handed_out.add if row.awaits else run.handed_out.discard)(row.operation)
         if rests and row.due_at:
@@ -169,6 +170,9 @@ class Written:
         match entry:
             case PauseRequested():
                 run.paused = True
+            case TimerFired():
+                what = "a timer fires while the run is paused"
+                self._check(not run.paused, 0, what, run=change.run, at=at)
             case ResumeRequested() | CancelRequested():
                 run.paused = False
             case EffectIntended():
