@@ -16,6 +16,7 @@ from outlast.journal.entry import (
     Completed,
     ContinuedAsNew,
     Cover,
+    Durability,
     EffectIntended,
     Failed,
     GrantUse,
@@ -121,6 +122,7 @@ class StartChild(Struct, frozen=True):
     Args:
         arguments: JSON object of the bound arguments by parameter name.
         tells_start: Whether somebody waits to be told that it exists.
+        durability: Of the child.
     """
 
     operation: OperationId
@@ -129,6 +131,7 @@ class StartChild(Struct, frozen=True):
     arguments: bytes
     parent_close: str
     tells_start: bool
+    durability: Durability = "sync"
 
 
 class SendMessage(Struct, frozen=True):

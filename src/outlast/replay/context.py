@@ -15,7 +15,7 @@ from uuid import UUID
 from msgspec import Raw, Struct
 
 from outlast.errors import OutsideWorkflowError
-from outlast.journal.entry import NO_OPERATION, Cover, OperationId
+from outlast.journal.entry import NO_OPERATION, Cover, Durability, OperationId
 from outlast.replay.entropy import RunRandom
 from outlast.replay.query import QueryHandler
 
@@ -126,6 +126,7 @@ class ChildRequest(Struct, frozen=True):
         parent_close: What the end of this run means to it: `terminate`, `cancel` or `abandon`.
         decode: Turns the recorded JSON of its result into the annotated type.
         awaits: What `perform` returns the future of: the `start`, which gives a `Child`, or the `end`, which gives the result.
+        durability: Of the child.
     """
 
     name: str
@@ -134,6 +135,7 @@ class ChildRequest(Struct, frozen=True):
     parent_close: str
     decode: Callable[[bytes], Any]
     awaits: Literal["start", "end"]
+    durability: Durability = "sync"
 
 
 class MessageRequest(Struct, frozen=True):

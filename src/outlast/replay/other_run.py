@@ -131,6 +131,7 @@ class OtherRuns:
             arguments=request.arguments,
             parent_close=request.parent_close,
             tells_start=tells_start,
+            durability=request.durability,
         )
         self._agenda.open(child, command)
 

@@ -344,6 +344,10 @@ class RunChange(Struct, frozen=True, tag="run"):
             first is `Started`, whose name the run's `workflow` becomes. The inbox does not move: what is unread is for the new
             generation, in order. Open operations and pending requests go. `head` gives the run back as `ready`; anything else
             is refused with `next`.
+        times: Of the first entries, where the run has seen them with these times already (it went on while they were not written);
+            the others have the time of the commit. Refused with `times` when they go back, or behind the head's `changed_at`, or when
+            there are more of them than entries. When every entry has one and `head` does not change, the last of them is the time of
+            the commit: those that the run has seen since are not much younger.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -361,6 +365,7 @@ class RunChange(Struct, frozen=True, tag="run"):
     answers: Annotated[tuple[Answer, ...], PLAIN] = ()
     next: Annotated[tuple[EntryRow, ...], PLAIN] = ()
     tasks: Annotated[tuple[TaskPut | TaskDrop, ...], PLAIN] = ()
+    times: Annotated[tuple[datetime, ...], PLAIN] = ()
 
 
 class StartRun(Struct, frozen=True, tag="start"):

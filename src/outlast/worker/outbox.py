@@ -12,6 +12,7 @@ from outlast.journal.entry import (
     ChildRefused,
     ChildRequested,
     ChildStarted,
+    Durability,
     MessageAnswered,
     MessageSent,
     OperationId,
@@ -48,11 +49,13 @@ class ChildBody(Struct, frozen=True, omit_defaults=True):
         arguments: JSON object of the child's arguments by parameter name.
         tells_start: Whether its parent waits to be told that it exists.
         effects: `refuse` of a child of a fork that refuses effects.
+        durability: Of the child, as its workflow says where the parent runs.
     """
 
     arguments: Raw
     tells_start: bool = False
     effects: Literal["refuse", ""] = ""
+    durability: Durability = "sync"
 
 
 def requesting(
@@ -76,7 +79,9 @@ def requesting(
             )
             row = OperationPut(operation, f"child_{command.parent_close}", command.run_id)
             effects = "refuse" if started.effects == "refuse" else ""
-            body = ChildBody(Raw(command.arguments), command.tells_start, effects)
+            body = ChildBody(
+                Raw(command.arguments), command.tells_start, effects, command.durability
+            )
             item = OutboxItem(
                 target,
                 OutboxKind.START,

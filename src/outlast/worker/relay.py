@@ -368,6 +368,7 @@ class Relay:
                 principal=item.sender,
                 parent=parent,
                 effects=body.effects,
+                durability=body.durability,
             )
         ]
         if owner is not None:

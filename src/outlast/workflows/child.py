@@ -375,6 +375,7 @@ def _request(
         parent_close=parent_close,
         decode=workflow.result.decode,
         awaits=awaits,
+        durability=workflow.durability,
     )
 
 
