@@ -37,6 +37,11 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("parameters", "workflows/decorator.py:effect"): (
         "each parameter is a sentence of the declaration"
     ),
+    (
+        "parameters",
+        "workflows/decorator.py:step",
+    ): "each parameter is a sentence of the declaration",
+    ("parameters", "app.py:open"): "each parameter is a sentence about the app",
     ("public methods", "store/memory.py:MemoryStore"): "the Store protocol names them",
     ("public methods", "store/sqlite/store.py:SQLiteStore"): "the Store protocol names them",
     ("public methods", "testing/fault.py:FaultyStore"): "the Store protocol names them",

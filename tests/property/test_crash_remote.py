@@ -123,6 +123,7 @@ class Recorder:
     strikes: Any = None
     points: list[str] = field(default_factory=list)
     worker: SimulatedWorker | None = None
+    sealed: bool = False
 
     def reach(self, point: str) -> bool:
         """Pass a point; False when the process goes no further."""
@@ -130,6 +131,8 @@ class Recorder:
             return True
         if self.worker.process.stopped:
             return False
+        if self.sealed:
+            return True
         self.points.append(point)
         if len(self.points) - 1 == self.at:
             self.strikes(self.worker)
@@ -165,6 +168,12 @@ async def live(sim: Simulation, role: str, recorder: Recorder, name: str) -> Sim
     return worker
 
 
+def seal(recorders: dict[str, Recorder]) -> None:
+    """Count no more: how often a worker still looks after the end depends on how long the scenario goes on, which no strike comes to."""
+    for one in recorders.values():
+        one.sealed = True
+
+
 def play(
     strikes: dict[str, int], *, freeze: bool = False
 ) -> tuple[list[int], dict[str, Recorder], dict[str, Recorder]]:
@@ -197,6 +206,7 @@ def play(
                     if freeze:
                         sim.spawn(thaw_later(worker))
             await asyncio.sleep(0.05)
+        seal(first)
         for role in strikes.keys() - replaced:
             # Struck by the very last thing that happened.
             assert first[role].worker.process.stopped, "a process never came to its point"
