@@ -243,8 +243,9 @@ class TwoStores(RuleBasedStateMachine):
         extra=st.integers(0, 11),
         acts=tasks,
         due=st.none() | st.integers(-3, 9),
+        seen=st.just([]) | st.lists(st.integers(-1, 6), max_size=3).map(sorted),
     )
-    def advance_run(self, run, entries, update, consumed, answered, stale, extra, acts, due):
+    def advance_run(self, run, entries, update, consumed, answered, stale, extra, acts, due, seen):
         """Write as the owner, sometimes with something that does not hold."""
         head = self.both(lambda store: store.head(run))
         if head is None:
@@ -256,6 +257,7 @@ class TwoStores(RuleBasedStateMachine):
             fields["head"] = HeadUpdate(
                 status, reason, wake_at, release, ignore, seen, unfit, b"n", ending
             )
+        fields["times"] = tuple(head.changed_at + timedelta(seconds=one) for one in seen)
         if extra == 1:
             fields["operations"] = (
                 OperationPut("r:1", "step", "n", 1, self.clock.now(), b"d", b"p", awaits=True),

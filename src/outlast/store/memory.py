@@ -215,13 +215,16 @@ class MemoryStore:
             return Fenced(f"the run is at epoch {head.epoch}, held by {head.owner or 'nobody'}")
         if head.version != change.version:
             return Conflict(head, head.version)
-        refusal = self._refusal(run, change)
-        if refusal is not None:
-            return refusal
+        after = head.next_seq + len(change.entries)
+        if [row.seq for row in change.entries] != [*range(head.next_seq, after)]:
+            return Refused("seq")
         dated = owned_times(change, now, head.changed_at)
         if isinstance(dated, Refused):
             return dated
         times, at = dated
+        refusal = self._refusal(run, change)
+        if refusal is not None:
+            return refusal
         approvals = settle_approvals(change, run.approvals.get, now, at)
         if isinstance(approvals, Refused):
             return approvals
@@ -229,12 +232,7 @@ class MemoryStore:
         return Applied(at, outbox=self._write_owned(run, change, times, now, at))
 
     def _refusal(self, run: _Run, change: RunChange) -> Refused | None:
-        """Return why the change does not fit the run's journal or inbox."""
-        next_seq = run.head.next_seq
-        if [row.seq for row in change.entries] != [
-            *range(next_seq, next_seq + len(change.entries))
-        ]:
-            return Refused("seq")
+        """Return why the change does not fit the run's inbox or tasks."""
         if reason := next_refusal(change):
             return Refused(reason)
         named: set[str] = set()

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from outlast.errors import DecodeError
+from outlast.journal.entry import Durability
 from outlast.testing.fault import Faults
 from outlast.testing.simulation.shape import (
     SIGNALS,
@@ -84,6 +85,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         meddler: Somebody says what became of effects that are not in doubt, which must change nothing.
         pause: Somebody pauses it then, and resumes it after `resume` seconds.
         timeout: How long it may take.
+        durability: When its outcomes are written.
     """
 
     shape: Shape
@@ -100,6 +102,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     pause: float | None = None
     resume: float = 5.0
     timeout: float | None = None
+    durability: Durability = "sync"
 
 
 Harm: TypeAlias = Literal["kill", "freeze", "stall", "cut", "stop", "outage", "forth", "back"]
@@ -198,7 +201,7 @@ def draw(seed: int) -> Scenario:
         plans = tuple(replace(one, shape=_with_limits(later, one.shape)) for one in plans)
     return Scenario(
         seed=seed,
-        plans=_controlled(seed, tuple(_telling(one, told) for one in plans)),
+        plans=_durable(seed, _controlled(seed, tuple(_telling(one, told) for one in plans))),
         disturbances=_disturbances(chance),
         faults=_faults(chance),
         fates=_fates(chance),
@@ -266,6 +269,13 @@ def _controlled(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
             plan = replace(plan, timeout=0.1 + _seconds(chance, 30))
         found.append(plan)
     return tuple(found)
+
+
+def _durable(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Let some runs go on before their outcomes are written; drawn apart, so that the rest of a seed stays what it was."""
+    chance = random.Random(f"durability/{seed}")  # noqa: S311 - a seed must repeat
+    modes: list[Durability] = ["sync", "sync", "async", "exit"]
+    return tuple(replace(one, durability=chance.choice(modes)) for one in plans)
 
 
 def _asking(chance: random.Random, plan: Plan) -> Plan:
