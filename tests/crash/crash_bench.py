@@ -179,11 +179,11 @@ class Bench:
 
         return asyncio.run(go())
 
-    def start(self, call: outlast.Call[Any], run_id: str) -> None:
-        """Start a run as a client."""
+    def start(self, call: outlast.Call[Any], run_id: str, **options: Any) -> None:
+        """Start a run as a client; with the options of `Client.start`."""
 
         async def act(client: outlast.Client) -> None:
-            await client.start(call, id=run_id)
+            await client.start(call, id=run_id, **options)
 
         self.ask(act)
 

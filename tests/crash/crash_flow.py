@@ -124,6 +124,16 @@ async def purchase(label: str) -> list[str]:
     return keys
 
 
+@outlast.workflow
+async def counted(label: str, steps: int) -> list[str]:
+    """Add up what the steps give, and pay that; then count on."""
+    total = 0
+    for number in range(steps):
+        total += await count(label, number)
+    key = await pay(f"{label} {total}")
+    return [key, str(await count(label, steps))]
+
+
 # A step whose body stops its own process
 
 

@@ -246,8 +246,11 @@ class TwoStores(RuleBasedStateMachine):
         acts=tasks,
         due=st.none() | st.integers(-3, 9),
         hold=st.sampled_from([None, None, True, False]),
+        seen=st.just([]) | st.lists(st.integers(-1, 6), max_size=3).map(sorted),
     )
-    def advance_run(self, run, entries, update, consumed, answered, stale, extra, acts, due, hold):
+    def advance_run(
+        self, run, entries, update, consumed, answered, stale, extra, acts, due, hold, seen
+    ):
         """Write as the owner, sometimes with something that does not hold."""
         head = self.both(lambda store: store.head(run))
         if head is None:
@@ -259,6 +262,7 @@ class TwoStores(RuleBasedStateMachine):
             fields["head"] = HeadUpdate(
                 status, reason, wake_at, release, ignore, seen, unfit, b"n", ending
             )
+        fields["times"] = tuple(head.changed_at + timedelta(seconds=one) for one in seen)
         if extra == 1:
             fields["operations"] = (
                 OperationPut("r:1", "step", "n", 1, self.clock.now(), b"d", b"p", awaits=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from mutation import Break, broken
 
 from outlast.client.client import Client
+from outlast.journal.entry import Durability, EffectIntended
 from outlast.replay import delivery, ledger, mailbox
 from outlast.replay.handler import Handlers
 from outlast.replay.operation import EffectOperation
@@ -31,6 +33,7 @@ from outlast.testing.simulation.shape import (
     Act,
     Ask,
     Bear,
+    Draw,
     Hand,
     Hear,
     Limit,
@@ -42,7 +45,7 @@ from outlast.testing.simulation.shape import (
     Work,
 )
 from outlast.testing.simulation.world import Fates
-from outlast.worker import pilot, rollover
+from outlast.worker import buffer, pilot, rollover, scribe
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.hold import Hold
@@ -123,7 +126,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {5},
         (
             Break(
-                pilot,
+                scribe,
                 "change_of",
                 "answers=tuple(one.answer for one in proposals if one.answer is not None),",
                 "answers=(),",
@@ -262,7 +265,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         (
             Break(
                 Pilot,
-                "_gather",
+                "_read_mail",
                 "latest = proposal.at = max(proposal.at, latest or proposal.at)",
                 "pass",
             ),
@@ -482,6 +485,52 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {2},
         (Break(Pilot, "_publish", "for command in held:", "for command in held[::-1]:"),),
     ),
+    "an intent is written before it is seen": (
+        60,
+        {1, 3},
+        (
+            Break(
+                buffer,
+                "is_soft",
+                "isinstance(proposal.entry, _SOFT)",
+                "isinstance(proposal.entry, (*_SOFT, EffectIntended))",
+                {"EffectIntended": EffectIntended},
+            ),
+            Break(Pilot, "_carry_out", "fresh = operation in self._intended_here", "fresh = True"),
+        ),
+    ),
+    "one hard part makes a change hard": (
+        60,
+        {0, 1, 2, 3, 5, 6},
+        (Break(buffer.Buffer, "takes", "all(is_soft(one)", "any(is_soft(one)"),),
+    ),
+    "the journal holds the times that the run has seen": (
+        60,
+        {2},
+        (
+            Break(
+                scribe,
+                "change_of",
+                "times=tuple(one.stamped.at for one in seen)",
+                "times=()",
+            ),
+        ),
+    ),
+    "a message that was seen is not read again": (
+        60,
+        {0, 2, 5},
+        (Break(Pilot, "_read_mail", " | self._scribe.consumed", ""),),
+    ),
+    "the times that a run sees do not go back with the clock": (
+        60,
+        {1, 2},
+        (Break(buffer.Buffer, "add", "at = max([now, changed_at, *latest])", "at = now"),),
+    ),
+    "what was seen is written before the run is given back": (
+        60,
+        {0, 1, 2, 5},
+        (Break(scribe.Scribe, "_change", "seen=self._buffer.waiting", "seen=()"),),
+    ),
     "a value is published once": (
         60,
         {0, 1, 2},
@@ -611,6 +660,20 @@ def late_to_the_last(scenario: Scenario) -> Scenario:
     )
 
 
+def eager(scenario: Scenario) -> Scenario:
+    """Let every run go on before its outcomes are written, at a store that takes its time."""
+    mode: Durability = "exit" if scenario.seed % 2 else "async"
+    plans = tuple(replace(one, durability=mode) for one in scenario.plans)
+    faults = dataclasses.replace(scenario.faults, latency=0.3)
+    return replace(scenario, plans=plans, faults=faults)
+
+
+def eager_and_set_back(scenario: Scenario) -> Scenario:
+    """Do the same while messages arrive and the clock is set back."""
+    plan = Plan(at_once(Hear(3, 8), Work(1), Nap(0.5), Draw()), sendings=MAIL)
+    return eager(replace(set_back(scenario), plans=(plan,)))
+
+
 def handed(scenario: Scenario) -> Scenario:
     """Let a worker die while steps wait for somebody outside."""
     kill = Disturbance("kill", 0.5 + scenario.seed % 10 / 10, 0, 3.0)
@@ -697,6 +760,12 @@ def at_once(*parts: Shape) -> Shape:
 MAIL = tuple(Sending(3, 300 + number, 0.1) for number in range(8))
 ASKED = tuple(replace(one, asks=True) for one in MAIL)
 PREPARED = {
+    "an intent is written before it is seen": eager,
+    "one hard part makes a change hard": eager,
+    "the journal holds the times that the run has seen": eager,
+    "a message that was seen is not read again": eager_and_set_back,
+    "the times that a run sees do not go back with the clock": eager_and_set_back,
+    "what was seen is written before the run is given back": eager,
     "an answer to every update": asked,
     "an answer that its sender can read": asked,
     "no end beside an update": asked,

@@ -134,7 +134,7 @@ async def fix(finding: str) -> int:
     return number
 
 
-@outlast.workflow(name="nothing", timeout=timedelta(days=1))
+@outlast.workflow(name="nothing", timeout=timedelta(days=1), durability="exit")
 async def nothing() -> None:
     """A workflow without arguments or result."""
 
@@ -165,7 +165,7 @@ async def outside() -> None:
     """A program that uses workflows."""
     async with outlast.open("memory://", workflows=[fix, nothing]) as app:
         assert_type(await app.run(fix("f"), id="run-1"), int)
-        handle = await app.start(fix("f"), id="run-2")
+        handle = await app.start(fix("f"), id="run-2", durability="async")
         assert_type(handle, outlast.RunHandle[int])
         assert_type(await handle.result(), int)
         assert_type(await handle.status(), outlast.RunStatus)

@@ -63,6 +63,7 @@ async def outside(app: outlast.App) -> None:
     result: str = await app.run(fix("f"), id="run-1")  # expect: reportAssignmentType
     await app.run(fix(1), id="run-1")  # expect: reportArgumentType
     await app.run(fix("f"))  # expect: reportCallIssue
+    await app.run(fix("f"), id="run-1", durability="never")  # expect: reportArgumentType
     handle = await app.start(fix("f"), id="run-1")
     answer: str = await handle.query(counted)  # expect: reportAssignmentType
     await handle.query(drafted, 5)  # expect: reportArgumentType reportCallIssue

@@ -52,6 +52,7 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
         ("changed", ago(status.changed_at, now)),
         ("worker", status.worker or "none has it in memory"),
         ("entries", f"{status.entries} in generation {status.generation}"),
+        *([("durability", detail.durability)] if detail.durability else []),
         *(("before", _generation_text(one)) for one in detail.generations[1:]),
     ]
     if forked := forked_from(detail.entries):
@@ -117,6 +118,7 @@ def run_document(detail: RunDetail) -> dict[str, Any]:
         "cancelled_by": detail.cancelled_by,
         "paused_by": detail.paused_by,
         "deadline": plain(detail.deadline),
+        "durability": detail.durability,
         "forked_from": forked_from(detail.entries),
         "generations": plain(detail.generations),
         "result": ended.get("value"),

@@ -40,6 +40,7 @@ from outlast.errors import (
     StoreUnavailableError,
 )
 from outlast.journal.entry import (
+    Durability,
     Entry,
     StampedRow,
     Started,
@@ -68,6 +69,7 @@ from outlast.store.change import (
 from outlast.store.protocol import Store
 from outlast.workflows.call import Call
 from outlast.workflows.definition import Workflow
+from outlast.workflows.durability import check_durability
 from outlast.workflows.message import Signal, Update
 from outlast.workflows.registry import Registry
 from outlast.workflows.timeout import run_seconds
@@ -164,6 +166,7 @@ class Client:
         id: str,
         if_closed: IfClosed = "attach",
         timeout: timedelta | None = None,
+        durability: Durability | None = None,
     ) -> RunHandle[R]:
         """Start a run, or attach to the one that has this id already.
 
@@ -174,11 +177,14 @@ class Client:
             timeout: How long the run may take; as long as its `@workflow(timeout=…)` says by default. Time in which no worker lives
                 counts, by the store's clock. When it is over the body is cancelled and cleans up, and the run fails with a
                 `TimeoutError`. A run that is there already keeps its own; one that is paused has it judged when it is resumed.
+            durability: When outcomes are written, see `workflow`; as its `@workflow(durability=…)` says by default. A run that is there
+                already keeps its own.
 
         Raises:
             RunConflictError: The id belongs to a run of another workflow or with other input; or it is closed and
                 `if_closed="refuse"`.
             EncodeError: An argument cannot be stored; nothing was written.
+            DefinitionError: There is no such durability, or the timeout is no length of time.
 
         Example:
             ```python
@@ -200,7 +206,7 @@ class Client:
         """
         workflow = _workflow_of(call)
         run = RunKey(self.tenant, check_run_id(id))
-        started = self._started(workflow, call, timeout)
+        started = self._started(workflow, call, timeout, durability)
         generation = 1
         while True:
             verdict = await self._bear(run, started, generation)
@@ -399,6 +405,7 @@ class Client:
         id: str,
         if_closed: IfClosed = "attach",
         timeout: timedelta | None = None,
+        durability: Durability | None = None,
     ) -> R:
         """Start a run, wait for its end, and return its result. See `start` and `RunHandle.result`.
 
@@ -414,7 +421,9 @@ class Client:
                 assert await app.run(double(4), id="order-17") == 8
             ```
         """
-        handle = await self.start(call, id=id, if_closed=if_closed, timeout=timeout)
+        handle = await self.start(
+            call, id=id, if_closed=if_closed, timeout=timeout, durability=durability
+        )
         return await handle.result()
 
     async def complete(self, token: str, value: Any = None, *, id: str = "") -> None:
@@ -598,7 +607,7 @@ class Client:
         """Put a message into the inbox of a run, which is started with it when there is none."""
         workflow = _workflow_of(call)
         run = RunKey(self.tenant, check_run_id(id))
-        started = self._started(workflow, call, timeout)
+        started = self._started(workflow, call, timeout, None)
         generation = 1
         while True:
             verdict = await self._bear(run, started, generation, (message,))
@@ -625,10 +634,17 @@ class Client:
         return RunHandle(self, run, workflow)
 
     def _started(
-        self, workflow: Workflow[..., Any], call: Call[Any], timeout: timedelta | None
+        self,
+        workflow: Workflow[..., Any],
+        call: Call[Any],
+        timeout: timedelta | None,
+        durability: Durability | None,
     ) -> Started:
         """Return the first entry of a run, but for its namespace, which belongs to a generation."""
-        seconds = run_seconds(timeout, what=f"the start of {workflow.name}")
+        what = f"the start of {workflow.name}"
+        seconds = run_seconds(timeout, what=what)
+        if durability is not None:
+            check_durability(durability, what=what)
         return Started(
             name=workflow.name,
             arguments=Raw(workflow.arguments.encode(call.args, call.kwargs)),
@@ -636,6 +652,7 @@ class Client:
             namespace="",
             principal=self.principal,
             timeout_seconds=workflow.timeout_seconds if seconds is None else seconds,
+            durability=workflow.durability if durability is None else durability,
         )
 
     async def _bear(

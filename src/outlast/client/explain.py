@@ -83,6 +83,13 @@ class Wait(msgspec.Struct, frozen=True):
     purposes: tuple[str, ...] = ()
 
 
+_LAG = {
+    "async": " Its durability is async: outcomes are seen here when they are written, a moment after the run has seen them.",
+    "exit": " Its durability is exit: outcomes since its last write are seen here when it leaves memory or ends.",
+}
+"""What is said of a run that is ahead of its journal."""
+
+
 class Explanation(msgspec.Struct, frozen=True):
     """Why a run is where it is; as text, the lines that `outlast runs explain` prints.
 
@@ -176,6 +183,7 @@ class _Teller:
                 return (
                     f"{head} is in the hands of worker {status.worker}; its last entry or change came at {since}. "
                     "What it has just begun (a first attempt of a step, a short timer) leaves no trace until it ends."
+                    f"{_LAG.get(self._detail.durability, '')}"
                 )
             case Status.RUNNING:
                 return (

@@ -26,6 +26,7 @@ from outlast.client.view import (
     RunStatus,
     cancel_in,
     deadline_in,
+    durability_in,
     generation_of,
     not_found,
     pause_in,
@@ -646,6 +647,7 @@ class RunHandle(Generic[R]):
                 for row in await store.generations(self._run, limit=_GENERATIONS)
             ],
             tasks=task_views(image.tasks, workers),
+            durability=durability_in(written),
         )
 
     @overload

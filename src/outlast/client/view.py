@@ -175,6 +175,7 @@ class RunDetail(msgspec.Struct, frozen=True):
         timed_out_at: When its time was over and it was told so.
         generations: The newest ones, the present one first.
         tasks: Attempts of its remote steps.
+        durability: When its outcomes are written; empty when nobody can read that.
     """
 
     status: RunStatus
@@ -194,6 +195,7 @@ class RunDetail(msgspec.Struct, frozen=True):
     timed_out_at: datetime | None = None
     generations: list[Generation] = []
     tasks: list[TaskView] = []
+    durability: str = ""
 
 
 class ApprovalView(msgspec.Struct, frozen=True):
@@ -283,6 +285,11 @@ def deadline_in(entries: list[JournalEntry]) -> datetime | None:
             return started.deadline(began_at((one.entry, one.at) for one in entries))
         case _:
             return None
+
+
+def durability_in(entries: list[Entry]) -> str:
+    """Return when the run's outcomes are written, as its start says; empty when it cannot be read."""
+    return next((one.durability for one in entries[:1] if isinstance(one, Started)), "")
 
 
 def time_out_in(entries: list[JournalEntry]) -> datetime | None:

@@ -31,6 +31,9 @@ Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 """An aware time: a naive one could be compared with no other."""
 
 
+Durability: TypeAlias = Literal["sync", "async", "exit"]
+"""When the outcomes of a run are written: before the workflow sees them, while it goes on, or when it must be."""
+
 EffectPolicy: TypeAlias = Literal["refuse", "same_key", "new_key"]
 """What becomes of an effect of a fork that its origin did not settle: it is refused, or made under the key that the origin would have
 used, or made under a key of the fork's own."""
@@ -86,6 +89,7 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
         effects: Of a fork, and of a child of one: what becomes of effects whose outcome it does not know.
         keys: Of a fork, in its first generation: the namespace of its keys under `same_key`.
         known_as: Of a fork: the name under which its first entries were written; the code that replays them is told it again.
+        durability: Of this generation, and of those after it.
     """
 
     name: str
@@ -99,6 +103,7 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
     effects: EffectPolicy | Literal[""] = ""
     keys: str = ""
     known_as: RunName | None = None
+    durability: Durability = "sync"
 
     @property
     def timeout(self) -> timedelta | None:

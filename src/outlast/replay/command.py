@@ -16,6 +16,7 @@ from outlast.journal.entry import (
     Completed,
     ContinuedAsNew,
     Cover,
+    Durability,
     EffectIntended,
     Failed,
     GrantUse,
@@ -122,6 +123,7 @@ class StartChild(Struct, frozen=True):
         arguments: JSON object of the bound arguments by parameter name.
         tells_start: Whether somebody waits to be told that it exists.
         timeout_seconds: How long it may take; None without limit.
+        durability: Of the child.
     """
 
     operation: OperationId
@@ -131,6 +133,7 @@ class StartChild(Struct, frozen=True):
     parent_close: str
     tells_start: bool
     timeout_seconds: float | None = None
+    durability: Durability = "sync"
 
 
 class SendMessage(Struct, frozen=True):

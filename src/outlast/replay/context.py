@@ -15,7 +15,7 @@ from uuid import UUID
 from msgspec import Raw, Struct
 
 from outlast.errors import OutsideWorkflowError
-from outlast.journal.entry import NO_OPERATION, Cover, OperationId
+from outlast.journal.entry import NO_OPERATION, Cover, Durability, OperationId
 from outlast.replay.entropy import RunRandom
 from outlast.replay.query import QueryHandler
 
@@ -127,6 +127,7 @@ class ChildRequest(Struct, frozen=True):
         timeout_seconds: How long it may take; None without limit.
         decode: Turns the recorded JSON of its result into the annotated type.
         awaits: What `perform` returns the future of: the `start`, which gives a `Child`, or the `end`, which gives the result.
+        durability: Of the child.
     """
 
     name: str
@@ -136,6 +137,7 @@ class ChildRequest(Struct, frozen=True):
     decode: Callable[[bytes], Any]
     awaits: Literal["start", "end"]
     timeout_seconds: float | None = None
+    durability: Durability = "sync"
 
 
 class MessageRequest(Struct, frozen=True):

@@ -1,7 +1,8 @@
 """The replay machine: committed entries go in, turn by turn; commands come out. It does no I/O and knows no clock.
 
-Live and in replay it computes the same, since it sees only what was committed. What the workflow asks for while a turn is delivered
-becomes a pending command; the entry that settles it removes it. `take_commands` hands out what is left, after the whole journal.
+Live and in replay it computes the same, since it sees only what was committed, or will be just so. What the workflow asks for
+while a turn is delivered becomes a pending command; the entry that settles it removes it. `take_commands` hands out what is left, after
+the whole journal.
 """
 
 from __future__ import annotations

@@ -132,6 +132,7 @@ class OtherRuns:
             parent_close=request.parent_close,
             tells_start=tells_start,
             timeout_seconds=request.timeout_seconds,
+            durability=request.durability,
         )
         self._agenda.open(child, command)
 

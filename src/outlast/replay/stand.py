@@ -233,8 +233,12 @@ def _operation(operation: Operation, command: Command | None) -> dict[str, Any]:
 
 
 def _command(command: Command) -> dict[str, Any]:
-    """Return a command; a time from which nothing counts is left out, as from where none was known yet."""
+    """Return a command; a time from which nothing counts is left out, as from where none was known yet.
+
+    So is when the outcomes of a child are written: a declaration that may change, and that no replay repeats.
+    """
     told = {"do": type(command).__name__, **_plain(command)}
+    told.pop("durability", None)
     if told.get("scheduled_at", "") is None:
         del told["scheduled_at"]
     return told

@@ -115,6 +115,8 @@ def _owned(change: RunChange) -> Iterator[_Path]:
         yield from _texts(path, operation=spend.operation, approval_id=spend.approval_id)
     for place, act in enumerate(change.tasks):
         yield from _task(("tasks", place), act)
+    for place, at in enumerate(change.times):
+        yield from _time(("times", place), at)
 
 
 def _run(run: RunKey) -> Iterator[_Path]:

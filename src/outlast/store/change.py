@@ -348,6 +348,10 @@ class RunChange(Struct, frozen=True, tag="run"):
             is refused with `next`.
         hold: True: no task that the run has is taken any more, nor one that comes back from its worker. False: those that were
             held may be taken again, and wait anew from now on. None leaves that as it is.
+        times: Of the first entries, where the run has seen them with these times already (it went on while they were not written);
+            the others have the time of the commit. Refused with `times` when they go back, or behind the head's `changed_at`, or when
+            there are more of them than entries. When every entry has one and `head` does not change, the last of them is the time of
+            the commit: those that the run has seen since are not much younger.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -366,6 +370,7 @@ class RunChange(Struct, frozen=True, tag="run"):
     next: Annotated[tuple[EntryRow, ...], PLAIN] = ()
     tasks: Annotated[tuple[TaskPut | TaskDrop, ...], PLAIN] = ()
     hold: Annotated[bool | None, PLAIN] = None
+    times: Annotated[tuple[datetime, ...], PLAIN] = ()
 
 
 class StartRun(Struct, frozen=True, tag="start"):

@@ -51,6 +51,26 @@ def start_times(change: StartRun, at: datetime) -> tuple[datetime, ...] | Refuse
     return given
 
 
+def owned_times(
+    change: RunChange, now: datetime, changed_at: datetime
+) -> tuple[tuple[datetime, ...], datetime] | Refused:
+    """Return the time of each entry of an owned change and that of the change, or why those that it brings along do not hold.
+
+    A wall clock that was set back since they were taken is no reason to refuse them: the journal's time does not go back with it.
+
+    Args:
+        now: The store's time.
+        changed_at: The head's.
+    """
+    given = change.times
+    if len(given) > len(change.entries) or any(a > b for a, b in pairwise((changed_at, *given))):
+        return Refused("times")
+    last = given[-1] if given else changed_at
+    is_dated = bool(given) and len(given) == len(change.entries) and change.head is None
+    at = last if is_dated else max(now, last)
+    return (*given, *[at] * (len(change.entries) - len(given))), at
+
+
 def unfit_after(builds: tuple[str, ...], change: RunChange) -> tuple[str, ...]:
     """Return the builds that are known not to fit a run after `change`, newest last; `builds` are those known before."""
     known = () if change.entries else builds

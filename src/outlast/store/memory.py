@@ -65,6 +65,7 @@ from outlast.store.condition import (
     listed_state,
     next_refusal,
     offers,
+    owned_times,
     settle_approvals,
     start_times,
     stranger_refusal,
@@ -215,7 +216,13 @@ class MemoryStore:
             return Fenced(f"the run is at epoch {head.epoch}, held by {head.owner or 'nobody'}")
         if head.version != change.version:
             return Conflict(head, head.version)
-        at = max(now, head.changed_at)
+        after = head.next_seq + len(change.entries)
+        if [row.seq for row in change.entries] != [*range(head.next_seq, after)]:
+            return Refused("seq")
+        dated = owned_times(change, now, head.changed_at)
+        if isinstance(dated, Refused):
+            return dated
+        times, at = dated
         refusal = self._refusal(run, change)
         if refusal is not None:
             return refusal
@@ -223,15 +230,10 @@ class MemoryStore:
         if isinstance(approvals, Refused):
             return approvals
         run.approvals.update(approvals)
-        return Applied(at, outbox=self._write_owned(run, change, now, at))
+        return Applied(at, outbox=self._write_owned(run, change, times, now, at))
 
     def _refusal(self, run: _Run, change: RunChange) -> Refused | None:
-        """Return why the change does not fit the run's journal or inbox."""
-        next_seq = run.head.next_seq
-        if [row.seq for row in change.entries] != [
-            *range(next_seq, next_seq + len(change.entries))
-        ]:
-            return Refused("seq")
+        """Return why the change does not fit the run's inbox or tasks."""
         if reason := next_refusal(change):
             return Refused(reason)
         named: set[str] = set()
@@ -260,10 +262,17 @@ class MemoryStore:
                 return Refused("mail")
         return None
 
-    def _write_owned(self, run: _Run, change: RunChange, now: datetime, at: datetime) -> bool:
+    def _write_owned(
+        self,
+        run: _Run,
+        change: RunChange,
+        times: tuple[datetime, ...],
+        now: datetime,
+        at: datetime,
+    ) -> bool:
         """Write a change that holds; whether something is in the outbox because of it."""
         head = run.head
-        run.journals[head.generation].extend(StampedRow(row, at) for row in change.entries)
+        run.journals[head.generation].extend(map(StampedRow, change.entries, times))
         for message_id in change.consumed:
             item = self._inboxes[change.run][head.incarnation, message_id]
             item.consumed = True

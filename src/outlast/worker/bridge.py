@@ -52,6 +52,10 @@ class Bridge(Protocol):
         """
         ...
 
+    async def written(self) -> None:
+        """Return when everything that the run has seen until now is written."""
+        ...
+
     async def rest(self, operation: OperationId, rest: Rest) -> None:
         """Wait for the store's time; the run may be parked meanwhile."""
         ...

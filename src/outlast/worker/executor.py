@@ -20,7 +20,7 @@ from outlast.worker.call import Check, ThreadCall, Threw, anytime, call_async
 from outlast.worker.patience import Patience, TimedOut
 from outlast.worker.stall import LoopWatch
 from outlast.workflows.attempt import Attempt, current_attempt
-from outlast.workflows.completion import is_handed_out
+from outlast.workflows.completion import AskedTooEarlyError, handing_out
 from outlast.workflows.definition import AttemptOptions, Effect, Step, probe_function
 from outlast.workflows.heartbeat import Beats, current_beats
 
@@ -53,6 +53,11 @@ class Raised:
 @dataclass(frozen=True, slots=True)
 class LeftOpen:
     """The body has handed the step out: its outcome comes from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooEarly(LeftOpen):
+    """The body has asked for its token before what its step depends on is written: it is to be called again then."""
 
 
 Ending: TypeAlias = Returned | Raised | TimedOut | LeftOpen
@@ -146,8 +151,8 @@ class Executor:
         match value:
             case TimedOut():
                 return value
-            case Threw(error) if not acts and is_handed_out(error):
-                return LeftOpen()
+            case Threw(error) if not acts and (ended := handing_out(error)) is not None:
+                return TooEarly() if isinstance(ended, AskedTooEarlyError) else LeftOpen()
             case Threw(error):
                 return self._raised(definition, error)
             case _:
@@ -307,7 +312,9 @@ def _is_obedient(value: Any) -> bool:
 
 def _is_expected(value: Any) -> bool:
     """Whether a late end is no news: the body obeyed, or has handed out what was answered already."""
-    return _is_obedient(value) or (isinstance(value, Threw) and is_handed_out(value.error))
+    return _is_obedient(value) or (
+        isinstance(value, Threw) and handing_out(value.error) is not None
+    )
 
 
 def _beats() -> Beats:

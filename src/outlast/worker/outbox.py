@@ -12,6 +12,7 @@ from outlast.journal.entry import (
     ChildRefused,
     ChildRequested,
     ChildStarted,
+    Durability,
     MessageAnswered,
     MessageSent,
     OperationId,
@@ -49,12 +50,14 @@ class ChildBody(Struct, frozen=True, omit_defaults=True):
         tells_start: Whether its parent waits to be told that it exists.
         effects: `refuse` of a child of a fork that refuses effects.
         timeout_seconds: How long it may take; None without limit.
+        durability: Of the child, as its workflow says where the parent runs.
     """
 
     arguments: Raw
     tells_start: bool = False
     effects: Literal["refuse", ""] = ""
     timeout_seconds: float | None = None
+    durability: Durability = "sync"
 
 
 def requesting(
@@ -79,7 +82,11 @@ def requesting(
             row = OperationPut(operation, f"child_{command.parent_close}", command.run_id)
             effects = "refuse" if started.effects == "refuse" else ""
             body = ChildBody(
-                Raw(command.arguments), command.tells_start, effects, command.timeout_seconds
+                Raw(command.arguments),
+                command.tells_start,
+                effects,
+                command.timeout_seconds,
+                command.durability,
             )
             item = OutboxItem(
                 target,

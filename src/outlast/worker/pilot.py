@@ -1,7 +1,8 @@
 """Moves one run: gathers what happened, writes it as one change, delivers it to the machine, carries out what comes out.
 
-One commit of a run is under way at a time, and the machine sees only what was committed. Commands are carried out only when
-everything that came before them (late outcomes, messages, due timers) was delivered. Once the run is given back, nothing of
+One commit of a run is under way at a time, and the machine sees only what was committed; in the durability modes `async` and `exit`
+it sees some of it before, with the same position and time (`worker.buffer`). Commands are carried out only when everything that came
+before them (late outcomes, messages, due timers) was delivered. Once the run is given back, nothing of
 it is attempted here any more.
 """
 
@@ -65,8 +66,6 @@ from outlast.replay.operation import ApprovalOperation
 from outlast.store.change import (
     Applied,
     ApprovalWithdraw,
-    Conflict,
-    Fenced,
     HeadUpdate,
     MessageKind,
     OperationPut,
@@ -92,14 +91,15 @@ from outlast.worker.inbox import alarm, proposal_of
 from outlast.worker.intake import LOOK_AT_BACKLOG_SECONDS, Intake
 from outlast.worker.log import log_alarm, log_end, log_known, log_long, log_parked
 from outlast.worker.outbox import giving_up, requesting
-from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, sift
+from outlast.worker.proposal import Proposal, Rank, in_order, is_refused, sift
 from outlast.worker.remote import PoisonedTaskError, RemoteSteps
 from outlast.worker.request import asking, ending, publishing
 from outlast.worker.rollover import Began, is_for_the_next, rolling_over
+from outlast.worker.scribe import Scribe
 from outlast.worker.series import expired, log_failed
 from outlast.worker.step import run_step
 from outlast.worker.text import plain
-from outlast.worker.trouble import RefusedByStoreError, poisoned, too_late
+from outlast.worker.trouble import RefusedByStoreError, poisoned, refused_by_store, too_late
 from outlast.worker.wait import Rest, Waits
 from outlast.workflows.attempt import Attempt
 from outlast.workflows.definition import Step
@@ -148,7 +148,8 @@ class Pilot:
         self.clock = deck.clock
         self.run_key: RunKey = head.run
         self._deck = deck
-        self._head = head
+        self._wake = asyncio.Event()
+        self._scribe = Scribe(head, deck.worker, deck.writer.submit, self._wake.set)
         self._image = None if rows is None else RunImage(head, rows, (), (), ())
         self._stopped_at = deck.clock.monotonic() - (
             stopped_ago.total_seconds() if stopped_ago else 0.0
@@ -172,7 +173,6 @@ class Pilot:
         self._crowded = 0
         self._mail = head.mail
         self._mail_seen: int | None = None
-        self._wake = asyncio.Event()
         self.hold = Hold(self._wake.set)
         self._crew = Crew(head.run, self._waits, self.store_now, self._wake.set, self.hold)
         self._idle_since: float | None = None
@@ -236,6 +236,10 @@ class Pilot:
         self._wake.set()
 
     @property
+    def _head(self) -> RunHead:
+        return self._scribe.head
+
+    @property
     def epoch(self) -> int:
         """The lease epoch under which it holds the run."""
         return self._head.epoch
@@ -270,6 +274,7 @@ class Pilot:
             number=number,
             key=key,
             generation=self._head.generation,
+            ahead=self._scribe.is_ahead,
         )
 
     def post(self, proposal: Proposal) -> None:
@@ -284,6 +289,10 @@ class Pilot:
         proposal.done = asyncio.get_running_loop().create_future()
         self.post(proposal)
         return await proposal.done
+
+    async def written(self) -> None:
+        """Return when everything that the run has seen until now is written."""
+        await self.propose(Proposal(Rank.ROW))
 
     async def rest(self, operation: OperationId, rest: Rest) -> None:
         """Wait for the store's time; the run may be parked meanwhile."""
@@ -320,7 +329,7 @@ class Pilot:
             raise RunLost
         if image.head.owner != self._deck.worker:
             raise RunLost
-        self._head = image.head
+        self._scribe.head = image.head
         self._machine, delivery = self._new_machine()
         image = await self._accept(image)
         self._waits.recall(image.head.note)
@@ -341,6 +350,7 @@ class Pilot:
         began = began_at((entry, stamped.at) for entry, stamped in entries)
         self._began = Began(started, began, self._head.generation)
         self._gate = Gate(started, self.run_key.run_id)
+        self._scribe.begin(started.durability, delivery)
         self._elsewhere = asked_of_the_origin([entry for entry, _ in entries])
         if not any(isinstance(entry, RunTimedOut) for entry, _ in entries):
             self._waits.add_deadline(started, began, self.store_now())
@@ -371,14 +381,10 @@ class Pilot:
         said = acceptances(image, self._machine)
         if not said:
             return image
-        change = self._change(said)
-        verdict = await self._deck.writer.submit(change)
+        change, _, verdict = await self._scribe.write(said)
         if isinstance(verdict, Refused):
             # It is taken in later, as any other message is, and what is wrong with it told then.
             return image
-        if not isinstance(verdict, Applied):
-            raise RunLost
-        self._follow(change, verdict)
         return after(image, change, verdict.at)
 
     def _new_machine(self) -> tuple[Machine, Delivery]:
@@ -417,6 +423,7 @@ class Pilot:
             if self._remote.poisoned is not None and not self._proposals:
                 raise self._remote.poisoned
             self._wake.clear()
+            await self._scribe.look()
             self._sort_commands()
             await self._gather()
             if self._mail and self._yields:
@@ -559,7 +566,7 @@ class Pilot:
 
     async def _read_mail(self) -> None:
         """Propose what the messages in the inbox mean to the run."""
-        known = {one.consumed for one in self._proposals}
+        known = {one.consumed for one in self._proposals} | self._scribe.consumed
         latest = max((one.at for one in self._proposals if one.consumed and one.at), default=None)
         mail = await self._read(lambda: self._deck.store.mail(self.run_key))
         self._mail_seen = max([self._mail_seen or 0, *(one.number for one in mail)])
@@ -688,72 +695,61 @@ class Pilot:
             return False
         proposals = [*self._marks, *proposals]
         self._marks = []
-        change = self._change(proposals)
-        verdict = await self._deck.writer.submit(change)
-        match verdict:
-            case Applied():
-                await self._applied(change, proposals, verdict)
-                self._ended = change.head is not None and change.head.status.closed
-                return change.head is not None and change.head.release
-            case Refused():
-                self._refused(proposals, verdict)
-                return False
-            case Fenced() | Conflict():
-                if isinstance(verdict, Conflict):
-                    logger.error("run %s: the head is not where this worker left it", self.run_key)
-                raise RunLost
-            case _:
-                raise AssertionError(verdict)
+        if self._scribe.may_see(proposals):
+            await self._see(proposals)
+            return False
+        change, entries, verdict = await self._scribe.write(proposals)
+        if isinstance(verdict, Refused):
+            self._refused(proposals, verdict)
+            return False
+        await self._applied(change, proposals, entries, verdict)
+        self._ended = change.head is not None and change.head.status.closed
+        return change.head is not None and change.head.release
 
-    def _change(self, proposals: Sequence[Proposal]) -> RunChange:
-        # No turn was delivered when the journal was not read; a position is never below a turn.
-        turn = self._delivery.next_turn if self._delivery else self._head.next_seq
-        return change_of(proposals, self._head, worker=self._deck.worker, turn=turn)
+    async def _see(self, proposals: list[Proposal]) -> None:
+        """Let the run go on with what will be written later."""
+        for proposal in proposals:
+            if proposal.row is not None:
+                self._rows.pop(proposal.row.operation, None)
+        await self._deliver(self._scribe.see(proposals, self.store_now()))
+        self._crew.abandon_closed(self._machine.is_open)
 
     async def _applied(
-        self, change: RunChange, proposals: Sequence[Proposal], verdict: Applied
+        self,
+        change: RunChange,
+        proposals: Sequence[Proposal],
+        entries: list[tuple[Entry, StampedRow]],
+        verdict: Applied,
     ) -> None:
-        assert self._delivery is not None
         if verdict.outbox or change.outbox:
             self._deck.relay.wake(self.run_key)
-        self._idle_since = None
-        self._follow(change, verdict)
         for row in change.operations:
             if isinstance(row, OperationPut):
                 self._rows[row.operation] = row
             else:
                 self._rows.pop(row.operation, None)
         self._remote.written(change, self._head.generation, verdict.at)
-        written = [one.entry for one in proposals if one.entry is not None]
-        entries = [
-            (entry, StampedRow(row, verdict.at))
-            for entry, row in zip(written, change.entries, strict=True)
-        ]
         self._intended_here.update(
             # Only in these hands: after a crash, an attempt may have been made since the effect was cleared.
             entry.operation
-            for entry in written
+            for entry, _ in entries
             if isinstance(entry, EffectIntended | EffectCleared)
         )
-        await self._delivery.deliver(entries, live=True)
-        for entry, stamped in entries:
-            self._note_written(entry, verdict.at)
-            self._growth.add(entry, len(stamped.row.body))
-        is_freed = self.hold.expect(self._proposals)
-        self._mail = self._mail or is_freed or self._intake.wants_more(self._machine)
+        await self._deliver(entries)
         for proposal in proposals:
             proposal.settle(verdict)
         self._crew.abandon_closed(self._machine.is_open)
 
-    def _follow(self, change: RunChange, verdict: Applied) -> None:
-        """Note where the run's row stands now."""
-        self._head = msgspec.structs.replace(
-            self._head,
-            version=change.version + 1,
-            next_seq=self._head.next_seq + len(change.entries),
-            digest=change.digest,
-            changed_at=verdict.at,
-        )
+    async def _deliver(self, entries: list[tuple[Entry, StampedRow]]) -> None:
+        """Let the run see what came, and note what that means to it."""
+        assert self._delivery is not None
+        self._idle_since = None
+        await self._delivery.deliver(entries, live=True)
+        for entry, stamped in entries:
+            self._note_written(entry, stamped.at)
+            self._growth.add(entry, len(stamped.row.body))
+        is_freed = self.hold.expect(self._proposals)
+        self._mail = self._mail or is_freed or self._intake.wants_more(self._machine)
 
     def _note_written(self, entry: Entry, at: datetime) -> None:
         known = len(self._alarms.standing)
@@ -774,11 +770,7 @@ class Pilot:
         """Take the refused part out and put the others back."""
         kept = [one for one in proposals if not is_refused(one, refused)]
         if len(kept) == len(proposals):
-            raise RefusedByStoreError(
-                f"the store refuses what the run has to write: {refused.reason} {refused.part}".rstrip(),
-                run=self.run_key.run_id,
-                hint="see the journal with `outlast runs journal`; a value may be too large for the store",
-            )
+            raise refused_by_store(self.run_key, refused)
         self._proposals.extend(kept)
         for proposal in proposals:
             if is_refused(proposal, refused):
@@ -910,8 +902,7 @@ class Pilot:
         )
         # An entry ends the count of lapses: a run that a message sends on gets as many tries again.
         entry = alarm("poison", NO_OPERATION, {"error": why}) if reason == "poison" else None
-        change = self._change([Proposal(Rank.END, entry, head=head)])
-        verdict = await self._deck.writer.submit(change)
+        verdict = await self._scribe.write_last(Proposal(Rank.END, entry, head=head))
         if not isinstance(verdict, Applied):
             logger.warning("run %s: could not be marked as blocked: %s", self.run_key, verdict)
             self._lost = True
@@ -921,5 +912,6 @@ class Pilot:
         for proposal in self._proposals:
             proposal.drop()
         await self._crew.end()
+        await self._scribe.leave()
         if self._delivery is not None:
             await self._delivery.evict()

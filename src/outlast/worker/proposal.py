@@ -32,6 +32,7 @@ from outlast.journal.entry import (
     PauseRequested,
     ResumeRequested,
     RunEnded,
+    StampedRow,
     StepCompleted,
     StepFailed,
     UpdateReceived,
@@ -114,6 +115,18 @@ class Proposal:
     def read_only(self) -> None:
         """Keep nothing but that its message was read."""
         self.guard, self.row, self.task = NO_OPERATION, None, None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the run has seen, and its journal does not hold yet.
+
+    Args:
+        stamped: The entry's row, with the time that the run has seen.
+    """
+
+    proposal: Proposal
+    stamped: StampedRow
 
 
 _OUTCOMES = (
@@ -257,16 +270,30 @@ def rows_of(proposals: Sequence[Proposal], *, seq: int, turn: int) -> tuple[Entr
 
 
 def change_of(
-    proposals: Sequence[Proposal], head: RunHead, *, worker: WorkerId, turn: int
+    proposals: Sequence[Proposal],
+    head: RunHead,
+    *,
+    worker: WorkerId,
+    turn: int,
+    seen: Sequence[Seen] = (),
 ) -> RunChange:
-    """Return the one change that writes all proposals, which are in order."""
+    """Return the one change that writes all proposals, which are in order.
+
+    Args:
+        turn: Of the first entry.
+        seen: What goes before them.
+    """
+    rows = rows_of(proposals, seq=head.next_seq + len(seen), turn=turn)
+    if seen:
+        rows = (*(one.stamped.row for one in seen), *rows)
+        proposals = [*(one.proposal for one in seen), *proposals]
     approvals = tuple(one.approval for one in proposals if one.approval is not None)
     change = RunChange(
         run=head.run,
         worker=worker,
         epoch=head.epoch,
         version=head.version,
-        entries=rows_of(proposals, seq=head.next_seq, turn=turn),
+        entries=rows,
         head=next((one.head for one in proposals if one.head is not None), None),
         operations=tuple(one.row for one in proposals if one.row is not None),
         consumed=tuple(one.consumed for one in proposals if one.consumed),
@@ -277,6 +304,7 @@ def change_of(
         next=next((one.next for one in proposals if one.next), ()),
         tasks=tuple(one.task for one in proposals if one.task is not None),
         hold=_hold_of(proposals),
+        times=tuple(one.stamped.at for one in seen),
     )
     return msgspec.structs.replace(change, digest=digest_of(change))
 

@@ -369,6 +369,7 @@ class Relay:
                 parent=parent,
                 effects=body.effects,
                 timeout_seconds=body.timeout_seconds,
+                durability=body.durability,
             )
         ]
         if owner is not None:

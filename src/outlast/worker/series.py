@@ -64,12 +64,15 @@ class Series:
         self._kept = self._progress = row.progress if row else b""
         self.failures = failures
         """How many attempts have failed."""
+        self.is_written = False
+        """Whether everything that the operation depends on is known to be written."""
 
     def next(self) -> Attempt:
         """Return the description of the next attempt, or of the one that is under way."""
-        return self._bridge.attempt(
+        attempt = self._bridge.attempt(
             self._operation, self._definition.name, self.failures + 1, self._key
         )
+        return msgspec.structs.replace(attempt, ahead=False) if self.is_written else attempt
 
     # Time
 

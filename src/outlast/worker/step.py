@@ -22,7 +22,7 @@ from outlast.replay.command import RunStep
 from outlast.store.change import OperationPut
 from outlast.worker.bridge import Bridge
 from outlast.worker.call import anytime
-from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut
+from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut, TooEarly
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.series import Series, log_failed, rest_of, row_of, timed_out
 from outlast.worker.wait import Rest
@@ -73,6 +73,10 @@ class _StepRun:
                 )
                 self._post(completed)
                 return True
+            case TooEarly():
+                await self._bridge.written()
+                series.is_written = True
+                return False
             case LeftOpen():
                 return await self.unanswered(await self._hand_out())
             case Raised() | TimedOut():

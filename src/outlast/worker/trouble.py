@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outlast.errors import OutlastError
 from outlast.journal.entry import NO_OPERATION
-from outlast.store.change import RunHead
+from outlast.store.change import Refused, RunHead, RunKey
 from outlast.worker.inbox import alarm
 from outlast.worker.proposal import Proposal, Rank
 
@@ -13,6 +13,15 @@ class RefusedByStoreError(OutlastError):
     """The store will never take what the run has to write."""
 
     code = "refused_by_store"
+
+
+def refused_by_store(run: RunKey, refused: Refused) -> RefusedByStoreError:
+    """Return why a run cannot go on: what it has to write has no part that could be left out."""
+    return RefusedByStoreError(
+        f"the store refuses what the run has to write: {refused.reason} {refused.part}".rstrip(),
+        run=run.run_id,
+        hint="see the journal with `outlast runs journal`; a value may be too large for the store",
+    )
 
 
 def poisoned(head: RunHead) -> OutlastError:

@@ -16,6 +16,7 @@ class Attempt(Struct, frozen=True):
         number: Counted from 1; tries cut off by a crash are not counted.
         key: The idempotency key; empty for steps.
         generation: Of the run.
+        ahead: Whether the run has seen something that its journal does not hold yet: see `@workflow(durability=…)`.
 
     Example:
         ```python
@@ -42,6 +43,7 @@ class Attempt(Struct, frozen=True):
     number: int
     key: str = ""
     generation: int = 1
+    ahead: bool = False
 
 
 current_attempt: ContextVar[Attempt] = ContextVar("outlast_attempt")

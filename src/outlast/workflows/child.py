@@ -392,6 +392,7 @@ def _request(
         decode=workflow.result.decode,
         awaits="end",
         timeout_seconds=workflow.timeout_seconds if seconds is None else seconds,
+        durability=workflow.durability,
     )
 
 

@@ -63,18 +63,25 @@ class HandedOut(BaseException):
     """The body ends its attempt and leaves the step open. Past every `except Exception` of the author's."""
 
 
-def is_handed_out(error: BaseException) -> bool:
-    """Whether it is nothing but that a body handed its step out, be it from within a group of tasks."""
+class AskedTooEarlyError(HandedOut):
+    """The body asks for its token before what the step depends on is written. It is called again when it is."""
+
+
+def handing_out(error: BaseException) -> HandedOut | None:
+    """Return what a body has ended its attempt by, be it from within a group of tasks; None for an error."""
     members: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     while isinstance(error, BaseExceptionGroup) and len(members) == 1:
         error, members = members[0], getattr(members[0], "exceptions", ())
-    return isinstance(error, HandedOut)
+    return error if isinstance(error, HandedOut) else None
 
 
 def completion_token() -> str:
     """Return the token by which this step can be completed from outside: one line of URL-safe text, the same for each attempt.
 
     Give it away, then end the attempt by `complete_later()`. An answer that is faster than that counts too.
+
+    Ask for it first of all: in a run whose durability is `async` or `exit` the body may end here, and be called again when all that
+    came before the step is written. Whoever has a token can count on it that its step is there.
 
     Raises:
         DefinitionError: No step is running here. An effect has no token: whether it happened must be known.
@@ -103,6 +110,8 @@ def completion_token() -> str:
         ```
     """
     here = _step("outlast.completion_token()")
+    if here.ahead:
+        raise AskedTooEarlyError
     beats = current_beats.get(None)
     if beats is not None:
         beats.hands_out = True

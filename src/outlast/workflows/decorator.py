@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from outlast.effects.intent import SETTLE
 from outlast.effects.retry import RetryPolicy
+from outlast.journal.entry import Durability
 from outlast.workflows.definition import (
     AttemptOptions,
     Effect,
@@ -27,7 +28,7 @@ R = TypeVar("R")
 def workflow(function: Callable[P, Awaitable[R]], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str = ..., timeout: timedelta | None = ...
+    *, name: str = ..., timeout: timedelta | None = ..., durability: Durability = ...
 ) -> Callable[[Callable[P, Awaitable[R]]], Workflow[P, R]]: ...
 def workflow(
     function: Callable[..., Any] | None = None,
@@ -35,6 +36,7 @@ def workflow(
     *,
     name: str = "",
     timeout: timedelta | None = None,
+    durability: Durability = "sync",
 ) -> Any:
     """Make an `async def` function a workflow.
 
@@ -42,9 +44,18 @@ def workflow(
         name: Under which runs are stored; the function's own by default. Renaming it is a change like any other.
         timeout: How long a run may take, from its start on; no limit by default. A start may say otherwise. When it is over, the
             body is cancelled as by `RunHandle.cancel`, cleans up, and the run fails with a `TimeoutError`.
+        durability: When the outcomes of a run's steps are written. A start may say otherwise.
+
+            * `sync`: before the workflow sees them. A crash loses none.
+            * `async`: while the workflow goes on. A crash loses those on their way to the store; their steps run again.
+            * `exit`: when the run leaves memory or ends, and before anything leaves it. A crash loses all since then.
+
+            In every mode effects, approvals, children, messages, answers and published values wait until all that came before them
+            is written; so nobody outside ever sees what a crash can take back.
 
     Raises:
-        DefinitionError: It is not async, is a generator, or lacks an annotation; or the timeout is no length of time.
+        DefinitionError: It is not async, is a generator, or lacks an annotation; the timeout is no length of time, or there is no
+            such durability.
         ForbiddenInWorkflowError: Its source uses a clock, randomness or I/O.
 
     Example:
@@ -73,10 +84,27 @@ def workflow(
 
         asyncio.run(main())
         ```
+
+        A run of many short steps, which may be done again, written once:
+
+        ```python
+        import outlast
+
+        @outlast.step
+        async def embed(word: str) -> list[float]:
+            return [float(ord(letter)) for letter in word]
+
+        @outlast.workflow(durability="exit")
+        async def index(words: list[str]) -> int:
+            return sum([len(await embed(word)) for word in words])
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(index(["to", "be"]), id="words-1") == 4
+        ```
     """
 
     def decorate(function: Callable[..., Any]) -> Workflow[..., Any]:
-        return declare(Workflow(function, name, timeout))
+        return declare(Workflow(function, name, timeout, durability))
 
     return decorate if function is None else decorate(function)
 

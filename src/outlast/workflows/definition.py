@@ -27,10 +27,11 @@ from outlast.errors import (
 )
 from outlast.journal.canonical import canonical, payload_sha256, sha256_of
 from outlast.journal.codec import ArgumentCodec, TypeCodec, arguments_codec, codec_for
-from outlast.journal.entry import Cover
+from outlast.journal.entry import Cover, Durability
 from outlast.replay.context import Context, EffectRequest, StepRequest
 from outlast.replay.guard import check_source, early_bindings
 from outlast.workflows.call import Call, plain
+from outlast.workflows.durability import check_durability
 from outlast.workflows.placement import HERE, Placement
 from outlast.workflows.timeout import TIMES, check_times, run_seconds
 
@@ -148,14 +149,20 @@ class Workflow(Definition[P, R]):
 
     Args:
         timeout: How long a run may take whose start does not say otherwise.
+        durability: Of a run whose start does not say otherwise.
     """
 
     kind = "workflow"
 
     def __init__(
-        self, function: Callable[..., Any], name: str = "", timeout: timedelta | None = None
+        self,
+        function: Callable[..., Any],
+        name: str = "",
+        timeout: timedelta | None = None,
+        durability: Durability = "sync",
     ) -> None:
         super().__init__(function, name)
+        self.durability: Durability = check_durability(durability, what=f"workflow {self.name}")
         self.timeout_seconds = run_seconds(timeout, what=f"workflow {self.name}")
 
     def _check_signature(self) -> None:

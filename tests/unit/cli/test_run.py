@@ -54,6 +54,24 @@ def test_show_has_result_failure_and_entries(world: World) -> None:
     assert "RuntimeError: no good" in world.cli("runs", "show", "bad").stdout
 
 
+def test_show_tells_when_outcomes_are_written(world: World) -> None:
+    """As the run was started; `sync` where nothing was said."""
+    assert json.loads(world.cli("runs", "show", "plain", "--json").stdout)["durability"] == "sync"
+    assert "durability sync" in world.cli("runs", "show", "plain").stdout
+    exits = outlast.workflow(durability="exit", name="exits")(_nothing)
+
+    async def run() -> None:
+        async with outlast.open(world.url, workflows=[exits]) as opened:
+            await opened.run(exits(), id="exits")
+
+    asyncio.run(run())
+    assert "durability exit" in world.cli("runs", "show", "exits").stdout
+
+
+async def _nothing() -> None:
+    """Return at once."""
+
+
 def test_show_has_open_operations(world: World) -> None:
     """An effect in doubt is shown with its key and arguments."""
     doubt = json.loads(world.cli("runs", "show", "doubt", "--json").stdout)

@@ -23,10 +23,11 @@ from outlast.store.condition import (
     RECALLS,
     due_from,
     next_refusal,
+    owned_times,
     settle_approvals,
     unfit_after,
 )
-from outlast.store.moment import from_micros, micros_or_none
+from outlast.store.moment import from_micros, micros_or_none, to_micros
 from outlast.store.sqlite import outbox, task
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.row import (
@@ -98,13 +99,10 @@ def write(writing: Writing, change: RunChange) -> Verdict:
     if verdict is not None:
         return verdict
     generation, _, _, _, next_seq, _, mail, lapses, changed_at, unfit, inbox = fence
-    at = max(writing.micros, changed_at)
-    seq = next_seq
-    for row in change.entries:
-        if row.seq != seq:
-            return Refused("seq")
-        seq += 1
-        _add_entry(writing, key, generation, row, at)
+    at = _append(writing, change, (generation, next_seq, changed_at))
+    if isinstance(at, Refused):
+        return at
+    seq = next_seq + len(change.entries)
     refusal = _write_parts(writing, change, generation, inbox)
     if refusal is not None:
         return refusal
@@ -122,6 +120,21 @@ def write(writing: Writing, change: RunChange) -> Verdict:
     if change.head is not None:
         sends |= _write_head(writing, key, change.head, (generation, inbox), unread, at)
     return Applied(from_micros(at), outbox=sends)
+
+
+def _append(writing: Writing, change: RunChange, now: tuple[int, int, int]) -> int | Refused:
+    """Append the entries; the time of the change. `now` is the generation, the position of the next entry, and the last change's time."""
+    generation, next_seq, changed_at = now
+    if [row.seq for row in change.entries] != [*range(next_seq, next_seq + len(change.entries))]:
+        return Refused("seq")
+    dated = owned_times(change, writing.now, from_micros(changed_at))
+    if isinstance(dated, Refused):
+        return dated
+    times, at = dated
+    for row, time in zip(change.entries, times, strict=True):
+        key = (change.run.tenant, change.run.run_id)
+        _add_entry(writing, key, generation, row, to_micros(time))
+    return to_micros(at)
 
 
 def end_run(writing: Writing, key: tuple[str, str], generation: int, at: int) -> bool:

@@ -145,6 +145,70 @@ class ChangeConformance:
         assert [stamped.row.seq for stamped in await bench.store.journal(head.run)] == [0, 1, 2]
 
     @scenario
+    async def test_owned_change_keeps_the_times_that_it_brings(self, bench: Bench) -> None:
+        """The journal holds the times that the run has seen; when every entry has one, the last is that of the commit, sent again too."""
+        head = await bench.owned()
+        began = bench.clock.now()
+        bench.clock.advance(10 * SECOND)
+        times = (began, began + SECOND, began + SECOND)
+        change = following(head, entries=3, times=times)
+        assert (await bench.apply(change)).at == times[-1]
+        assert (await bench.apply(change)).at == times[-1]
+        head = await bench.head(head.run)
+        assert head.changed_at == times[-1]
+        seen = began + 2 * SECOND
+        assert (await bench.apply(following(head, entries=2, times=(seen,)))).at == began + (
+            10 * SECOND
+        )
+        journal = await bench.store.journal(head.run)
+        assert [one.at for one in journal] == [began, *times, seen, began + 10 * SECOND]
+
+    @scenario
+    async def test_owned_change_with_times_gives_the_run_back_now(self, bench: Bench) -> None:
+        """A change that also changes the head has the time of the commit, whatever times its entries bring."""
+        head = await bench.owned()
+        seen = bench.clock.now() + SECOND
+        bench.clock.advance(5 * SECOND)
+        back = HeadUpdate(status=Status.WAITING, release=True)
+        applied = await bench.apply(following(head, times=(seen,), head=back))
+        head = await bench.head(head.run)
+        assert (applied.at, head.changed_at) == (bench.clock.now(), bench.clock.now())
+        assert (await bench.store.journal(head.run))[-1].at == seen
+
+    @scenario
+    async def test_times_hold_when_the_clock_is_set_back(self, bench: Bench) -> None:
+        """Times that the run has seen are kept though the wall clock is behind them by now, and nothing goes below them later."""
+        head = await bench.owned()
+        seen = bench.clock.now() + 3 * SECOND
+        bench.clock.set_wall(bench.clock.now() - timedelta(hours=1))
+        change = following(head, entries=2, times=(seen,))
+        assert (await bench.apply(change)).at == seen
+        head = await bench.head(head.run)
+        assert (await bench.apply(following(head))).at == seen
+        journal = await bench.store.journal(head.run)
+        assert [one.at for one in journal[1:]] == [seen, seen, seen]
+
+    @scenario
+    async def test_owned_change_with_times_that_do_not_hold(self, bench: Bench) -> None:
+        """Times that go back, go behind the last change, are more than the entries, or have no zone, are refused; nothing is written."""
+        head = await bench.owned()
+        now = head.changed_at
+        late = now + SECOND
+        verdicts = await bench.store.commit(
+            [
+                following(head, entries=2, times=(late, now)),
+                following(head, entries=2, times=(now - SECOND,)),
+                following(head, entries=1, times=(now, now)),
+                following(head, entries=0, times=(now,)),
+                following(head, entries=2, times=(now, now.replace(tzinfo=None))),
+            ]
+        )
+        times, naive = Refused("times"), Refused("unstorable", "times[1]")
+        assert verdicts == [times, times, times, times, naive]
+        assert await bench.head(head.run) == head
+        assert len(await bench.store.journal(head.run)) == 1
+
+    @scenario
     async def test_change_sent_again_is_applied_once(self, bench: Bench) -> None:
         """The last change sent again is recognised by its digest, also after it gave the run back."""
         head = await bench.owned()

@@ -18,6 +18,7 @@ from outlast.store.change import RunHead, RunKey, Status
 from outlast.testing.crash.point import COMMIT, BodyCall, CrashPoint, Life, Moment
 from outlast.testing.crash.watch import watched
 from outlast.testing.crash.workload import Workload
+from outlast.testing.fault import Faults
 from outlast.testing.receiver import living_receivers
 from outlast.testing.simulation import SimulatedWorker, Simulation
 from outlast.testing.simulation.system import queues_of
@@ -125,7 +126,11 @@ def crashed(workload: Workload[R], *points: CrashPoint, seed: int = 0) -> Trial[
     workload.reset()
     code = workload.registered()
     simulation = Simulation(
-        code, seed=seed, options=replace(_OPTIONS, queues=queues_of(code)), longest=workload.longest
+        code,
+        seed=seed,
+        faults=Faults(latency=workload.latency.total_seconds()),
+        options=replace(_OPTIONS, queues=queues_of(code)),
+        longest=workload.longest,
     )
     return simulation.run(_Running(simulation, workload, points).to_the_end)
 

@@ -38,6 +38,8 @@ class Workload(Generic[R]):
         reset: Called before each trial: puts back what no receiver knows of.
         started_outside: The run is started by another process, that nobody kills; by default each process starts it.
         longest: How much simulated time a trial may take.
+        latency: How long a request to the store takes at most, and again its answer. A run whose durability is not `sync` goes on
+            meanwhile, so that there is more to lose.
         id: Of the run.
     """
 
@@ -50,6 +52,7 @@ class Workload(Generic[R]):
     reset: Callable[[], None] = _do_nothing
     started_outside: bool = False
     longest: timedelta = LONGEST
+    latency: timedelta = timedelta(0)
     id: str = "run"
 
     def workflow(self) -> Workflow[..., R]:

@@ -346,13 +346,16 @@ class Invariants:
             run.at is None or at >= run.at, 1, "the journal's time goes back", run=change.run
         )
         run.at = at
-        for row in change.entries:
+        seen = (*change.times, *[at] * (len(change.entries) - len(change.times)))
+        for row, time in zip(change.entries, seen, strict=True):
+            former = run.rows[-1].at if run.rows else time
+            self.check(former <= time <= at, 1, "the time of an entry goes back", run=change.run)
             self.check(
                 row.seq == len(run.rows), 1, "an entry was written over another", run=change.run
             )
             last = run.rows[-1].row.turn if run.rows else -1
             self.check(row.turn >= last, 1, "a turn goes back", run=change.run)
-            run.rows.append(StampedRow(row, at))
+            run.rows.append(StampedRow(row, time))
 
     def _head(self, run: Run, change: RunChange) -> None:
         key = change.run

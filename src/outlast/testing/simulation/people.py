@@ -237,7 +237,13 @@ class People:
         async def start(client: Client) -> None:
             # Whoever was not told what became of a restart looks first: one that came to be may have ended meanwhile.
             if not again or self._sim.invariants.runs[run].incarnation == before:
-                await client.start(call, id=run_id, if_closed=if_closed, timeout=timeout)
+                await client.start(
+                    call,
+                    id=run_id,
+                    if_closed=if_closed,
+                    timeout=timeout,
+                    durability=plan.durability,
+                )
 
         try:
             if not (inside and await self._inside(start)):

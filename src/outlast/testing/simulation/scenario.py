@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from outlast.errors import DecodeError
+from outlast.journal.entry import Durability
 from outlast.testing.fault import Faults
 from outlast.testing.simulation.shape import (
     SIGNALS,
@@ -89,6 +90,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         timeout: How long it may take.
         fork: Somebody forks it then; a fork attempts no effect, and is cancelled when it waits for what only its origin was sent.
         curious: Somebody asks it again and again what it has said.
+        durability: When its outcomes are written.
     """
 
     shape: Shape
@@ -107,6 +109,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     timeout: float | None = None
     fork: float | None = None
     curious: bool = False
+    durability: Durability = "sync"
 
 
 Harm: TypeAlias = Literal["kill", "freeze", "stall", "cut", "stop", "outage", "forth", "back"]
@@ -205,7 +208,9 @@ def draw(seed: int) -> Scenario:
         plans = tuple(replace(one, shape=_with_limits(later, one.shape)) for one in plans)
     return Scenario(
         seed=seed,
-        plans=_grown(seed, _controlled(seed, tuple(_telling(one, told) for one in plans))),
+        plans=_durable(
+            seed, _grown(seed, _controlled(seed, tuple(_telling(one, told) for one in plans)))
+        ),
         disturbances=_disturbances(chance),
         faults=_faults(chance),
         fates=_fates(chance),
@@ -325,6 +330,13 @@ def _borne(chance: random.Random, shape: Shape) -> Shape:
     if chance.random() < 0.3:
         shape = _rolling(shape)
     return Bear(shape, chance.choice(["terminate", "cancel", "abandon"]))
+
+
+def _durable(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Let some runs go on before their outcomes are written; drawn apart, so that the rest of a seed stays what it was."""
+    chance = random.Random(f"durability/{seed}")  # noqa: S311 - a seed must repeat
+    modes: list[Durability] = ["sync", "sync", "async", "exit"]
+    return tuple(replace(one, durability=chance.choice(modes)) for one in plans)
 
 
 def _asking(chance: random.Random, plan: Plan) -> Plan:
