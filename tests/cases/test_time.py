@@ -290,7 +290,7 @@ def observe(kind: str, does: str, options: dict[str, Any], seconds: float) -> Se
     workflow = outlast.workflow(calls)
 
     async def scenario(sim: Simulation) -> Seen:
-        await sim.start_worker()
+        await sim.start_worker(options=WorkerOptions(library="simulated"))
         handle = await sim.client.start(workflow(), id="r")
         await asyncio.sleep(seconds)
         entries = await handle.journal()
@@ -328,6 +328,10 @@ OPTIONS: dict[tuple[str, str], tuple[str, dict[str, Any], Any, str, Any, Any]] =
     ),
     ("step", "raises"): (
         "fail", {"retry": TWICE}, (OddError,), "result", ["StepFailedError"], ["OddError"],
+    ),
+    ("step", "queue"): ("hang", {}, "nobody serves it", "began", [0], []),
+    ("step", "schedule_to_start_timeout"): (
+        "hang", {"queue": "nobody serves it"}, 5 * SECOND, "result", None, ["TimeoutError"],
     ),
     ("effect", "name"): ("work", {"idempotent": True}, "other", "names", {"body"}, {"other"}),
     ("effect", "idempotent"): ("lose", TIMEOUT, True, "began", [0], [0, 1, 3, 7, 15]),
