@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -48,6 +49,8 @@ T = TypeVar("T")
 _AGAIN_SECONDS = 0.5
 _LOOK_SECONDS = 0.5
 _MEDDLINGS = 20
+_NO_HANDLER = "has no handler for update"
+_LONGEST_PAUSE_SECONDS = 60.0
 _QUESTIONS = 10
 FORK = "-fork"
 """At the end of the ids of forks."""
@@ -279,7 +282,7 @@ class People:
                 async def send(
                     client: Client, sending: Sending = sending, number: int = number
                 ) -> None:
-                    await _put(client, run_id, sending, number)
+                    await _put(client, run_id, sending, f"{number}")
 
                 try:
                     if not (inside and await self._inside(send)):
@@ -291,18 +294,35 @@ class People:
                     self._spawn(self._await_answer(run_id, sending, number))
 
     async def _await_answer(self, run_id: str, sending: Sending, number: int) -> None:
-        """Wait until an accepted update is answered: every sender comes to an end, and a result is the right one."""
-        update = UPDATES[sending.signal]
-        message = update_message(self._patient, update, sending.value, f"{number}")
+        """Wait until an accepted update is answered: every sender comes to an end, and a result is the right one.
+
+        One that came before the run had a handler is sent again, under another id, until the run has one or ends.
+        """
+        update, message_id, pause = UPDATES[sending.signal], f"{number}", 1.0
         run = RunKey("default", run_id)
-        try:
-            result = await self._persist(lambda: result_of(self._patient, run, update, message))
-        except (UpdateRejectedError, UpdateFailedError, RunCancelledError, RunConflictError):
-            return
+        while True:
+            message = update_message(self._patient, update, sending.value, message_id)
+            try:
+                result = await self._persist(
+                    partial(result_of, self._patient, run, update, message)
+                )
+            except UpdateRejectedError as error:
+                if _NO_HANDLER not in error.message:
+                    return
+            except (UpdateFailedError, RunCancelledError, RunConflictError):
+                return
+            else:
+                break
+            await asyncio.sleep(pause)
+            pause, message_id = min(2 * pause, _LONGEST_PAUSE_SECONDS), f"{message_id}+"
+            try:
+                await self._persist(partial(_put, self._patient, run_id, sending, message_id))
+            except RunConflictError:
+                return
         self._sim.invariants.check(
             result == sending.value * 2,
             5,
-            f"update/{number} of {run_id} was answered with {result}",
+            f"update/{message_id} of {run_id} was answered with {result}",
         )
 
     def _check_accepted(self, run_id: str, message_id: str) -> None:
@@ -429,14 +449,14 @@ class People:
                 await asyncio.sleep(_AGAIN_SECONDS)
 
 
-async def _put(client: Client, run_id: str, sending: Sending, number: int) -> None:
+async def _put(client: Client, run_id: str, sending: Sending, message_id: str) -> None:
     """Send a message, or put an update into the inbox; nobody waits for its answer yet."""
     if not sending.asks:
         signal = MESSAGES[sending.signal]
-        await client.handle(run_id).send(signal, sending.value, id=f"{number}")
+        await client.handle(run_id).send(signal, sending.value, id=message_id)
         return
     run = RunKey("default", run_id)
-    message = update_message(client, UPDATES[sending.signal], sending.value, f"{number}")
+    message = update_message(client, UPDATES[sending.signal], sending.value, message_id)
     check_accepted(await client.commit(PutMessage(run, message)), run)
 
 
