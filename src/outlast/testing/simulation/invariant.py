@@ -26,6 +26,7 @@ from outlast.journal.entry import (
 )
 from outlast.store.change import (
     Applied,
+    BeatOperation,
     BeatTask,
     Change,
     ClearOutbox,
@@ -219,6 +220,8 @@ class Invariants:
                         self._accepted(change.run, answer)
             case FinishTask() | BeatTask():
                 self._of_task(change)
+            case BeatOperation():
+                self.bodies.heard(change)
             case _:
                 pass
 
