@@ -49,7 +49,10 @@ ACCEPTED: dict[tuple[str, str], str] = {
         "the protocols Context (workflow code) and LoopHost (the loop) name half of them"
     ),
     ("module lines", "errors.py"): "one tree; two thirds of it are the examples in the docstrings",
-    ("module lines", "client/client.py"): "one class; two thirds of it are docstrings with examples",
+    (
+        "module lines",
+        "client/client.py",
+    ): "one class; two thirds of it are docstrings with examples",
     (
         "module lines",
         "worker/pilot.py",
