@@ -232,7 +232,8 @@ def test_case_124_times_of_attempts_are_no_counts_of_32_bits(
     assert said == result
     assert timedelta(days=days) - timedelta(minutes=2) <= took <= timedelta(days=days, minutes=2)
     if how != "fails":
-        assert bodies[how] == (2 if how == "silent" else 1)
+        # What is silent, be it here or outside, is attempted once more after fifty days.
+        assert bodies[how] == (2 if how in {"silent", "handed out"} else 1)
 
 
 # 125: every option counts

@@ -80,8 +80,9 @@ from outlast.worker.inbox import proposal_of
 from outlast.worker.outcome import TaskOutcome
 from outlast.worker.relay import _bodies
 from outlast.worker.remote import RemoteSteps
+from outlast.worker.rest import Completion, Rest
 from outlast.worker.series import rest_of
-from outlast.worker.wait import Rest, Waits
+from outlast.worker.wait import Waits
 from outlast.workflows.attempt import Attempt, current_attempt
 from outlast.workflows.completion import CompletionToken
 from outlast.workflows.definition import AttemptOptions, Step
@@ -265,7 +266,7 @@ HEAD = RunHead(
     run=RUN, generation=1, workflow="flow", fingerprint="", status=Status.WAITING, reason="", owner=None, epoch=1,
     version=1, next_seq=1, digest=b"", wake_at=None, mail=False, lapses=0, created_at=NOW, changed_at=NOW, note=b"",
 )  # fmt: skip
-NOTE = b'{"timers":{"r:1":"2026-01-01T00:00:00Z"},"approvals":{},"retries":{},"signals":["go"],"in_doubt":{},"alarms":[],"deadline":"2026-01-01T00:00:00Z","completions":{"r:1":"2026-01-01T00:00:00Z","r:2":null},"deadlines":{"r:1":"2026-01-01T00:00:00Z"}}'
+NOTE = b'{"timers":{"r:1":"2026-01-01T00:00:00Z"},"approvals":{},"retries":{},"signals":["go"],"in_doubt":{},"alarms":[],"deadline":"2026-01-01T00:00:00Z","completions":{"r:1":"2026-01-01T00:00:00Z","r:2":null},"silences":{"r:1":["2026-01-01T00:00:00Z",3]},"deadlines":{"r:1":"2026-01-01T00:00:00Z"}}'
 
 NAIVE_NOTE = NOTE.replace(b"00Z", b"00")
 
@@ -309,7 +310,8 @@ def recall(data: bytes) -> Any:
         NOW + timedelta(days=1),
         NOW,
     )
-    waits.add_completion(OP, Rest(NOW + timedelta(days=9), timedelta(days=1)), NOW)
+    far = [Rest(NOW + timedelta(days=9), timedelta(days=1)) for _ in range(2)]
+    waits.add_completion(OP, Completion(far[0], far[1], 3), NOW)
     waits.deadline(OP, NOW + timedelta(days=1), timedelta(days=1), NOW)
     return waits.next_due(), waits.wake_at(), waits.note()
 
@@ -483,7 +485,7 @@ DECODERS: dict[str, Decoder] = {
     "approval row": Decoder(stored(approval_row), [b'[{"effect":"ship","match_sha256":"x"}]', b'["r:1"]'], ("store.sqlite.row:approval_of",)),
     "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1, text))), [b'["flow"]'], ("store.sqlite.row:_names_in",)),
     "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", text, 1))), [b"waiting"], ()),
-    "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1))), [b"r:1"], ()),
+    "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1, -(1 << 63), None, (1 << 63) - 1))), [b"r:1"], ()),
     "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
     "unfit builds": Decoder(stored(unfit_of), [b'"one"\n"two"'], ("store.sqlite.row:unfit_of",)),
     "argument of a command": Decoder(of_text(json_of), [TREE], ("cli.session:json_of",), (USAGE,)),

@@ -20,6 +20,7 @@ from outlast.store.change import (
     Applied,
     ApprovalExpire,
     ApprovalWithdraw,
+    BeatOperation,
     BeatTask,
     ClearOutbox,
     Decide,
@@ -35,6 +36,7 @@ from outlast.store.change import (
     OutboxKind,
     PutMessage,
     PutWatch,
+    Refused,
     RunChange,
     RunKey,
     StartRun,
@@ -313,6 +315,55 @@ class TwoStores(RuleBasedStateMachine):
     def beat(self, worker, run, number, attempt, generation, progress):
         """Say something of an attempt, mostly one that the worker does not have."""
         self.commit(BeatTask(run, generation, f"r:{number}", attempt, worker, progress))
+
+    @rule(
+        run=runs,
+        awaits=st.sampled_from([True, True, False, None]),
+        missed=st.sampled_from([0, 0, 1]),
+        silence=st.none() | st.just(timedelta(seconds=1)),
+    )
+    def judge(self, run, awaits, missed, silence):
+        """Hand a step out, or end what was, as the owner: what is decided without a beat does not hold."""
+        head = self.both(lambda store: store.head(run))
+        if head is None:
+            return
+        row, now = self.both(lambda store: store.operation(run, "r:1")), self.clock.now()
+        known = missed + (row.beats if row else 0)
+        act = OperationDrop("r:1", known)
+        if awaits is not None:
+            act = OperationPut("r:1", "step", "n", 1, awaits=awaits, beats=known)
+            act = replace(act, heard_at=now, silence=silence)
+        change = RunChange(
+            run, head.owner or WORKERS[0], head.epoch, head.version, operations=(act,)
+        )
+        self.last = replace(change, digest=digest_of(change))
+        if isinstance(self.commit(self.last), Applied):
+            assert not (missed and row and row.awaits)
+            after = self.both(lambda store: store.operation(run, "r:1"))
+            assert after == (act if awaits is not None else None)
+
+    @rule(
+        run=runs,
+        number=st.sampled_from([1, 1, 2]),
+        generation=st.sampled_from([1, 1, 1, 2]),
+        progress=st.sampled_from([b"", b"1", b"2"]),
+    )
+    def beat_outside(self, run, number, generation, progress):
+        """Say from outside that a step is alive: that changes its row, if it was handed out, and nothing else."""
+        operation = f"r:{number}"
+        before = self.both(lambda store: store.load(run))
+        row = self.both(lambda store: store.operation(run, operation))
+        verdict = self.commit(BeatOperation(run, generation, operation, progress))
+        now = self.both(lambda store: store.load(run))
+        if isinstance(verdict, Refused):
+            assert now == before
+            return
+        assert row.awaits
+        assert before.head.generation == generation
+        said = progress or row.progress
+        after = replace(row, beats=row.beats + 1, heard_at=verdict.at, progress=said)
+        rows = tuple(after if one == row else one for one in before.operations)
+        assert now == replace(before, operations=rows)
 
     def timed(self, act, due):
         """Give a task its due time."""

@@ -296,7 +296,7 @@ BREAKS = {
     "the next task is put without its failure": Break(
         RemoteSteps,
         "_after_failure",
-        'row=OperationPut(operation, "step", name, failures, due, detail, progress),',
+        "row=row,",
         "",
     ),
     "what was taken without an answer is forgotten": Break(

@@ -1,4 +1,4 @@
-"""`outlast runs complete`: say what came of a step that was handed out, by its token."""
+"""`outlast runs complete` and `outlast runs heartbeat`: say what came of a step that was handed out, or that it is worked on."""
 
 from __future__ import annotations
 
@@ -40,3 +40,24 @@ def complete(
 
     session.call(work)
     say("accepted: the outcome is recorded when a worker takes it in")
+
+
+@stored
+def heartbeat(
+    session: Session,
+    token: Annotated[
+        str, typer.Argument(metavar="TOKEN", help="What the step has handed out, one line.")
+    ],
+    details: Annotated[
+        str | None,
+        typer.Option("--details", metavar="JSON", help="What the next attempt may go on from."),
+    ] = None,
+) -> None:
+    """Say that somebody works on a step that was handed out, by its token. Fails when nobody waits for it any more."""
+    said = None if details is None else json_of(details)
+
+    async def work(client: Client) -> None:
+        await client.heartbeat(token, said)
+
+    session.call(work)
+    say("heard")

@@ -8,7 +8,7 @@ import typer
 
 from outlast.app import library_version
 from outlast.cli.approval import approvals
-from outlast.cli.complete import complete
+from outlast.cli.complete import complete, heartbeat
 from outlast.cli.doctor import doctor
 from outlast.cli.fork import fork, retry
 from outlast.cli.growth import accept, export_run
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 app.command("worker", no_args_is_help=True)(worker)
 runs.command("complete")(complete)
+runs.command("heartbeat")(heartbeat)
 runs.command("fork")(fork)
 runs.command("retry")(retry)
 runs.command("accept")(accept)

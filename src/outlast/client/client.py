@@ -18,7 +18,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from outlast.client.approval import Approvals
-from outlast.client.completion import complete, fail
+from outlast.client.completion import complete, fail, heartbeat
 from outlast.client.handle import RunHandle
 from outlast.client.port import Port
 from outlast.client.replica import Replicas
@@ -503,6 +503,57 @@ class Client:
             ```
         """
         await fail(self, token, message, id=id)
+
+    async def heartbeat(self, token: str, details: Any = None) -> None:
+        """Say that whoever works on a step that was handed out is alive, and how far it has come; kept when this returns.
+
+        A step that declares a `heartbeat_timeout`, was handed out and is not heard of for longer has failed by `TimeoutError`, and its
+        retry policy decides; each beat renews that time, by the store's clock. The hand-out itself is the first. Details are kept at
+        each beat, and the next attempt finds them by `heartbeat_details()`. A beat is one small write, and wakes no run.
+
+        Args:
+            token: What `outlast.completion_token()` has returned, of whatever attempt.
+            details: As for `outlast.heartbeat`; without them those of the last beat stay.
+
+        Raises:
+            RunConflictError: The step is not waited for any more, or its run has ended: stop working on it. Beats count from the
+                hand-out on; one that comes before it is tried again for five seconds.
+            DefinitionError: It is no token, or one of another tenant.
+            EncodeError: The details cannot be stored.
+            RunNotFoundError: There is no such run.
+
+        Example:
+            ```python
+            import asyncio
+            from datetime import timedelta
+
+            import outlast
+
+            tokens: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+
+            @outlast.step(
+                heartbeat_timeout=timedelta(milliseconds=200),
+                retry=outlast.RetryPolicy(initial_interval=timedelta(milliseconds=10)),
+            )
+            async def render(frames: int) -> int:
+                tokens.put_nowait((outlast.completion_token(), outlast.heartbeat_details(int) or 0))
+                outlast.complete_later()
+
+            @outlast.workflow
+            async def film(frames: int) -> int:
+                return await render(frames)
+
+            async with outlast.open("memory://") as app:
+                handle = await app.start(film(240), id="film-3")
+                token, done = await tokens.get()
+                await app.heartbeat(token, 100)  # frame 100 is done; then the renderer dies
+                token, done = await tokens.get()  # the next attempt knows
+                assert done == 100
+                await app.complete(token, 240)
+                assert await handle.result() == 240
+            ```
+        """
+        await heartbeat(self, token, details)
 
     def handle(self, id: str, workflow: Workflow[..., R] | None = None) -> RunHandle[R]:
         """Return a handle of a run that exists, or may exist.

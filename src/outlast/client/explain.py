@@ -387,12 +387,21 @@ class _Teller:
         return Wait(
             "completion",
             one.operation,
-            f"Step {one.name} ({one.operation}) was handed out, and waits{until} for somebody outside who says what came of it: whoever "
-            "has its token, or an operator.",
-            until=one.due_at,
+            f"Step {one.name} ({one.operation}) was handed out{_said(one)}, and waits{until} for somebody outside who says what came of "
+            f"it: whoever has its token, or an operator.{self._heard(one)}",
+            until=min((due for due in (one.due_at, one.silent_at) if due), default=None),
             commands=(applied, failed),
             purposes=("it is done, with this result", "it failed for good"),
         )
+
+    def _heard(self, one: Standing) -> str:
+        """Return when something was heard of what was handed out, and what silence means."""
+        if one.heard_at is None or not (one.beats or one.silent_at):
+            return ""
+        told = f" It was last heard of at {self._ago(one.heard_at)}"
+        if one.silent_at is None:
+            return f"{told}."
+        return f"{told}; if nothing is heard by {self._ago(one.silent_at)} it counts as failed."
 
     def _doubt(self, one: Standing) -> Wait:
         return Wait(

@@ -51,6 +51,7 @@ class _Note(msgspec.Struct):
     retries: dict[str, Moment] = {}
     deadline: Moment | None = None
     completions: dict[str, Moment | None] = {}
+    silences: dict[str, tuple[Moment, int]] = {}
     deadlines: dict[str, Moment] = {}
     tasks: dict[str, str] = {}
     start_by: dict[str, Moment] = {}

@@ -38,6 +38,7 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import Failure
 from outlast.journal.parse import NotJsonError, parse, parse_as
+from outlast.store.beat import silent_at
 from outlast.store.change import OTHER_RUN, OperationPut
 
 _failures = msgspec.json.Decoder(Failure)
@@ -168,6 +169,9 @@ class Standing(msgspec.Struct, frozen=True):
         arguments: The effect's, by parameter name.
         why: What is known of an effect in doubt.
         progress: The details of its last heartbeat that was kept.
+        beats: Of what was handed out: how often it was heard of since.
+        heard_at: When it was heard of last, at the latest at the hand-out.
+        silent_at: When it counts as failed if nothing more is heard of it; None for never.
     """
 
     operation: str
@@ -182,6 +186,9 @@ class Standing(msgspec.Struct, frozen=True):
     arguments: Any = None
     why: str = ""
     progress: Any = None
+    beats: int = 0
+    heard_at: datetime | None = None
+    silent_at: datetime | None = None
 
 
 def standings(
@@ -236,6 +243,9 @@ def _add_row(found: dict[str, Standing], row: OperationPut) -> None:
         due_at=row.due_at,
         failure=_failure(row.detail),
         progress=_readable(msgspec.Raw(row.progress)) if row.progress else None,
+        beats=row.beats if row.awaits else 0,
+        heard_at=row.heard_at if row.awaits else None,
+        silent_at=silent_at(row),
     )
 
 

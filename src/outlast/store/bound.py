@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from outlast.journal.entry import EntryRow
@@ -16,6 +16,7 @@ from outlast.store.change import (
     ApprovalExpire,
     ApprovalPut,
     ApprovalWithdraw,
+    BeatOperation,
     BeatTask,
     Change,
     ClearOutbox,
@@ -40,6 +41,8 @@ from outlast.store.change import (
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """The largest payload of one row: above the 50 MiB at which a whole history blocks, below what any store can hold."""
+
+_LONGEST_SILENCE = timedelta(days=36_500)
 
 UNSTORABLE = "unstorable"
 """The refusal of a change that no store can keep: NUL or lone surrogates in text, a naive time, a payload too large."""
@@ -80,8 +83,8 @@ def unstorable_part(change: Change) -> str:
         case PutControl():
             names = _texts((), name=change.name, tenant=change.tenant)
             return _first(itertools.chain(names, _body(("body",), change.body)))
-        case FinishTask() | BeatTask():
-            return _first(_of_task(change))
+        case FinishTask() | BeatTask() | BeatOperation():
+            return _first(_of_attempt(change))
 
 
 def _first(paths: Iterable[_Path]) -> str:
@@ -183,14 +186,19 @@ def _operation(path: _Path, act: OperationPut | OperationDrop) -> Iterator[_Path
     if isinstance(act, OperationPut):
         yield from _texts(path, kind=act.kind, name=act.name)
         yield from _time((*path, "due_at"), act.due_at)
+        yield from _time((*path, "heard_at"), act.heard_at)
+        if act.silence is not None and not timedelta(0) < act.silence < _LONGEST_SILENCE:
+            yield (*path, "silence")
         yield from _body((*path, "detail"), act.detail)
         yield from _body((*path, "progress"), act.progress)
 
 
-def _of_task(change: FinishTask | BeatTask) -> Iterator[_Path]:
+def _of_attempt(change: FinishTask | BeatTask | BeatOperation) -> Iterator[_Path]:
     yield from _run(change.run)
-    yield from _texts((), operation=change.operation, worker=change.worker)
-    if isinstance(change, BeatTask):
+    yield from _texts((), operation=change.operation)
+    if not isinstance(change, BeatOperation):
+        yield from _texts((), worker=change.worker)
+    if not isinstance(change, FinishTask):
         yield from _body(("progress",), change.progress)
     elif change.message is not None:
         yield from _message(("message",), change.message)

@@ -194,6 +194,10 @@ class OperationPut(Struct, frozen=True):
         progress: JSON of the details of the last beat that was kept: what the next attempt may go on from.
         awaits: The step was handed out: its outcome comes from outside, and no attempt is under way.
         unapplied: Each failed attempt of the effect has proved that it changed nothing.
+        beats: How often whoever works outside has said that it is alive, since the hand-out. While the row awaits, a put that knows of
+            another number is refused with `beat`: it was decided on without that.
+        heard_at: When it was last heard of: at the hand-out, or at the last of these beats. Of others there is no such time.
+        silence: For how long it may say nothing; None for as long as it likes.
     """
 
     operation: Annotated[str, PLAIN]
@@ -205,12 +209,20 @@ class OperationPut(Struct, frozen=True):
     progress: Annotated[bytes, PAYLOAD] = b""
     awaits: Annotated[bool, PLAIN] = False
     unapplied: Annotated[bool, PLAIN] = False
+    beats: Annotated[int, PLAIN] = 0
+    heard_at: Annotated[datetime | None, PLAIN] = None
+    silence: Annotated[timedelta | None, PLAIN] = None
 
 
 class OperationDrop(Struct, frozen=True):
-    """The operation is settled; its row goes."""
+    """The operation is settled; its row goes.
+
+    Args:
+        beats: Only if its row does not await, or has so many beats; refused with `beat` otherwise. None whatever was heard.
+    """
 
     operation: Annotated[str, PLAIN]
+    beats: Annotated[int | None, PLAIN] = None
 
 
 class TaskPut(Struct, frozen=True):
@@ -488,6 +500,22 @@ class BeatTask(Struct, frozen=True, tag="beat_task"):
     progress: Annotated[bytes, PAYLOAD]
 
 
+class BeatOperation(Struct, frozen=True, tag="beat_operation"):
+    """Whoever works outside on a step that was handed out says that it is alive: one beat more, heard of now.
+
+    Refused, in this order, with `not_found`, `generation` (the run's present one is another), `closed`, and `awaits`: the operation is not
+    handed out, now or any more. Wakes nobody, and appends nothing. Each is a beat, also one that is sent again.
+
+    Args:
+        progress: JSON of what the next attempt may go on from; empty leaves what is there.
+    """
+
+    run: Annotated[RunKey, PLAIN]
+    generation: Annotated[int, PLAIN]
+    operation: Annotated[str, PLAIN]
+    progress: Annotated[bytes, PAYLOAD] = b""
+
+
 class ClearOutbox(Struct, frozen=True, tag="clear_outbox"):
     """The relay has seen to these items of `run`; in the same moment the run is told what came of them.
 
@@ -545,6 +573,7 @@ Change: TypeAlias = (
     | PutControl
     | FinishTask
     | BeatTask
+    | BeatOperation
 )
 
 

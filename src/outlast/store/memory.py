@@ -17,12 +17,14 @@ from msgspec.structs import replace
 from outlast.clock import Clock
 from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import StampedRow
+from outlast.store.beat import AWAITS, missed_beat
 from outlast.store.bound import UNSTORABLE, unstorable_part
 from outlast.store.change import (
     CAPPED,
     MAX_UNREAD,
     Applied,
     ApprovalRow,
+    BeatOperation,
     BeatTask,
     Change,
     ClearOutbox,
@@ -198,8 +200,8 @@ class MemoryStore:
                 return Applied(now)
             case PutControl():
                 return self._put_control(change, now)
-            case FinishTask() | BeatTask():
-                return self._end_or_keep_task(change, now)
+            case FinishTask() | BeatTask() | BeatOperation():
+                return self._of_attempt(change, now)
 
     # owned changes
 
@@ -253,7 +255,7 @@ class MemoryStore:
                 or answered.count(message_id) > 1
             ):
                 return Refused("answer", message_id)
-        refusal = self._tasks.refusal(change.run, change.tasks)
+        refusal = _missed_beat(run, change) or self._tasks.refusal(change.run, change.tasks)
         if refusal is not None:
             return refusal
         if change.head is not None and change.head.status.closed:
@@ -531,13 +533,32 @@ class MemoryStore:
         self._controls[change.tenant, change.name] = (current + 1, change.body)
         return Applied(now)
 
-    def _end_or_keep_task(self, change: FinishTask | BeatTask, now: datetime) -> Verdict:
+    def _of_attempt(self, change: FinishTask | BeatTask | BeatOperation, now: datetime) -> Verdict:
         if isinstance(change, FinishTask):
             return self._finish_task(change, now)
+        if isinstance(change, BeatOperation):
+            return self._beat_operation(change, now)
         if not self._live(change.worker):
             return Fenced("the worker's lease has lapsed")
         why = self._tasks.beat(change)
         return Fenced(why) if why else Applied(now)
+
+    def _beat_operation(self, change: BeatOperation, now: datetime) -> Verdict:
+        run = self._runs.get(change.run)
+        if run is None:
+            return Refused("not_found")
+        if run.head.generation != change.generation:
+            return Refused("generation")
+        if run.head.status.closed:
+            return Refused("closed")
+        row = run.operations.get(change.operation)
+        if row is None or not row.awaits:
+            return Refused(AWAITS, change.operation)
+        progress = change.progress or row.progress
+        run.operations[change.operation] = replace(
+            row, beats=row.beats + 1, heard_at=now, progress=progress
+        )
+        return Applied(now)
 
     def _finish_task(self, change: FinishTask, now: datetime) -> Verdict:
         run = self._runs.get(change.run)
@@ -646,6 +667,13 @@ class MemoryStore:
                 return TaskClaim((), (), None, now)
             self._bury()
             return self._tasks.claim(worker, wanted, now, limit=limit, known=known)
+
+    async def operation(self, run: RunKey, operation: str) -> OperationPut | None:
+        """Return the row of one open operation."""
+        with self._lock:
+            self._check_open()
+            found = self._runs.get(run)
+            return None if found is None else found.operations.get(operation)
 
     async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
         """Return the tasks of the run's remote steps, by operation."""
@@ -919,6 +947,16 @@ class MemoryStore:
             raise StoreUnavailableError(
                 "the memory store is closed", hint="open a new one; its content is gone"
             )
+
+
+def _missed_beat(run: _Run, change: RunChange) -> Refused | None:
+    beats = {row.operation: row.beats for row in run.operations.values() if row.awaits}
+    for act in change.operations:
+        if refusal := missed_beat(beats.pop(act.operation, None), act):
+            return refusal
+        if isinstance(act, OperationPut) and act.awaits:
+            beats[act.operation] = act.beats
+    return None
 
 
 def _offered(run: _Run, build: str) -> bool:

@@ -170,6 +170,10 @@ class StoreReader(Protocol):
         """Return approvals, oldest first; a pending one past its time is listed as `expired`."""
         ...
 
+    async def operation(self, run: RunKey, operation: str) -> OperationPut | None:
+        """Return the row of one open operation of the run's current generation; None where it has none."""
+        ...
+
     async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
         """Return the tasks of the run's remote steps, by operation."""
         ...

@@ -19,6 +19,7 @@ from outlast.store.change import (
     ApprovalRow,
     Change,
     MessageState,
+    OperationPut,
     OutboxItem,
     RunChange,
     RunHead,
@@ -256,6 +257,10 @@ class FaultyStore:
         return await self._ask(
             "approvals", lambda: self._inner.approvals(tenant, pending=pending, run=run)
         )
+
+    async def operation(self, run: RunKey, operation: str) -> OperationPut | None:
+        """Return the row of an open operation."""
+        return await self._ask("operation", lambda: self._inner.operation(run, operation))
 
     async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
         """Return a run's tasks."""

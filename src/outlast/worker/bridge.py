@@ -12,7 +12,7 @@ from outlast.worker.deadline import Deadline
 from outlast.worker.executor import Executor
 from outlast.worker.hold import Hold
 from outlast.worker.proposal import Proposal
-from outlast.worker.wait import Rest
+from outlast.worker.rest import Completion, Rest
 from outlast.workflows.attempt import Attempt
 
 
@@ -60,11 +60,15 @@ class Bridge(Protocol):
         """Wait for the store's time; the run may be parked meanwhile."""
         ...
 
-    async def await_completion(self, operation: OperationId, rest: Rest | None) -> None:
+    async def look(self, operation: OperationId) -> OperationPut | None:
+        """Read the row of an open operation anew: a beat from outside changes it, and wakes nobody."""
+        ...
+
+    async def await_completion(self, operation: OperationId, wait: Completion) -> None:
         """Wait for an outcome from outside, without acting; the run may be parked meanwhile. Return when it came too late.
 
         Args:
-            rest: Until when; None for ever.
+            wait: Until when.
 
         Raises:
             asyncio.CancelledError: It came.

@@ -33,7 +33,7 @@ from outlast.journal.entry import (
     TimerFired,
     UpdateReceived,
 )
-from outlast.store.change import RunChange, Verdict
+from outlast.store.change import OperationDrop, RunChange, Verdict
 from outlast.worker.proposal import Proposal, Seen
 
 MOST_ENTRIES = 1_000
@@ -49,9 +49,12 @@ def is_soft(proposal: Proposal) -> bool:
     """Whether the run may see it before it is written.
 
     A published value may: whoever looks on sees it when it is written, and what came before it stands there then. The outcome of a
-    remote step may not: somebody may have its task by now, and the store refuses to drop it then.
+    remote step may not: somebody may have its task by now, and the store refuses to drop it then. Nor may the failure of a step that
+    was handed out and not heard of: it may be heard of by now, and is refused then too.
     """
-    return isinstance(proposal.entry, _SOFT) and proposal.task is None
+    row = proposal.row
+    is_conditional = isinstance(row, OperationDrop) and row.beats is not None
+    return isinstance(proposal.entry, _SOFT) and proposal.task is None and not is_conditional
 
 
 class Buffer:

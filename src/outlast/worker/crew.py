@@ -16,7 +16,8 @@ from outlast.store.change import RunKey
 from outlast.worker.bridge import RunLost
 from outlast.worker.executor import SETTLED
 from outlast.worker.hold import Hold
-from outlast.worker.wait import Rest, Waits
+from outlast.worker.rest import Completion, Rest
+from outlast.worker.wait import Waits
 
 logger = logging.getLogger("outlast.worker")
 
@@ -102,20 +103,20 @@ class Crew:
         finally:
             self._waits.retries.pop(operation, None)
 
-    async def await_completion(self, operation: OperationId, rest: Rest | None) -> None:
+    async def await_completion(self, operation: OperationId, wait: Completion) -> None:
         """Wait for an outcome from outside until the store's time says that it comes too late; the run may be parked meanwhile."""
-        self._waits.add_completion(operation, rest, self._now())
+        self._waits.add_completion(operation, wait, self._now())
         self._changed()
         try:
-            if rest is None:
+            if wait.due is None:
                 await asyncio.get_running_loop().create_future()
             else:
-                await self._until(rest)
+                await self._until(wait)
         finally:
             self._waits.completions.pop(operation, None)
 
-    async def _until(self, rest: Rest) -> None:
-        while (wait := rest.left(self._now())) > 0:  # noqa: ASYNC110 - no event says that a clock was set
+    async def _until(self, rest: Rest | Completion) -> None:
+        while (wait := rest.left(self._now()) or 0) > 0:  # noqa: ASYNC110 - no event says that a clock was set
             await asyncio.sleep(min(wait, LOOK_AGAIN_SECONDS))
 
     async def stand_by(self, operation: OperationId, seconds: float) -> None:

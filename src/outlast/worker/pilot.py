@@ -94,13 +94,14 @@ from outlast.worker.outbox import giving_up, requesting
 from outlast.worker.proposal import Proposal, Rank, in_order, is_refused, sift
 from outlast.worker.remote import PoisonedTaskError, RemoteSteps
 from outlast.worker.request import asking, ending, publishing
+from outlast.worker.rest import Completion, Rest
 from outlast.worker.rollover import Began, is_for_the_next, rolling_over
 from outlast.worker.scribe import Scribe
 from outlast.worker.series import expired, log_failed
 from outlast.worker.step import run_step
 from outlast.worker.text import plain
 from outlast.worker.trouble import RefusedByStoreError, poisoned, refused_by_store, too_late
-from outlast.worker.wait import Rest, Waits
+from outlast.worker.wait import Waits
 from outlast.workflows.attempt import Attempt
 from outlast.workflows.definition import Step
 
@@ -298,9 +299,16 @@ class Pilot:
         """Wait for the store's time; the run may be parked meanwhile."""
         await self._crew.rest(operation, rest)
 
-    async def await_completion(self, operation: OperationId, rest: Rest | None) -> None:
+    async def look(self, operation: OperationId) -> OperationPut | None:
+        """Read the row of an open operation anew."""
+        row = await self._read(lambda: self._deck.store.operation(self.run_key, operation))
+        if row is not None and operation in self._rows:
+            self._rows[operation] = row
+        return self._rows.get(operation)
+
+    async def await_completion(self, operation: OperationId, wait: Completion) -> None:
         """Wait for an outcome from outside; the run may be parked meanwhile."""
-        await self._crew.await_completion(operation, rest)
+        await self._crew.await_completion(operation, wait)
 
     def deadline(
         self, operation: OperationId, scheduled_at: datetime | None, limit: timedelta | None

@@ -38,6 +38,7 @@ from outlast.journal.entry import (
     UpdateReceived,
     to_row,
 )
+from outlast.store.beat import BEAT
 from outlast.store.change import (
     Answer,
     Applied,
@@ -221,6 +222,9 @@ def is_refused(proposal: Proposal, refused: Refused) -> bool:
         return bool(proposal.consumed) and refused.part in {"", proposal.consumed}
     if refused.reason == "mail":
         return proposal.rank is Rank.END
+    if refused.reason == BEAT:
+        row = proposal.row
+        return row is not None and refused.part == row.operation and row.beats is not None
     if refused.reason == "task":
         return proposal.task is not None and refused.part == proposal.task.operation
     if proposal.spend is not None:

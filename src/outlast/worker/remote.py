@@ -30,6 +30,7 @@ from outlast.replay.command import RunStep
 from outlast.replay.machine import Machine
 from outlast.replay.operation import StepOperation
 from outlast.store.change import (
+    Applied,
     Message,
     OperationDrop,
     OperationPut,
@@ -41,10 +42,11 @@ from outlast.store.change import (
 from outlast.store.task import TaskKey, TaskRow, due_of
 from outlast.worker.bridge import Bridge
 from outlast.worker.outcome import ends_task, read_outcome
+from outlast.worker.outside import Outside, handed_out
 from outlast.worker.proposal import Proposal, Rank
+from outlast.worker.rest import Rest
 from outlast.worker.series import asked_for, expired, log_failed, timed_out
-from outlast.worker.step import completion_rest, not_completed
-from outlast.worker.wait import Rest, Waits
+from outlast.worker.wait import Waits
 from outlast.workflows.definition import Step
 
 logger = logging.getLogger("outlast.worker")
@@ -221,10 +223,10 @@ class RemoteSteps:
         """Record that the outcome comes from outside; the time for that counts from when the body has said so."""
         operation, name = step.operation, step.request.name
         definition = self._step_of(name)
-        now, limit = self._bridge.store_now(), definition.options.start_to_close_timeout
-        due = None if limit is None else min(stamped.at, now) + limit
         former = self._row(operation, name) or OperationPut(operation, "step", name)
-        row = msgspec.structs.replace(former, due_at=due, progress=progress, awaits=True)
+        said = msgspec.structs.replace(former, progress=progress)
+        at = min(stamped.at, self._bridge.store_now())
+        row = handed_out(said, definition.options, at)
         self._handing_out.add(operation)
         message_id = stamped.message.message_id
         task = TaskDrop(operation)
@@ -236,19 +238,17 @@ class RemoteSteps:
         assert isinstance(found, StepOperation)
         assert row is not None
         step = self._step_of(found.request.name)
-        left = self._left(found, step)
-        whole = None if left is None else self._bridge.store_now() + left
-        rest = completion_rest(step.options, row.due_at, whole)
-        await self._bridge.await_completion(operation, rest)
-        # What follows may be the next task, and a run that is paused puts none.
-        await self._bridge.hold.free(operation)
-        left = self._left(found, step)
-        ended = not_completed(step.options, is_over=left is not None and left <= timedelta(0))
-        failure = timed_out(ended, step).failure
-        late = self._after_failure(None, found, failure, row.progress)
-        # An answer that came by now comes before the end of the wait for it.
-        late.yields = isinstance(late.entry, StepFailed)
-        await self._bridge.propose(late)
+        outside = Outside(self._bridge, row, step.options, lambda: self._left(found, step))
+        verdict = None
+        while not isinstance(verdict, Applied):
+            failure = timed_out(await outside.over(), step).failure
+            # What follows may be the next task, and a run that is paused puts none.
+            await self._bridge.hold.free(operation)
+            # Refused when there was a beat in between: it has not failed.
+            failed = self._after_failure(None, found, failure, outside.row.progress)
+            # An answer that came by now comes before the end of the wait for it.
+            failed.yields = isinstance(failed.entry, StepFailed)
+            verdict = await self._bridge.propose(failed)
 
     def _unreadable(self, message: Message, error: NotJsonError) -> Proposal:
         """An outcome that this code cannot read is no outcome: the attempt is made again, by the step's policy."""
@@ -299,10 +299,12 @@ class RemoteSteps:
             progress = row.progress if row else b""
         detail = msgspec.json.encode(failure)
         arguments = step.request.arguments
+        row = OperationPut(operation, "step", name, failures, due, detail, progress)
+        row = msgspec.structs.replace(row, beats=self._beats(operation))
         return Proposal(
             Rank.ROW,
             guard=operation,
-            row=OperationPut(operation, "step", name, failures, due, detail, progress),
+            row=row,
             task=TaskPut(operation, failures + 1, queue, name, arguments, due, progress),
             consumed=message.message_id if message else "",
         )
@@ -312,10 +314,19 @@ class RemoteSteps:
             Rank.OUTCOME,
             entry,
             guard=NO_OPERATION if message else entry.operation,
-            row=OperationDrop(entry.operation) if self._bridge.row(entry.operation) else None,
+            row=self._drop(entry.operation, told=message is not None),
             task=TaskDrop(entry.operation),
             consumed=message.message_id if message else "",
         )
+
+    def _drop(self, operation: OperationId, *, told: bool) -> OperationDrop | None:
+        """Return what removes the operation's row; with what was told it goes whatever was heard."""
+        row = self._bridge.row(operation)
+        return OperationDrop(operation, None if told else row.beats) if row else None
+
+    def _beats(self, operation: OperationId) -> int:
+        row = self._bridge.row(operation)
+        return row.beats if row else 0
 
     # The wait for a worker
 

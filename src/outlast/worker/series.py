@@ -17,7 +17,7 @@ from outlast.journal.entry import EffectFailed, EffectRefused, OperationId, Step
 from outlast.journal.failure import Failure, capture, is_too_deep
 from outlast.journal.parse import NotJsonError, parse_as
 from outlast.journal.place import place_of
-from outlast.store.change import OperationDrop, OperationPut, RunKey
+from outlast.store.change import OperationDrop, OperationPut, Refused, RunKey
 from outlast.worker.begin import attempt_when_free
 from outlast.worker.bridge import Bridge
 from outlast.worker.call import Check
@@ -25,7 +25,7 @@ from outlast.worker.deadline import Deadline
 from outlast.worker.executor import Ending, Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.pulse import Pulse, interval
-from outlast.worker.wait import Rest
+from outlast.worker.rest import Rest
 from outlast.workflows.attempt import Attempt
 from outlast.workflows.definition import AttemptOptions, Effect, Step
 
@@ -173,13 +173,20 @@ class Series:
         """Return how long to wait before the next attempt: as long as the policy says, or the failure asks for."""
         return max(self._definition.options.retry.gap(self.failures), asked_for(failure))
 
+    def go_on_from(self, row: OperationPut) -> None:
+        """Take over what was said from outside: the next attempt finds it."""
+        self._kept = self._progress = row.progress
+
     async def record_failure(
         self, failure: Failure, gap: timedelta, *, unapplied: bool = False
-    ) -> None:
+    ) -> bool:
         """Record a failed attempt that will be followed by another, and wait until that is due.
 
         Args:
             unapplied: This one and all before are known to have changed nothing.
+
+        Returns:
+            False when nothing was recorded: what was handed out was heard of in between.
         """
         due = self._bridge.store_now() + gap
         row = msgspec.structs.replace(
@@ -189,7 +196,9 @@ class Series:
             detail=msgspec.json.encode(failure),
             unapplied=unapplied,
         )
-        await self._bridge.propose(Proposal(Rank.ROW, guard=self._operation, row=row))
+        verdict = await self._bridge.propose(Proposal(Rank.ROW, guard=self._operation, row=row))
+        if isinstance(verdict, Refused):
+            return False
         self._kept = self._progress
         logger.warning(
             "run %s: %s %s (%s) failed, attempt %d: %s: %s; the next attempt begins at %s, nobody needs to act",
@@ -203,6 +212,7 @@ class Series:
             f"{due:%Y-%m-%d %H:%M:%S} UTC",
         )
         await self._bridge.rest(self._operation, Rest(due, gap))
+        return True
 
 
 def expired(

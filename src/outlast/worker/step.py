@@ -12,21 +12,21 @@
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 
 from outlast.journal.entry import StepCompleted, StepFailed
 from outlast.journal.failure import Failure
 from outlast.replay.command import RunStep
-from outlast.store.change import OperationPut
+from outlast.store.change import Applied, OperationDrop, OperationPut
 from outlast.worker.bridge import Bridge
 from outlast.worker.call import anytime
 from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut, TooEarly
+from outlast.worker.outside import Outside, handed_out
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.series import Series, log_failed, rest_of, row_of, timed_out
-from outlast.worker.wait import Rest
-from outlast.workflows.definition import AttemptOptions, Step
+from outlast.workflows.definition import Step
 
 logger = logging.getLogger("outlast.worker")
 
@@ -37,7 +37,7 @@ async def run_step(bridge: Bridge, command: RunStep, step: Step[..., object]) ->
     failures = row.failures if row else 0
     run = _StepRun(bridge, command, step, failures)
     if row and row.awaits:
-        if await run.unanswered(row):
+        if await run.outside(row):
             return
     elif row and row.due_at:
         await bridge.rest(command.operation, rest_of(row, row.due_at, step.options))
@@ -78,95 +78,80 @@ class _StepRun:
                 series.is_written = True
                 return False
             case LeftOpen():
-                return await self.unanswered(await self._hand_out())
+                return await self.outside(await self._hand_out())
             case Raised() | TimedOut():
-                return await self.failed(ending)
+                return await self._failed(ending)
 
-    async def failed(self, ending: Raised | TimedOut, *, yields: bool = False) -> bool:
-        """Count a failed attempt, and wait for the next one; True when none follows.
+    async def _failed(self, ending: Raised | TimedOut) -> bool:
+        """Count a failed attempt, and wait for the next one; True when none follows."""
+        failure, gap = self._judged(ending)
+        if gap is None:
+            self._fail(failure)
+            return True
+        await self._series.record_failure(failure, gap)
+        return False
 
-        Args:
-            yields: An answer from outside comes before what is said of it.
-        """
+    def _judged(self, ending: Raised | TimedOut) -> tuple[Failure, timedelta | None]:
+        """Count a failed attempt; return how long the next one waits, and None for a failure after which none follows."""
         series, options = self._series, self._step.options
         series.failures += 1
         raised = timed_out(ending, self._step) if isinstance(ending, TimedOut) else ending
         if raised.hopeless or not options.retry.allows_another(series.failures):
-            self._fail(raised.failure, yields=yields)
-            return True
+            return raised.failure, None
         gap = series.gap_after(raised.failure)
         if series.is_beyond(gap):
-            self._fail(series.expired(raised.failure), yields=yields)
-            return True
-        await series.record_failure(raised.failure, gap)
-        return False
+            return series.expired(raised.failure), None
+        return raised.failure, gap
 
     # Completion from outside
 
     async def _hand_out(self) -> OperationPut:
         """Write that the outcome comes from outside, and return what was written."""
-        limits = [self._step.options.start_to_close_timeout, self._series.left]
-        limit = min((one for one in limits if one is not None), default=None)
-        due = None if limit is None else self._bridge.store_now() + limit
-        row = msgspec.structs.replace(self._series.begun(), due_at=due, awaits=True)
+        now, left = self._bridge.store_now(), self._series.left
+        row = handed_out(self._series.begun(), self._step.options, now, left)
         await self._bridge.propose(Proposal(Rank.ROW, guard=self._command.operation, row=row))
         logger.info(
             "run %s: step %s (%s) was handed out, and waits for its completion%s",
             self._bridge.run_key,
             self._step.name,
             row.operation,
-            f" until {due:%Y-%m-%d %H:%M:%S} UTC" if due else "",
+            f" until {row.due_at:%Y-%m-%d %H:%M:%S} UTC" if row.due_at else "",
         )
         return row
 
-    async def unanswered(self, row: OperationPut) -> bool:
-        """Wait for somebody who says what came of it, which ends the wait as a cancel; then count the attempt as failed.
+    async def outside(self, row: OperationPut) -> bool:
+        """Wait for somebody who says what came of it, and count the attempt as failed when nobody does; True when none follows."""
+        series = self._series
+        outside = Outside(self._bridge, row, self._step.options, lambda: series.left)
+        while True:
+            failure, gap = self._judged(await outside.over())
+            series.go_on_from(outside.row)
+            if gap is not None:
+                if await series.record_failure(failure, gap):
+                    return False
+            elif await self._give_up(failure, outside.row.beats):
+                return True
+            # There was a beat in between: it has not failed.
+            series.failures -= 1
 
-        Returns: True when no other attempt follows.
-        """
-        rest = completion_rest(self._step.options, row.due_at, self._series.due)
-        await self._bridge.await_completion(self._command.operation, rest)
-        late = not_completed(self._step.options, is_over=self._series.is_over)
-        return await self.failed(late, yields=True)
+    async def _give_up(self, failure: Failure, beats: int) -> bool:
+        """Write that no attempt follows; False when there was another beat than those."""
+        failed = StepFailed(self._command.operation, self._step.name, failure)
+        drop = OperationDrop(failed.operation, beats)
+        # An answer from outside that came by now comes before this.
+        given_up = Proposal(Rank.OUTCOME, failed, guard=failed.operation, row=drop, yields=True)
+        is_written = isinstance(await self._bridge.propose(given_up), Applied)
+        if is_written:
+            log_failed(self._bridge.run_key, failed)
+        return is_written
 
     # The outcome
 
-    def _fail(self, failure: Failure, *, yields: bool = False) -> None:
+    def _fail(self, failure: Failure) -> None:
         failed = StepFailed(self._command.operation, self._step.name, failure)
         log_failed(self._bridge.run_key, failed)
-        self._post(failed, yields=yields)
+        self._post(failed)
 
-    def _post(self, entry: StepCompleted | StepFailed, *, yields: bool = False) -> None:
+    def _post(self, entry: StepCompleted | StepFailed) -> None:
         drop = self._series.drop()
-        self._bridge.post(
-            Proposal(Rank.OUTCOME, entry, guard=entry.operation, row=drop, yields=yields)
-        )
-
-
-def completion_rest(
-    options: AttemptOptions, due: datetime | None, whole: datetime | None
-) -> Rest | None:
-    """Return until when the outcome of a step that was handed out is waited for; None for ever.
-
-    Args:
-        due: When its time since then is over.
-        whole: When the time for all attempts is.
-    """
-    ends = [one for one in (due, whole) if one is not None]
-    if not ends:
-        return None
-    limits = (options.start_to_close_timeout, options.schedule_to_close_timeout)
-    longest = min((one for one in limits if one is not None), default=timedelta.max)
-    return Rest(min(ends), longest)
-
-
-def not_completed(options: AttemptOptions, *, is_over: bool) -> TimedOut:
-    """Return how an attempt has ended that was handed out in vain.
-
-    Args:
-        is_over: The time for all attempts is.
-    """
-    whole = options.schedule_to_close_timeout
-    limit = whole if is_over else options.start_to_close_timeout or whole
-    assert limit is not None, "without a limit it waits for ever"
-    return TimedOut(limit, "was handed out, and not completed within")
+        self._bridge.post(Proposal(Rank.OUTCOME, entry, guard=entry.operation, row=drop))

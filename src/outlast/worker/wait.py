@@ -23,6 +23,7 @@ from outlast.replay.command import StartTimer
 from outlast.store.change import ApprovalExpire
 from outlast.worker.deadline import Deadline
 from outlast.worker.proposal import Proposal, Rank
+from outlast.worker.rest import Completion, Rest
 
 
 class _Note(msgspec.Struct):
@@ -30,6 +31,7 @@ class _Note(msgspec.Struct):
     retries: dict[str, Moment] = {}
     deadline: Moment | None = None
     completions: dict[str, Moment | None] = {}
+    silences: dict[str, tuple[Moment, int]] = {}
     deadlines: dict[str, Moment] = {}
     start_by: dict[str, Moment] = {}
 
@@ -52,34 +54,6 @@ class _Timer:
         """
         if self.asked.armed_at > now:
             self.due = min(self.due, now + (self.asked.due - self.asked.armed_at))
-
-
-@dataclass(slots=True)
-class Rest:
-    """The wait between two attempts, and when it is over by the store's clock.
-
-    Args:
-        longest: No rest is longer: what lies farther ahead was set by a wall clock that was.
-    """
-
-    due: datetime
-    longest: timedelta
-
-    def judge(self, now: datetime) -> None:
-        """Bring the due time near again when the wall clock that had set it was far ahead."""
-        if self.due - now > self.longest:
-            self.due = now + self.longest
-
-    def recall(self, noted: datetime | None, now: datetime) -> None:
-        """Take over what was noted when the run was parked, where the due time lies too far ahead."""
-        if noted is not None and self.due - now > self.longest:
-            self.due = min(self.due, noted)
-        self.judge(now)
-
-    def left(self, now: datetime) -> float:
-        """Return for how many seconds the next attempt must still wait."""
-        self.judge(now)
-        return (self.due - now).total_seconds()
 
 
 @dataclass(slots=True)
@@ -109,8 +83,8 @@ class Waits:
         self._tasks: dict[OperationId, _Task] = {}
         self.retries: dict[OperationId, Rest] = {}
         """The rest of each operation that waits for its next attempt after a failure."""
-        self.completions: dict[OperationId, Rest | None] = {}
-        """Of each operation that waits for its outcome from outside: until when; None for ever."""
+        self.completions: dict[OperationId, Completion] = {}
+        """Of each operation that waits for its outcome from outside: until when."""
         self._deadlines: dict[OperationId, Deadline] = {}
 
     def __bool__(self) -> bool:
@@ -154,11 +128,12 @@ class Waits:
         rest.recall(self._noted.retries.pop(operation, None), now)
         self.retries[operation] = rest
 
-    def add_completion(self, operation: OperationId, rest: Rest | None, now: datetime) -> None:
+    def add_completion(self, operation: OperationId, wait: Completion, now: datetime) -> None:
         """Wait for the outcome of an operation from outside."""
-        if rest is not None:
-            rest.recall(self._noted.completions.pop(operation, None), now)
-        self.completions[operation] = rest
+        noted = self._noted
+        end, silence = noted.completions.pop(operation, None), noted.silences.pop(operation, None)
+        wait.recall(end, silence, now)
+        self.completions[operation] = wait
 
     def deadline(
         self,
@@ -221,11 +196,12 @@ class Waits:
         """
         due: list[Proposal] = []
         until = now if until is None else until
-        rests = (
+        for wait in (
+            *self._timers.values(),
             *self.retries.values(),
-            *filter(None, (*self.completions.values(), self._deadline)),
-        )
-        for wait in (*self._timers.values(), *rests):
+            *self.completions.values(),
+            *filter(None, [self._deadline]),
+        ):
             wait.judge(now)
         if self._deadline is not None and self._deadline.due <= until:
             due.append(Proposal(Rank.ARRIVAL, RunTimedOut(), at=self._deadline.due))
@@ -263,9 +239,9 @@ class Waits:
 
     def wake_at(self) -> datetime | None:
         """Return when the run, parked now, has something to do by itself."""
-        rests = (*self.retries.values(), *filter(None, self.completions.values()))
-        times = [rest.due for rest in rests]
-        return min([*times, *filter(None, [self.next_due()])], default=None)
+        waits = (*self.retries.values(), *self.completions.values())
+        times = [self.next_due(), *(wait.due for wait in waits)]
+        return min(filter(None, times), default=None)
 
     def note(self) -> dict[str, Any]:
         """Return what the run waits for, for people."""
@@ -276,8 +252,11 @@ class Waits:
             "retries": {operation: rest.due for operation, rest in self.retries.items()},
             **deadline,
             "completions": {
-                operation: None if rest is None else rest.due
-                for operation, rest in self.completions.items()
+                operation: None if wait.end is None else wait.end.due
+                for operation, wait in self.completions.items()
+            },
+            "silences": {
+                operation: wait.noted for operation, wait in self.completions.items() if wait.noted
             },
             "deadlines": {operation: one.due for operation, one in self._deadlines.items()},
             "runs": dict(self._runs),

@@ -124,9 +124,9 @@ def complete_later() -> NoReturn:
     """End this attempt of a step without an outcome: somebody who has its `completion_token()` will say what came of it.
 
     Nothing of it stays in memory, and the run can leave memory too. `client.complete(token, value)`, `client.fail(token, message)` or
-    `outlast runs complete TOKEN` end the wait; so does the `start_to_close_timeout`, which counts anew from here, or the
-    `schedule_to_close_timeout`: then the attempt has failed by `TimeoutError`, and the retry policy decides. Without either it waits
-    for ever.
+    `outlast runs complete TOKEN` end the wait; so does the `start_to_close_timeout`, which counts anew from here, the
+    `schedule_to_close_timeout`, or the `heartbeat_timeout`, which counts from here and from each `client.heartbeat(token)`: then the
+    attempt has failed by `TimeoutError`, and the retry policy decides. Without any of them it waits for ever.
 
     It raises what no `except Exception` stops, so call it in the body itself, as the last thing that it does.
 

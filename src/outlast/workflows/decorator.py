@@ -147,7 +147,8 @@ def step(  # noqa: PLR0913 - each one is a sentence of the declaration
         raises: Exception types that reach the workflow as themselves; others arrive as `StepFailedError`.
         schedule_to_close_timeout: How long all attempts and the waits between them may take, from the call on, through restarts and
             outages; no limit by default. Over, the step fails by `TimeoutError`; a retry that would come later is not waited for.
-        heartbeat_timeout: How long an attempt may be silent, see `outlast.heartbeat`; no limit by default.
+        heartbeat_timeout: How long an attempt may be silent, see `outlast.heartbeat`; no limit by default. It counts on after
+            `outlast.complete_later()`: see `Client.heartbeat`.
         queue: Run it in any worker that serves this queue (`outlast worker MODULE --queue gpu`, `outlast.open(queues=["gpu"])`); by
             default in the worker that has the run. That worker needs the step registered, and not the workflow.
         schedule_to_start_timeout: How long an attempt may wait for a worker of the queue; then the step fails with `TimeoutError`, and

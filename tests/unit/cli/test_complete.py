@@ -19,7 +19,7 @@ from outlast.workflows.registry import Registry
 tokens: list[str] = []
 
 
-@outlast.step(start_to_close_timeout=timedelta(hours=1))
+@outlast.step(start_to_close_timeout=timedelta(hours=1), heartbeat_timeout=timedelta(minutes=30))
 async def render_by_hand() -> dict[str, int]:
     """Hand the token out."""
     tokens.append(outlast.completion_token())
@@ -155,6 +155,33 @@ def test_a_run_that_waits_for_somebody_outside_is_told_of(desk: Desk) -> None:
     )
     assert applied.exit_code == 0
     assert desk.work(ends=True) == "1 frames"
+
+
+def test_a_beat_says_that_somebody_works_on_it(desk: Desk) -> None:
+    """Accepted without a worker, with details or without; explain says when it was, what was said and what silence means."""
+    (token,) = tokens
+    before = desk.cli("runs", "explain", "film").stdout
+    assert "It was last heard of at" in before
+    assert "if nothing is heard by" in before
+    assert "it counts as failed" in before
+    for words in (("--details", '{"frame": 7}'), ()):
+        beat = desk.cli("runs", "heartbeat", token, *words)
+        assert (beat.exit_code, beat.stdout, beat.stderr) == (0, "heard\n", "")
+    told = " ".join(desk.cli("runs", "explain", "film").stdout.split())
+    assert 'was handed out and said {"frame": 7}, and waits until' in told
+    document = json.loads(desk.cli("runs", "show", "film", "--json").stdout)
+    (operation,) = document["operations"]
+    assert (operation["beats"], operation["progress"]) == (2, {"frame": 7})
+    assert operation["heard_at"] < operation["silent_at"] < operation["due_at"]
+    bad = desk.cli("runs", "heartbeat", token, "--details", "frame")
+    assert bad.exit_code == 2
+    assert "is not JSON" in " ".join(bad.stderr.replace("│", " ").split())
+    assert desk.cli("runs", "complete", token, "--value", '{"frames": 24}').exit_code == 0
+    assert desk.work(ends=True) == "24 frames"
+    gone = desk.cli("runs", "heartbeat", token)
+    assert gone.exit_code == 1
+    assert "has ended" in gone.stderr
+    assert "this is no completion token" in desk.cli("runs", "heartbeat", "tok").stderr
 
 
 def test_what_a_body_has_said_is_shown(tmp_path: Path) -> None:

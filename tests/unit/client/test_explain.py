@@ -312,6 +312,22 @@ def test_what_was_handed_out_for_ever_has_no_time() -> None:
     assert (wait.until, len(wait.commands)) == (None, 2)
 
 
+def test_what_was_handed_out_tells_when_it_was_heard_of() -> None:
+    """When silence means nothing only if there was a beat; the first end that comes is the time of the wait."""
+    quiet = Standing(operation="r:1", kind="step", name="render", state="handed out", heard_at=NOON)
+    (wait,) = explain(_detail(operations=[quiet]), COMMAND).waits
+    assert "heard of" not in wait.text
+    (wait,) = explain(_detail(operations=[replace(quiet, beats=1)]), COMMAND).waits
+    assert "It was last heard of at " in wait.text
+    assert wait.text.endswith(").")
+    due, silent = NOON + timedelta(hours=2), NOON + timedelta(hours=1)
+    limited = replace(quiet, due_at=due, silent_at=silent)
+    (wait,) = explain(_detail(operations=[limited]), COMMAND).waits
+    assert wait.until == silent
+    assert "; if nothing is heard by " in wait.text
+    assert wait.text.endswith("it counts as failed.")
+
+
 def _task(**changes: Any) -> TaskView:
     task = TaskView("r:1", "render", 1, "gpu", NOON, None, False, ["w2"])
     return replace(task, **changes)

@@ -76,6 +76,22 @@ def test_rows_tell_what_a_step_has_said_and_whether_it_is_handed_out() -> None:
     ]
 
 
+def test_rows_tell_when_something_was_heard_of_what_is_handed_out() -> None:
+    """And until when silence means nothing; of an attempt that is made here neither."""
+    hour = timedelta(hours=1)
+    row = OperationPut("r:1", "step", "render", awaits=True, beats=3, heard_at=NOON, silence=hour)
+    endless = msgspec.structs.replace(row, silence=None)
+    here = msgspec.structs.replace(row, awaits=False, failures=1)
+    far = msgspec.structs.replace(row, heard_at=datetime.max.replace(tzinfo=UTC))
+    found = [standings([], [one])[0] for one in (row, endless, here, far)]
+    assert [(one.beats, one.heard_at, one.silent_at) for one in found] == [
+        (3, NOON, NOON + hour),
+        (3, NOON, None),
+        (0, None, None),
+        (3, far.heard_at, None),
+    ]
+
+
 def _alarm(what: str, operation: str = "", /, **detail: object) -> AlarmRaised:
     return AlarmRaised(OperationId(operation), what, Raw(msgspec.json.encode(detail)))
 

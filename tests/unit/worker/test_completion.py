@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 import outlast
 from outlast.client import Client
 from outlast.journal.entry import AlarmRaised, Entry, StepCompleted, StepFailed, from_row
-from outlast.store.change import RunKey, Status
+from outlast.store.change import Applied, BeatOperation, OperationPut, RunKey, Status
+from outlast.store.memory import MemoryStore
 from outlast.testing import Faults, SeededRandom, Simulation, Workload, attempt, every_crash
 from outlast.worker.worker import WorkerOptions
 from outlast.workflows.completion import CompletionToken
@@ -25,6 +27,8 @@ from outlast.workflows.completion import CompletionToken
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 tokens: list[str] = []
+found: list[tuple[float, int | None]] = []
+"""When an attempt of a step that is to be heard of began, and what it found of the former ones."""
 sims: list[Simulation] = []
 QUICK = outlast.RetryPolicy(initial_interval=SECOND, backoff_coefficient=1.0)
 
@@ -75,6 +79,35 @@ async def render_by() -> Scene:
 
 
 ends: list[str] = []
+
+
+@outlast.step(retry=QUICK, heartbeat_timeout=10 * SECOND)
+async def render_alive() -> Scene:
+    """Say where it goes on from, and hand it out."""
+    details = outlast.heartbeat_details(int)
+    found.append((clock(), details))
+    if details == 7:
+        return Scene(7)
+    hand_out()
+    return Scene(0)
+
+
+@outlast.step(
+    retry=outlast.RetryPolicy(maximum_attempts=1),
+    heartbeat_timeout=10 * SECOND,
+    start_to_close_timeout=MINUTE,
+)
+async def render_alive_once() -> Scene:
+    outlast.heartbeat(3)
+    hand_out()
+    return Scene(0)
+
+
+@outlast.step(retry=QUICK, heartbeat_timeout=10 * SECOND, queue="gpu")
+async def render_alive_elsewhere() -> Scene:
+    found.append((clock(), outlast.heartbeat_details(int)))
+    hand_out()
+    return Scene(0)
 
 
 @outlast.step(retry=QUICK)
@@ -130,6 +163,9 @@ STEPS: dict[str, Any] = {
     "first": ask_first,
     "never asked": never_ask,
     "swallow": swallow,
+    "alive": render_alive,
+    "alive once": render_alive_once,
+    "alive elsewhere": render_alive_elsewhere,
 }
 
 
@@ -175,6 +211,7 @@ PARKING = WorkerOptions(library="simulated", idle=SECOND)
 def _clean() -> None:
     tokens.clear()
     ends.clear()
+    found.clear()
 
 
 def simulation(**options: Any) -> Simulation:
@@ -563,6 +600,357 @@ def test_an_answer_that_was_accepted_before_the_end_of_the_wait_was_written_wins
     assert AlarmRaised not in journal
 
 
+# Heartbeats from outside
+
+HEARD = ["alive", "alive elsewhere"]
+"""A step that is attempted by its run's worker, and one of a queue."""
+DAY = timedelta(days=1)
+
+
+def heard(idle: timedelta = SECOND) -> WorkerOptions:
+    """Return the options of a worker that serves the queue too."""
+    return WorkerOptions(library="simulated", idle=idle, queues=frozenset({"gpu"}), tasks=2)
+
+
+async def row_of(sim: Simulation) -> OperationPut:
+    """Return the row of the step."""
+    row = await sim.store.operation(RunKey("default", "r"), "r:1")
+    assert row is not None
+    return row
+
+
+async def awaited(sim: Simulation) -> OperationPut:
+    """Wait until the step was handed out, and return its row."""
+    while True:
+        row = await sim.store.operation(RunKey("default", "r"), "r:1")
+        if row is not None and row.awaits:
+            return row
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", HEARD)
+@pytest.mark.parametrize("idle", [SECOND, 5 * MINUTE])
+def test_silence_after_the_hand_out_fails_the_attempt(how: str, idle: timedelta) -> None:
+    """Ten seconds after it, be the run parked or not; the policy decides, and an answer to the second hand-out counts."""
+
+    async def scenario(sim: Simulation) -> int:
+        await sim.start_worker(options=heard(idle))
+        handle = await sim.client.start(film(how), id="r")
+        await handed_out(sim, 2)
+        await sim.client.complete(tokens[1], Scene(2))
+        await sim.closed("r")
+        return await handle.result()
+
+    assert simulation().run(scenario) == 2
+    assert found[1][0] - found[0][0] == pytest.approx(11, abs=3)
+
+
+def test_silence_ends_the_last_attempt_with_words_of_its_own() -> None:
+    """Long before the start_to_close_timeout."""
+
+    async def scenario(sim: Simulation) -> tuple[str, float]:
+        await sim.start_worker()
+        handle = await sim.client.start(guarded("alive once"), id="r")
+        await sim.closed("r")
+        return await handle.result(), clock()
+
+    result, seconds = simulation().run(scenario)
+    assert result == "TimeoutError: render_alive_once was handed out, and not heard of for 0:00:10"
+    assert seconds == pytest.approx(10, abs=2)
+
+
+@pytest.mark.parametrize("how", HEARD)
+@pytest.mark.parametrize("idle", [SECOND, 5 * MINUTE])
+@pytest.mark.parametrize("killed", [False, True])
+def test_beats_from_outside_keep_the_attempt_alive(how: str, idle: timedelta, killed: bool) -> None:
+    """For as long as they come; the next attempt, after their end, finds the details of the last that had some."""
+
+    async def scenario(sim: Simulation) -> tuple[float, OperationPut]:
+        worker = await sim.start_worker(options=heard(idle))
+        await sim.client.start(film(how), id="r")
+        token = await handed_out(sim)
+        for number in range(20):
+            await sim.client.heartbeat(token, number if number < 15 else None)
+            if killed and number % 5 == 4:
+                worker.kill()
+            await asyncio.sleep(6)
+            if killed and number % 5 == 4:
+                worker = await sim.start_worker(options=heard(idle))
+        last, row = clock() - 6, await row_of(sim)
+        await handed_out(sim, 2)
+        return last, row
+
+    last, row = simulation(longest=DAY).run(scenario)
+    assert (row.beats, row.awaits, row.failures) == (20, True, 0)
+    assert found[1][1] == 14
+    assert found[1][0] - last == pytest.approx(11, abs=3)
+
+
+@pytest.mark.parametrize("how", HEARD)
+def test_beats_wake_no_run(how: str) -> None:
+    """They append nothing, and a run that has left memory stays out of it until the silence could be over."""
+
+    async def scenario(sim: Simulation) -> tuple[int, int]:
+        await sim.start_worker(options=heard())
+        handle = await sim.client.start(film(how), id="r")
+        token = await handed_out(sim)
+        await awaited(sim)
+        parked = await sim.until("r", lambda head: head.owner is None)
+        for _ in range(80):
+            await sim.client.heartbeat(token, 1)
+            await asyncio.sleep(0.05)
+        status = await sim.store.head(parked.run)
+        assert status is not None
+        await sim.client.complete(token, Scene(1))
+        await sim.closed("r")
+        assert await handle.result() == 1
+        return parked.version, status.version
+
+    before, after = simulation().run(scenario)
+    assert after == before
+
+
+def test_beats_give_no_more_than_the_whole_time() -> None:
+    """The start_to_close_timeout ends the wait, whoever is alive."""
+
+    async def scenario(sim: Simulation) -> tuple[str, float, str]:
+        await sim.start_worker()
+        handle = await sim.client.start(guarded("alive once"), id="r")
+        token = await handed_out(sim)
+        said = ""
+        while not said:
+            try:
+                await sim.client.heartbeat(token, 9)
+            except outlast.RunConflictError as error:
+                said = str(error)
+            await asyncio.sleep(3)
+        await sim.closed("r")
+        return await handle.result(), clock(), said
+
+    result, seconds, said = simulation().run(scenario)
+    assert result == (
+        "TimeoutError: render_alive_once was handed out, and not completed within 0:01:00"
+    )
+    assert seconds == pytest.approx(62, abs=5)
+    assert "the run that handed the token out has ended" in said
+
+
+def test_the_body_and_whoever_is_outside_speak_to_the_same_next_attempt() -> None:
+    """What the body has said stands until there is more; a beat without details leaves it."""
+
+    async def scenario(sim: Simulation) -> list[bytes]:
+        await sim.start_worker()
+        await sim.client.start(guarded("alive once"), id="r")
+        token = await handed_out(sim)
+        kept = [(await awaited(sim)).progress]
+        for details in (None, {"frame": 9}, None):
+            await sim.client.heartbeat(token, details)
+            kept.append((await row_of(sim)).progress)
+        await sim.client.complete(token, Scene(1))
+        await sim.closed("r")
+        return kept
+
+    assert simulation().run(scenario) == [b"3", b"3", b'{"frame":9}', b'{"frame":9}']
+
+
+def test_a_beat_for_what_nobody_waits_for_says_so() -> None:
+    """After the outcome, after the attempt was given up, for another generation or tenant; and what cannot be stored is refused."""
+
+    @outlast.workflow
+    async def after() -> int:
+        frames = (await render_alive()).frames
+        await outlast.sleep(60)
+        return frames
+
+    async def scenario(sim: Simulation) -> None:
+        await sim.start_worker()
+        await sim.client.start(after(), id="r")
+        token = await handed_out(sim)
+        with pytest.raises(outlast.EncodeError):
+            await sim.client.heartbeat(token, object())
+        with pytest.raises(outlast.DefinitionError, match="of another tenant"):
+            await Client(sim.outside, random=SeededRandom("x"), tenant="b").heartbeat(token)
+        with pytest.raises(outlast.RunNotFoundError):
+            await sim.client.heartbeat(str(CompletionToken("default", "no", 1, "r:1")))
+        await sim.client.complete(token, Scene(1))
+        await sim.until("r", lambda head: head.next_seq >= 3)
+        since = clock()
+        with pytest.raises(outlast.RunConflictError, match="is not waited for") as told:
+            await sim.client.heartbeat(token, 1)
+        assert "stop working on it" in told.value.hint
+        assert told.value.operation == "r:1"
+        assert clock() - since == pytest.approx(5, abs=1)
+        await sim.closed("r")
+        with pytest.raises(outlast.RunConflictError, match="has ended"):
+            await sim.client.heartbeat(token)
+        await sim.client.start(after(), id="r", if_closed="restart")
+        with pytest.raises(outlast.RunConflictError, match="use 1 of this id"):
+            await sim.client.heartbeat(token)
+
+    sims.append(Simulation([render_alive, after], options=PARKING))
+    sims[-1].run(scenario)
+
+
+def test_a_beat_may_be_faster_than_the_hand_out() -> None:
+    """Who has the token need not know when the body ends: a beat that comes too early is tried again for a while."""
+
+    @outlast.step(heartbeat_timeout=10 * SECOND)
+    async def linger() -> Scene:
+        tokens.append(outlast.completion_token())
+        await asyncio.sleep(2)
+        outlast.complete_later()
+
+    @outlast.workflow
+    async def lingering() -> int:
+        return (await linger()).frames
+
+    async def scenario(sim: Simulation) -> int:
+        await sim.start_worker()
+        handle = await sim.client.start(lingering(), id="r")
+        token = await handed_out(sim)
+        await sim.client.heartbeat(token, 1)
+        assert (await row_of(sim)).beats == 1
+        await sim.client.complete(token, Scene(4))
+        await sim.closed("r")
+        return await handle.result()
+
+    sims.append(Simulation([linger, lingering], options=PARKING))
+    assert sims[-1].run(scenario) == 4
+
+
+@pytest.mark.parametrize("after", ["at once", "parked", "killed"])
+@pytest.mark.parametrize("beaten", [False, True])
+def test_silence_is_judged_by_a_clock_that_was_set_back(after: str, beaten: bool) -> None:
+    """A hand-out or a beat while the clock was ten years ahead gives ten seconds from then on, and not ten years."""
+
+    async def scenario(sim: Simulation) -> float:
+        idle = timedelta(hours=5) if after == "at once" else SECOND
+        worker = await sim.start_worker(options=heard(idle))
+        if not beaten:
+            sim.clock.jump(timedelta(days=3650))
+        await worker.client.start(film("alive"), id="r")
+        token = await handed_out(sim)
+        await awaited(sim)
+        await asyncio.sleep(0.2 if after == "at once" else 3)
+        if beaten:
+            sim.clock.jump(timedelta(days=3650))
+            await sim.client.heartbeat(token, 5)
+        if after == "killed":
+            worker.kill()
+        sim.clock.jump(-timedelta(days=3650))
+        if after == "killed":
+            await sim.start_worker(options=heard(idle))
+        since = clock()
+        await handed_out(sim, 2)
+        return clock() - since
+
+    assert (10 if beaten else 5) <= simulation().run(scenario) <= 26
+    assert found[1][1] == (5 if beaten else None)
+
+
+@pytest.mark.parametrize("how", HEARD)
+def test_a_pause_hinders_no_beat(how: str) -> None:
+    """They are kept meanwhile, and when the run goes on its step is still heard of."""
+
+    async def scenario(sim: Simulation) -> int:
+        await sim.start_worker(options=heard())
+        handle = await sim.client.start(film(how), id="r")
+        token = await handed_out(sim)
+        await awaited(sim)
+        await handle.pause()
+        for _ in range(10):
+            await asyncio.sleep(6)
+            await sim.client.heartbeat(token, 1)
+        await handle.resume()
+        await asyncio.sleep(6)
+        await sim.client.complete(token, Scene(3))
+        await sim.closed("r")
+        return await handle.result()
+
+    assert simulation(longest=DAY).run(scenario) == 3
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("how", [*HEARD, "alive once"])
+def test_a_beat_between_the_last_look_and_the_write_counts(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner has read that nothing was heard; before it can write so there is a beat: the attempt goes on until there is none."""
+    read, beaten = MemoryStore.operation, [0]
+
+    async def read_and_beat(self: MemoryStore, run: RunKey, operation: str) -> OperationPut | None:
+        row = await read(self, run, operation)
+        if row is not None and row.awaits and beaten[0] < 3:
+            beaten[0] += 1
+            beat = BeatOperation(run, 1, operation, b"%d" % beaten[0])
+            (verdict,) = await self.commit([beat])
+            assert isinstance(verdict, Applied)
+        return row
+
+    async def scenario(sim: Simulation) -> tuple[str, float]:
+        await sim.start_worker(options=heard())
+        monkeypatch.setattr(MemoryStore, "operation", read_and_beat)
+        handle = await sim.client.start(guarded(how), id="r")
+        if how != "alive once":
+            token = await handed_out(sim, 2)
+            assert (await awaited(sim)).failures == 1
+            await sim.client.complete(token, Scene(1))
+        await sim.closed("r")
+        return await handle.result(), clock()
+
+    result, seconds = simulation().run(scenario)
+    assert beaten == [3]
+    # The first beat refuses the write, the second comes at the look after that, the third at the one ten seconds later.
+    assert seconds == pytest.approx(31, abs=3)
+    if how == "alive once":
+        assert result.endswith("was handed out, and not heard of for 0:00:10")
+    else:
+        assert [details for _, details in found] == [None, 3]
+
+
+@pytest.mark.parametrize("how", [*HEARD, "alive once"])
+@pytest.mark.parametrize("seed", range(8))
+def test_no_accepted_beat_is_overlooked(how: str, seed: int) -> None:
+    """One that races with the end of the silence renews it, or is refused: no attempt fails within its time after one that was kept."""
+    kept: list[float] = []
+    failed: list[float] = []
+
+    async def scenario(sim: Simulation) -> None:
+        await sim.start_worker(options=heard())
+        handle = await sim.client.start(guarded(how), id="r")
+        token = await handed_out(sim)
+        await awaited(sim)
+        chance = sim.source("beats")
+        for _ in range(4):
+            await asyncio.sleep(chance.uniform(9.6, 10.5))
+            try:
+                verdict = await sim.store.commit(
+                    [BeatOperation(RunKey("default", "r"), 1, "r:1", b"1")]
+                )
+            except outlast.StoreUnavailableError:
+                continue
+            if not isinstance(verdict[0], Applied):
+                break
+            kept.append(clock())
+        while (row := await sim.store.operation(RunKey("default", "r"), "r:1")) and row.awaits:
+            await asyncio.sleep(0.02)
+        failed.append(clock())
+        if len(tokens) < 2 and how != "alive once":
+            await handed_out(sim, 2)
+        if how != "alive once":
+            await sim.client.complete(token, Scene(1))
+        await sim.closed("r")
+        await handle.result()
+
+    code = [render_alive, render_alive_elsewhere, render_alive_once, guarded]
+    sims.append(
+        Simulation(code, seed=seed, options=heard(), faults=Faults(latency=0.3), longest=DAY)
+    )
+    sims[-1].run(scenario)
+    assert len(failed) == 1
+    assert not kept or failed[0] - kept[-1] >= 9.5, (kept, failed)
+
+
 @outlast.step(
     name="render_once",
     start_to_close_timeout=10 * SECOND,
@@ -832,6 +1220,36 @@ def test_what_was_handed_out_is_not_attempted_again() -> None:
     }
     assert {count for name, count in calls.items() if name not in again} == {2}
     assert {"after commit 2", "before commit 8", "before step render 1"} <= calls.keys()
+
+
+@outlast.workflow
+async def heard_of() -> int:
+    return (await render_alive()).frames
+
+
+async def beat_to_seven(client: Client) -> None:
+    """Beat for half a minute, as a client that nobody kills, and fall silent: the last details are 7."""
+    while not tokens:
+        await asyncio.sleep(0.5)
+    for number in range(8):
+        with contextlib.suppress(outlast.RunConflictError):
+            await client.heartbeat(tokens[0], number)
+        await asyncio.sleep(4)
+
+
+def test_a_crash_at_any_point_loses_no_beat() -> None:
+    """Wherever the process died: the next attempt comes after the silence that follows the last beat, and finds what that one said."""
+    work = Workload(
+        heard_of,
+        definitions=[render_alive, heard_of],
+        meanwhile=beat_to_seven,
+        reset=lambda: (tokens.clear(), found.clear()),
+    )
+    count = 0
+    for trial in every_crash(work):
+        count += 1
+        assert trial.result == 7, trial
+    assert count >= 10
 
 
 def test_a_crash_at_any_point_gives_nobody_more_time() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from outlast.journal.entry import EntryRow
+from outlast.store.beat import missed_beat
 from outlast.store.change import (
     Applied,
     ApprovalRow,
@@ -38,6 +39,7 @@ from outlast.store.sqlite.row import (
     approval_of,
     approval_values,
     head_of,
+    operation_values,
     unfit_of,
     unfit_text,
 )
@@ -83,7 +85,10 @@ DELETE FROM message WHERE tenant = ?1 AND run_id = ?2 AND consumed = 1 AND numbe
     SELECT max(number) - ?3 FROM message WHERE tenant = ?1 AND run_id = ?2
 )
 """
-_PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, {OPERATION}) VALUES ({'?, ' * 10}?)"
+_PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, {OPERATION}) VALUES ({'?, ' * 13}?)"
+_BEATS = (
+    "SELECT beats FROM operation WHERE tenant = ? AND run_id = ? AND operation = ? AND awaits = 1"
+)
 _DROP_OPERATION = "DELETE FROM operation WHERE tenant = ? AND run_id = ? AND operation = ?"
 _FIND_APPROVAL = f"SELECT {APPROVAL} FROM approval WHERE tenant = ? AND run_id = ? AND generation = ? AND approval_id = ?"
 _PUT_APPROVAL = f"REPLACE INTO approval ({APPROVAL}, generation) VALUES ({'?, ' * 15}?)"
@@ -226,19 +231,10 @@ def _write_parts(
         if database.changed(_ANSWER, (answer.body, *key, answer.message_id, inbox)) != 1:
             return Refused("answer", answer.message_id)
     for act in change.operations:
+        if refusal := missed_beat(database.value(_BEATS, (*key, act.operation)), act):
+            return refusal
         if isinstance(act, OperationPut):
-            values = (
-                act.operation,
-                act.kind,
-                act.name,
-                act.failures,
-                micros_or_none(act.due_at),
-                act.detail,
-                act.progress,
-                int(act.awaits),
-                int(act.unapplied),
-            )
-            database.run(_PUT_OPERATION, (*key, *values))
+            database.run(_PUT_OPERATION, (*key, *operation_values(act)))
         else:
             database.run(_DROP_OPERATION, (*key, act.operation))
     return task.write(writing, change, generation)

@@ -14,6 +14,7 @@ from outlast.journal.entry import StampedRow
 from outlast.store.change import (
     ApprovalRow,
     MessageState,
+    OperationPut,
     OutboxItem,
     RunHead,
     RunKey,
@@ -68,6 +69,7 @@ _LAST_OF = (
 _LAST_ENTRY = (
     f"SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? ORDER BY seq DESC LIMIT 1"
 )
+_OPERATION = f"SELECT {OPERATION} FROM operation WHERE {_OF_RUN} AND operation = ?"
 _OPERATIONS = f"SELECT {OPERATION} FROM operation WHERE {_OF_RUN} ORDER BY operation"
 _MESSAGES = f"""
 SELECT {MESSAGE} FROM message INDEXED BY message_unread
@@ -219,6 +221,13 @@ def load(database: Database, run: RunKey) -> RunImage | None:
             tuple(approval_of(row) for row in database.rows(_APPROVALS, generation)),
             task.of_run(database, run),
         )
+
+
+def operation(database: Database, run: RunKey, operation: str) -> OperationPut | None:
+    """Return the row of one open operation."""
+    with naming("the row of an operation", run.run_id):
+        row = database.row(_OPERATION, (run.tenant, run.run_id, operation))
+        return None if row is None else operation_of(row)
 
 
 def tasks(database: Database, run: RunKey) -> tuple[TaskRow, ...]:

@@ -36,7 +36,7 @@ HEAD = (
     f" {INCARNATION}"
 )
 ENTRY = "seq, turn, kind, operation, name, at, body"
-OPERATION = "operation, kind, name, failures, due_at, detail, progress, awaits, unapplied"
+OPERATION = "operation, kind, name, failures, due_at, detail, progress, awaits, unapplied, beats, heard_at, silence"
 MESSAGE = "number, message_id, kind, name, sender, at, body"
 OUTBOX = (
     "tenant, run_id, number, target_tenant, target_run_id, kind, message_id, name, sender, body, generation, operation,"
@@ -103,7 +103,8 @@ def entry_of(row: Row) -> StampedRow:
 
 def operation_of(row: Row) -> OperationPut:
     """Return the open operation in the columns `OPERATION`."""
-    operation, kind, name, failures, due_at, detail, progress, awaits, unapplied = row
+    operation, kind, name, failures, due_at, detail, progress, awaits, unapplied, *heard = row
+    beats, heard_at, silence = heard
     return OperationPut(
         operation=operation,
         kind=kind,
@@ -114,6 +115,27 @@ def operation_of(row: Row) -> OperationPut:
         progress=progress,
         awaits=bool(awaits),
         unapplied=bool(unapplied),
+        beats=beats,
+        heard_at=time_or_none(heard_at),
+        silence=None if silence is None else timedelta(microseconds=silence),
+    )
+
+
+def operation_values(put: OperationPut) -> Row:
+    """Return the columns `OPERATION` of an open operation."""
+    return (
+        put.operation,
+        put.kind,
+        put.name,
+        put.failures,
+        micros_or_none(put.due_at),
+        put.detail,
+        put.progress,
+        int(put.awaits),
+        int(put.unapplied),
+        put.beats,
+        micros_or_none(put.heard_at),
+        None if put.silence is None else put.silence // timedelta(microseconds=1),
     )
 
 

@@ -23,6 +23,7 @@ from outlast.store.change import (
     ApprovalRow,
     Change,
     MessageState,
+    OperationPut,
     OutboxItem,
     RunHead,
     RunKey,
@@ -209,6 +210,10 @@ class SQLiteStore:
         return await self._on(self._writing, look)
 
     # reading
+
+    async def operation(self, run: RunKey, operation: str) -> OperationPut | None:
+        """Return the row of one open operation."""
+        return await self._read(lambda database: read.operation(database, run, operation))
 
     async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
         """Return the tasks of the run's remote steps, by operation."""

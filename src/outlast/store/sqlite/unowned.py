@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from outlast.store.beat import AWAITS
 from outlast.store.change import (
     CAPPED,
     MAX_UNREAD,
     Applied,
+    BeatOperation,
     BeatTask,
     ClearOutbox,
     Conflict,
@@ -85,6 +87,10 @@ _TERMINATE = """
 UPDATE run SET status = 'terminated', reason = ?, ended_by = ?, epoch = epoch + 1, changed_at = ?
 WHERE tenant = ? AND run_id = ?
 """
+_BEAT = """
+UPDATE operation SET beats = min(beats, 1000000000) + 1, heard_at = ?, progress = coalesce(nullif(?, x''), progress)
+WHERE tenant = ? AND run_id = ? AND operation = ? AND awaits = 1
+"""
 
 
 def write(
@@ -97,7 +103,8 @@ def write(
     | DropWatch
     | PutControl
     | FinishTask
-    | BeatTask,
+    | BeatTask
+    | BeatOperation,
 ) -> Verdict:
     """Write an unowned change; on any verdict but `Applied` the caller undoes what was written."""
     match change:
@@ -116,10 +123,8 @@ def write(
             return Applied(writing.now)
         case PutControl():
             return _put_control(writing, change)
-        case FinishTask():
-            return _finish_task(writing, change)
-        case BeatTask():
-            return _beat_task(writing, change)
+        case FinishTask() | BeatTask() | BeatOperation():
+            return _of_attempt(writing, change)
 
 
 def start(writing: Writing, change: StartRun) -> Verdict:
@@ -277,6 +282,16 @@ def _put_control(writing: Writing, change: PutControl) -> Verdict:
     return Applied(writing.now)
 
 
+def _of_attempt(writing: Writing, change: FinishTask | BeatTask | BeatOperation) -> Verdict:
+    match change:
+        case FinishTask():
+            return _finish_task(writing, change)
+        case BeatTask():
+            return _beat_task(writing, change)
+        case BeatOperation():
+            return _beat_operation(writing, change)
+
+
 def _finish_task(writing: Writing, change: FinishTask) -> Verdict:
     row = _standing(writing, change.run)
     inbox = change.generation if row is None else row[3]
@@ -299,6 +314,20 @@ def _beat_task(writing: Writing, change: BeatTask) -> Verdict:
         return Fenced("the worker's lease has lapsed")
     why = task.beat(writing, change)
     return Fenced(why) if why else Applied(writing.now)
+
+
+def _beat_operation(writing: Writing, change: BeatOperation) -> Verdict:
+    standing = _standing(writing, change.run)
+    if standing is None:
+        return Refused("not_found")
+    if standing[0] != change.generation:
+        return Refused("generation")
+    if not standing[1]:
+        return Refused("closed")
+    values = (writing.micros, change.progress, *_key(change.run), change.operation)
+    if writing.database.changed(_BEAT, values) != 1:
+        return Refused(AWAITS, change.operation)
+    return Applied(writing.now)
 
 
 def _standing(writing: Writing, run: RunKey) -> Row | None:

@@ -23,6 +23,7 @@ class TestMine(StoreConformance):
 from __future__ import annotations
 
 from outlast.testing.conformance.approval import ApprovalConformance
+from outlast.testing.conformance.beat import BeatConformance
 from outlast.testing.conformance.bench import Bench, ManualClock, SteerableClock
 from outlast.testing.conformance.change import ChangeConformance
 from outlast.testing.conformance.claim import ClaimConformance
@@ -46,5 +47,6 @@ class StoreConformance(
     ReaderConformance,
     RollOverConformance,
     TaskConformance,
+    BeatConformance,
 ):
     """Everything that a store promises."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from outlast.store.change import OperationPut, RunChange, RunKey, WorkerId
+from outlast.store.change import BeatOperation, OperationPut, RunChange, RunKey, WorkerId
 from outlast.testing.clock import SimulatedClock
 from outlast.testing.simulation.model import EDGE, Check, Life, Run
 from outlast.testing.simulation.task import Tasks
@@ -96,6 +96,17 @@ class Bodies:
             run=key,
             at=at,
         )
+
+    def heard(self, change: BeatOperation) -> None:
+        """Somebody outside has said something of a step that was handed out, which was kept."""
+        run, at = self._runs[change.run], change.operation
+        self._check(
+            at in run.handed_out, 1, "a beat was kept of what is with nobody", run=change.run, at=at
+        )
+        if change.progress:
+            run.progress[at] = change.progress
+            for key in [key for key in self.said if key[1:] == (change.run, at)]:
+                self.said[key] = change.progress
 
     def check_said(self, change: RunChange, row: OperationPut) -> None:
         """A failure is recorded with the last that the attempt has said of itself."""

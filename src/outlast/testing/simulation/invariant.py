@@ -29,6 +29,7 @@ from outlast.journal.entry import (
 )
 from outlast.store.change import (
     Applied,
+    BeatOperation,
     BeatTask,
     Change,
     ClearOutbox,
@@ -227,6 +228,8 @@ class Invariants:
                         self._accepted(change.run, answer)
             case FinishTask() | BeatTask():
                 self._of_task(change)
+            case BeatOperation():
+                self.bodies.heard(change)
             case _:
                 pass
 

@@ -8,11 +8,14 @@ import apsw
 import pytest
 
 from outlast.errors import StoreCorruptError, StoreUnavailableError
+from outlast.store.beat import silent_at
 from outlast.store.change import (
     Applied,
+    BeatOperation,
     Decide,
     Message,
     MessageKind,
+    OperationDrop,
     OperationPut,
     Refused,
     RunKey,
@@ -439,6 +442,7 @@ def test_unreadable_run_is_told_to_whoever_looks_at_it(with_bench, damaging):
         f"UPDATE message SET sender = {NO_TEXT}",
         f"UPDATE message SET at = {FARTHEST}",
         f"UPDATE operation SET due_at = {FARTHEST}",
+        f"UPDATE operation SET heard_at = {FARTHEST}",
         f"UPDATE operation SET name = {NO_TEXT}",
         "UPDATE approval SET covers = 'no json'",
         f"UPDATE approval SET use_by = {FARTHEST}",
@@ -503,6 +507,29 @@ def test_absurd_count_of_failures_is_clamped(with_bench, stored, read):
         damage(f"UPDATE operation SET failures = {stored}")
         image = await bench.store.load(head.run)
         assert [one.failures for one in image.operations] == [read]
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize("stored", [-FARTHEST - 1, -1, FARTHEST])
+def test_absurd_count_of_beats_and_silence_do_no_harm(with_bench, stored):
+    """The row is read, a beat changes it, and its owner, who knows of that number, ends it; nobody else's write is touched."""
+
+    async def test(bench, damage):
+        head = await bench.owned()
+        put = OperationPut("r:1", "step", "s", awaits=True, heard_at=bench.clock.now())
+        await bench.apply(following(head, operations=(put,)))
+        damage(f"UPDATE operation SET beats = {stored}, silence = {stored}")
+        before = await bench.store.operation(head.run, "r:1")
+        assert before.beats == stored
+        beat, other = BeatOperation(head.run, 1, "r:1", b"1"), starting("other")
+        verdicts = await bench.store.commit([beat, other])
+        assert [type(verdict) for verdict in verdicts] == [Applied, Applied]
+        row = await bench.store.operation(head.run, "r:1")
+        assert (row.beats != stored, row.progress) == (True, b"1")
+        assert silent_at(row) is None or silent_at(row) > row.heard_at or stored < 0
+        drop = OperationDrop("r:1", row.beats)
+        await bench.apply(following(await bench.head(head.run), operations=(drop,)))
 
     with_bench(test)
 

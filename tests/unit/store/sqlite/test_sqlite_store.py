@@ -141,6 +141,7 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
         "DROP INDEX message_update; ALTER TABLE message DROP COLUMN answer; ALTER TABLE run DROP COLUMN ending",
         "ALTER TABLE operation DROP COLUMN progress; ALTER TABLE operation DROP COLUMN awaits",
         "ALTER TABLE operation DROP COLUMN unapplied",
+        *(f"ALTER TABLE operation DROP COLUMN {name}" for name in ("beats", "heard_at", "silence")),
         "ALTER TABLE run DROP COLUMN incarnation",
         "DROP TABLE watch; ALTER TABLE run DROP COLUMN origin; ALTER TABLE run DROP COLUMN outbox_number",
         *(f"ALTER TABLE outbox DROP COLUMN {name}" for name in OUTBOX_LATER),
