@@ -121,6 +121,8 @@ class StartChild(Struct, frozen=True):
     Args:
         arguments: JSON object of the bound arguments by parameter name.
         tells_start: Whether somebody waits to be told that it exists.
+        own_id: The id that the workflow names, where it names one.
+        number: Which equal call this is, from 1.
     """
 
     operation: OperationId
@@ -129,6 +131,8 @@ class StartChild(Struct, frozen=True):
     arguments: bytes
     parent_close: str
     tells_start: bool
+    own_id: str = ""
+    number: int = 1
 
 
 class SendMessage(Struct, frozen=True):
@@ -137,6 +141,7 @@ class SendMessage(Struct, frozen=True):
     Args:
         kind: `signal` or `cancel`.
         child: Only the run that this operation has started is meant; empty for whichever has the id.
+        number: Which equal message this is, from 1.
     """
 
     operation: OperationId
@@ -145,6 +150,7 @@ class SendMessage(Struct, frozen=True):
     kind: str
     value: bytes
     child: OperationId
+    number: int = 1
 
 
 class WatchRun(Struct, frozen=True):

@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 
 from outlast.journal.entry import Completed, ContinuedAsNew, OperationId
 from outlast.journal.failure import Failure
-from outlast.replay.command import Abandon, Command
+from outlast.replay.command import Abandon, Command, SendMessage, StartChild
 from outlast.replay.machine import Machine, Outcome
 from outlast.replay.operation import (
     ApprovalOperation,
@@ -235,6 +235,9 @@ def _operation(operation: Operation, command: Command | None) -> dict[str, Any]:
 def _command(command: Command) -> dict[str, Any]:
     """Return a command; a time from which nothing counts is left out, as from where none was known yet."""
     told = {"do": type(command).__name__, **_plain(command)}
+    if isinstance(command, StartChild | SendMessage):
+        # They tell equal requests apart, and say nothing of what is done.
+        told = {name: value for name, value in told.items() if name not in ("own_id", "number")}
     if told.get("scheduled_at", "") is None:
         del told["scheduled_at"]
     return told
