@@ -169,6 +169,8 @@ async def all_over(sim: Simulation) -> None:
         not one.status.closed for one in await sim.client.runs.list() if one.run_id != "reader"
     ):
         await asyncio.sleep(1)
+    # The reader has yet to read what came last.
+    await asyncio.sleep(10)
 
 
 async def begin(sim: Simulation, shape: Any) -> outlast.RunHandle[str]:
