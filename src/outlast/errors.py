@@ -608,10 +608,10 @@ class RunConflictError(RunError):
 
 
 class ForkedEffectError(RunError):
-    """A fork does not make this effect: its origin may have, or did not come to it, and nobody allowed it.
+    """A fork may not do this: make this effect, start this child, send this message. Nobody has allowed it.
 
     Args:
-        origin: The run that was forked, or that intended the effect.
+        origin: The run that was forked, or that did or began it.
 
     Example:
         ```python

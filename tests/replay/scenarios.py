@@ -269,6 +269,16 @@ async def fork_anew(play: Play) -> None:
     await play.handle.fork(outcome=("r:3", 7), id=f"{play.handle.id}/fork", reason="misread")
 
 
+async def fork_among_kin(play: Play) -> None:
+    """Fork a run that has ended from where its first child was open."""
+    await play.sim.client.start(flows.cousin("return"), id="kin-6")
+    await play.sim.closed(play.handle.id)
+    kinds = [type(one.entry).__name__ for one in await play.handle.journal()]
+    await play.handle.fork(
+        kinds.index("StepCompleted"), id=f"{play.handle.id}/fork", reason="to see"
+    )
+
+
 async def say_three(play: Play) -> None:
     """Send three words at once: each generation takes one of them."""
     for one in ("a", "b", "c"):
@@ -345,6 +355,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "forked": Scenario(flows.forks, fork_in_the_middle, kept="/fork"),
     "forked_anew": Scenario(flows.forks, fork_anew, kept="/fork"),
+    "forked_kin": Scenario(flows.kindred, fork_among_kin, kept="/fork"),
     "paused": Scenario(flows.paused_twice, pause_twice),
     "out_of_time": Scenario(flows.runs_out_of_time, cancel_late, ends="failed"),
     "deadlines": Scenario(flows.deadlines, say_from_outside),

@@ -872,6 +872,27 @@ async def cousin(fate: str) -> str:
 
 
 @outlast.workflow
+async def kindred() -> list[Any]:
+    """A child with a handle, one that fails, and messages to both kinds of runs: a fork knows how each went."""
+    child = await outlast.start_child(cousin("return"), id="kin-5", parent_close="cancel")
+    said: list[Any] = [await double(1)]
+    await child.send(word, "hello")
+    failing = await outlast.start_child(cousin("fail"))
+    await failing.send(word, "no")
+    for each in (child, failing):
+        try:
+            said.append(await each.result())
+        except outlast.WorkflowFailedError as error:
+            said.append(repr(error.__cause__))
+    await outlast.run_handle("kin-6").send(word, "well met")
+    try:
+        await outlast.run_handle("nobody").cancel()
+    except outlast.RunNotFoundError as error:
+        said.append(str(error.run))
+    return said
+
+
+@outlast.workflow
 async def relatives() -> list[str]:
     """Children that end in each way or are refused, a cancel that is sent on, messages to others, and waits for their ends."""
     said = [await outlast.receive(word)]

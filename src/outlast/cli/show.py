@@ -139,7 +139,13 @@ def forked_from(entries: Sequence[JournalEntry]) -> str:
     where = f"with another outcome of {last.changed}" if last.changed else f"at {last.position}"
     by = f" by {last.by}" if last.by else ""
     effects = last.effects.replace("_", "-")
-    return f"of {of} {where}{by}: {last.reason}; effects that it does not know: {effects}"
+    retried = [one.as_run for one in last.children if one.as_run]
+    children = f"; children retried with it: {', '.join(retried)}" if retried else ""
+    child_of = f"; a child of {last.parent.run_id}" if last.parent is not None else ""
+    return (
+        f"of {of} {where}{by}: {last.reason}; effects, children and messages that it does not know: {effects}"
+        f"{children}{child_of}"
+    )
 
 
 def entry_document(one: JournalEntry) -> dict[str, Any]:

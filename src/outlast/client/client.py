@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypeVar, cast, overload
@@ -596,18 +596,23 @@ class Client:
         """
         if self._birth is not None:
             return await self._birth.submit(change)
+        (verdict,) = await self.commit_all([change])
+        return verdict
+
+    async def commit_all(self, changes: Sequence[Change]) -> list[Verdict]:
+        """Write several unowned changes in one transaction, each with a verdict of its own; see `commit`."""
         is_unknown = False
         for tries_left in reversed(range(_UNKNOWN_TRIES)):
             try:
-                (verdict,) = await self.store.commit([change])
+                verdicts = await self.store.commit(list(changes))
             except StoreUnavailableError as error:
                 if not is_unknown:
                     raise
                 if not tries_left:
                     raise _fate_unknown() from error
             else:
-                if not isinstance(verdict, Unknown):
-                    return verdict
+                if not any(isinstance(one, Unknown) for one in verdicts):
+                    return list(verdicts)
                 is_unknown = True
             await asyncio.sleep(_UNKNOWN_WAIT_SECONDS)
         raise _fate_unknown()

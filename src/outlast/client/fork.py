@@ -8,18 +8,29 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from dataclasses import replace as replace_dataclass
 from typing import Any, get_args
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from outlast.client.family import (
+    Family,
+    FamilyReader,
+    Journal,
+    Retried,
+    check_sent,
+    lost_messages,
+)
 from outlast.client.port import Port
 from outlast.client.retry import retry_position
 from outlast.effects.key import check_run_id, namespace
+from outlast.effects.kin import marker
 from outlast.effects.known import known_after
 from outlast.errors import (
     DefinitionError,
+    OutlastError,
     RunConflictError,
     RunNotFoundError,
     StoreError,
@@ -27,11 +38,15 @@ from outlast.errors import (
 from outlast.journal.codec import codec_for
 from outlast.journal.entry import (
     NO_OPERATION,
+    Completed,
+    ContinuedAsNew,
     EffectPolicy,
     Entry,
     EntryRow,
     Forked,
+    MessageReceived,
     OperationId,
+    Parent,
     RunName,
     StampedRow,
     Started,
@@ -45,9 +60,12 @@ from outlast.store.change import (
     Applied,
     Conflict,
     Refused,
+    RunHead,
     RunKey,
     StartRun,
     Status,
+    Terminate,
+    Verdict,
 )
 from outlast.workflows.registry import misfit_of_step
 
@@ -81,12 +99,17 @@ class ForkRequest:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A run that is to be forked, as it was read."""
+    """A run that is to be forked, as it was read.
+
+    Args:
+        is_over: It had ended for good: no generation follows that goes on from it.
+    """
 
     run: RunKey
     generation: int
     rows: tuple[StampedRow, ...]
     entries: list[Entry]
+    is_over: bool
 
     @property
     def started(self) -> Started:
@@ -125,10 +148,14 @@ async def retry(
     """
     if id:
         return await _retry_as(client, await _retriable(client, run), id, reason, effects)
-    latest, following = run, _next_retry(run)
-    while await client.store.head(following) is not None:
-        await _require_fork_of(client, following, latest)
-        latest, following = following, _next_retry(following)
+    latest = await _latest_retry(client, run)
+    following = _next_retry(latest)
+    if await client.store.head(following) is not None:
+        raise RunConflictError(
+            f"the next retry of run {latest.run_id} would have the id of another run",
+            run=following.run_id,
+            hint="give the retry an id of its own: id=, or --id",
+        )
     origin = await _retriable(client, latest)
     return await _retry_as(client, origin, following.run_id, reason, effects, client.new_id())
 
@@ -147,17 +174,12 @@ def _next_retry(run: RunKey) -> RunKey:
     return RunKey(run.tenant, check_run_id(f"{first}/retry-{number + 1}"))
 
 
-async def _require_fork_of(client: Port, run: RunKey, origin: RunKey) -> None:
-    """Raise RunConflictError unless `run` was begun as a fork of `origin`."""
-    rows = await client.store.journal(run)
+async def _is_fork_of(client: Port, run: RunKey, origin: RunKey) -> bool:
+    """Whether `run` was begun as a fork of `origin`."""
+    rows = await client.store.journal(run, generation=1)
     forks = [from_row(one.row) for one in rows if one.row.kind == FORKED]
     last = forks[-1] if forks else None
-    if not isinstance(last, Forked) or last.origin.run_id != origin.run_id:
-        raise RunConflictError(
-            f"the next retry of run {origin.run_id} would have the id of another run",
-            run=run.run_id,
-            hint="give the retry an id of its own: id=, or --id",
-        )
+    return isinstance(last, Forked) and last.origin.run_id == origin.run_id
 
 
 async def _retriable(client: Port, run: RunKey) -> Origin:
@@ -193,7 +215,10 @@ async def read_origin(client: Port, run: RunKey, generation: int | None = None) 
             run=run.run_id,
             hint=f"it has those from 1 to {head.generation}",
         )
-    return Origin(run, number, rows, [from_row(one.row) for one in rows])
+    entries = [from_row(one.row) for one in rows]
+    is_over = head.status.closed if number == head.generation else True
+    is_over = is_over and not isinstance(entries[-1], ContinuedAsNew)
+    return Origin(run, number, rows, entries, is_over)
 
 
 async def write_fork(client: Port, origin: Origin, asked: ForkRequest) -> RunKey:
@@ -211,17 +236,48 @@ async def write_fork(client: Port, origin: Origin, asked: ForkRequest) -> RunKey
             run=origin.run.run_id,
             hint=f"say one of {', '.join(get_args(EffectPolicy))}",
         )
-    change = _change(client, origin, asked, run)
-    verdict = await client.commit(change)
+    _position(origin, asked)
+    there = await client.store.head(run)
+    if there is not None:
+        # Found before anything is written, or read of others: nothing is left behind.
+        _require_same(there, _fingerprint(origin, asked), "")
+        return run
+    changes = await _changes(client, origin, asked, run, None)
+    await _write(client, origin, changes)
+    return run
+
+
+async def _write(client: Port, origin: Origin, changes: list[StartRun]) -> None:
+    """Write the fork and the retries of children: all of them, or none that goes on."""
+    *others, last = changes
+    for change in others:
+        if (head := await client.store.head(change.run)) is not None:
+            _require_same(head, change.fingerprint, change.origin)
+    verdicts = await client.commit_all(changes) if others else [await client.commit(last)]
+    try:
+        for change, verdict in zip(changes, verdicts, strict=True):
+            _require(change, verdict, origin)
+    except OutlastError:
+        for change, verdict in zip(changes, verdicts, strict=True):
+            if isinstance(verdict, Applied):
+                by = client.principal
+                await client.commit(Terminate(change.run, by, "the fork could not be made whole"))
+        raise
+
+
+def _require(change: StartRun, verdict: Verdict, origin: Origin) -> None:
+    """Return when the run of a change is there.
+
+    Raises:
+        RunConflictError: Another one has its id.
+        StoreError: The store does not take it.
+    """
+    run = change.run
     match verdict:
         case Applied():
-            return run
+            return
         case Conflict(head=head) if head is not None:
-            if head.fingerprint == change.fingerprint:
-                return run
-            raise RunConflictError(
-                "the id is taken by another run", run=run.run_id, hint="give the fork a new id"
-            )
+            _require_same(head, change.fingerprint, change.origin)
         case Refused(reason="times"):
             raise StoreError(
                 "the store's clock is behind the time of an entry that the fork would keep",
@@ -234,7 +290,95 @@ async def write_fork(client: Port, origin: Origin, asked: ForkRequest) -> RunKey
             )
 
 
-def _change(client: Port, origin: Origin, asked: ForkRequest, run: RunKey) -> StartRun:
+def _require_same(head: RunHead, fingerprint: str, origin: str) -> None:
+    """Raise RunConflictError unless a run is the fork that was asked for."""
+    if (head.fingerprint, head.origin) != (fingerprint, origin):
+        raise RunConflictError(
+            "the id is taken by another run", run=head.run.run_id, hint="give the fork a new id"
+        )
+
+
+async def _changes(
+    client: Port, origin: Origin, asked: ForkRequest, run: RunKey, parent: Parent | None
+) -> list[StartRun]:
+    """Return the changes that make the fork: its own comes last, after the retries of children.
+
+    Args:
+        parent: Of the retry of a child.
+    """
+    position = _position(origin, asked)
+
+    async def retry_child(child: RunKey, id: str, parent: Parent) -> Retried | None:
+        return await _retried(client, child, replace_dataclass(asked, id=id), parent)
+
+    reader = FamilyReader(
+        client,
+        origin.run,
+        is_over=origin.is_over,
+        failures=asked.failures,
+        fork_id=run.run_id,
+        retry=retry_child,
+    )
+    journal = Journal(origin.entries, RunName(origin.run.run_id, origin.generation))
+    family = await reader.read(journal, position)
+    if asked.effects == "new_key":
+        check_sent(journal, family.children, position, origin.run.run_id)
+    family.parent = parent
+    change = _change(client, origin, asked, run, family)
+    if parent is not None:
+        messages = await lost_messages(client, origin.run, origin.entries, position)
+        change = replace(change, origin=marker(parent), messages=messages)
+    return [*family.changes, change]
+
+
+async def _retried(
+    client: Port, child: RunKey, asked: ForkRequest, parent: Parent
+) -> Retried | None:
+    """Return what makes the retry of a child, or of the last retry of it.
+
+    Returns: None when it was not ended, or is another run by now.
+
+    Raises:
+        RunConflictError: The last retry of it has not ended.
+    """
+    latest = await _latest_retry(client, child)
+    head = await client.head(latest)
+    origin = await read_origin(client, latest)
+    end = origin.entries[-1]
+    if head.status is Status.COMPLETED and isinstance(end, Completed):
+        return Retried(latest.run_id, value=end.value)
+    if head.status not in _RETRIED and latest != child:
+        raise RunConflictError(
+            f"run {child.run_id}, which it started, is being retried as run {latest.run_id}",
+            run=latest.run_id,
+            hint="retry its parent when that has ended",
+        )
+    if head.status not in _RETRIED:
+        return None
+    asked = replace_dataclass(asked, position=retry_position(origin.entries), outcome=None)
+    changes = await _changes(client, origin, asked, RunKey(child.tenant, asked.id), parent)
+    heard = [one.message_id for one in origin.entries if isinstance(one, MessageReceived)]
+    heard += [one.message_id for one in changes[-1].messages]
+    return Retried(asked.id, tuple(changes), frozenset(heard))
+
+
+async def _latest_retry(client: Port, run: RunKey) -> RunKey:
+    """Return the last of a run's retries, each a retry of the one before; the run itself where there is none."""
+    latest, following = run, _next_retry(run)
+    while await client.store.head(following) is not None and await _is_fork_of(
+        client, following, latest
+    ):
+        latest, following = following, _next_retry(following)
+    return latest
+
+
+def _change(
+    client: Port,
+    origin: Origin,
+    asked: ForkRequest,
+    run: RunKey,
+    family: Family,
+) -> StartRun:
     """Return the one change that makes the fork."""
     position = _position(origin, asked)
     rows = origin.rows[: position + (asked.outcome is not None)]
@@ -252,6 +396,9 @@ def _change(client: Port, origin: Origin, asked: ForkRequest, run: RunKey) -> St
         effects=asked.effects,
         changed=OperationId(asked.outcome[0]) if asked.outcome is not None else NO_OPERATION,
         known=known_after(origin.entries, position, name, failures=asked.failures),
+        children=family.children,
+        messages=family.messages,
+        parent=family.parent,
     )
     last = rows[-1].row
     return StartRun(
@@ -284,6 +431,7 @@ def _started(client: Port, origin: Origin, asked: ForkRequest, run: RunKey) -> S
         keys=former.keys if inherits else former.namespace,
         known_as=known_as,
         ends_at=None,
+        is_last=origin.is_over and (former.is_last or not inherits),
     )
 
 

@@ -433,7 +433,8 @@ class RunHandle(Generic[R]):
         """Begin a new run with what this one did up to a position, and return its handle. This run is only read.
 
         The new run knows the outcomes of the effects that this one settled later: an equal call gets its outcome, and nothing is
-        attempted. It inherits no approval, and no message that came later. See `docs/forks.md`.
+        attempted. The same holds of children that ended later, and of messages that this run sent. It inherits no approval, and no
+        message that came later. See `docs/forks.md`.
 
         Args:
             position: The number of an entry of the journal; those before it are kept. All that can be, by default.
@@ -442,7 +443,8 @@ class RunHandle(Generic[R]):
             outcome: Instead of a position: a step's operation and the value that it is to have returned, as `("r:3", 5)`. What stands
                 before its outcome is kept. Plain data, as JSON holds it.
             effects: What becomes of an effect whose outcome this run does not know: `refuse` it with a `ForkedEffectError`, or make it
-                under the `same_key` that this run would have used, or under a `new_key`.
+                under the `same_key` that this run would have used, or under a `new_key`. Of a child that is open: refuse it, wait for
+                that very run, or start another one. Of a message that this run did not send: refuse it, or send it.
             generation: Of this id; the present one by default.
 
         Raises:
@@ -479,7 +481,8 @@ class RunHandle(Generic[R]):
         """Do again what made this run fail, be cancelled or be terminated, in a fork that keeps what was done before.
 
         Finished steps are not repeated, and effects that were completed have their outcome. One that failed is made again, under
-        the same key. An approval that was given and not used is asked for again.
+        the same key. An approval that was given and not used is asked for again. Children that failed, were cancelled or were
+        terminated are retried with it.
 
         Args:
             id: Of the new run; `<id>/retry-<n>` by default, and then it takes up what the last of these retries has come to.
@@ -487,7 +490,7 @@ class RunHandle(Generic[R]):
             effects: See `fork`.
 
         Raises:
-            RunConflictError: The run, or its last retry, has not ended, or it has a result.
+            RunConflictError: The run, or its last retry, has not ended, or it has a result; or a child is still to end with it.
             RunNotFoundError: There is no such run.
 
         Example:

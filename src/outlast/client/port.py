@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from outlast.client.replica import Replicas
@@ -30,6 +31,10 @@ class Port(Protocol):
 
     async def commit(self, change: Change) -> Verdict:
         """Write one unowned change."""
+        ...
+
+    async def commit_all(self, changes: Sequence[Change]) -> list[Verdict]:
+        """Write several unowned changes in one transaction; each has a verdict of its own."""
         ...
 
     async def wait_closed(self, run: RunKey) -> RunHead:

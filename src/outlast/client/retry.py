@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from outlast.errors import RunCancelledError, RunTerminatedError, WorkflowFailedError
 from outlast.journal.entry import (
+    NO_OPERATION,
     ApprovalDecided,
     ApprovalExpired,
     ApprovalRequested,
     Cancelled,
     CancelRequested,
+    ChildRefused,
     EffectCompleted,
     EffectFailed,
     EffectIntended,
@@ -17,8 +20,11 @@ from outlast.journal.entry import (
     Entry,
     Failed,
     GrantUse,
+    MessageAnswered,
     MessageReceived,
+    MessageSent,
     OperationId,
+    RunEnded,
     StepFailed,
 )
 from outlast.journal.failure import Failure
@@ -27,11 +33,17 @@ from outlast.journal.prefix import ROLES, Role
 _MOVING = (Role.OUTCOME, Role.ARRIVAL)
 """Roles of the entries that let workflow code run."""
 
+_ENDS = frozenset(
+    f"outlast.errors.{kind.__name__}"
+    for kind in (WorkflowFailedError, RunCancelledError, RunTerminatedError)
+)
+"""How the end of another run is raised."""
+
 
 def retry_position(entries: Sequence[Entry]) -> int:
     """Return the position from which a run that has ended is done anew.
 
-    That is: the outcome whose failure it ended with; the approval that was not given; the first cancel. When the workflow's own code
+    That is: the outcome whose failure it ended with, the end of a child among them; the approval that was not given; the first cancel. When the workflow's own code
     raised: what it was told last, unless that was a message, which nobody would send again. When the run was ended from outside: the
     end of its journal. But never after the request for an approval that was given and not used up: a fork inherits none, so it must
     be asked again.
@@ -43,12 +55,11 @@ def _failing_place(entries: Sequence[Entry]) -> int:
     match entries[-1:]:
         case [Failed(failure) | Cancelled(failure) as end]:
             places = [_place(entries, leaf) for leaf in _leaves(failure)]
-            found = [place for place in places if place is not None]
-            if found:
-                return min(found)
-            cancels = (n for n, one in enumerate(entries) if isinstance(one, CancelRequested))
-            last = _last_told(entries)
-            return next(cancels, last) if isinstance(end, Cancelled) else last
+            found = [_end_of_receiver(entries, place) for place in places if place is not None]
+            if isinstance(end, Cancelled):
+                # What came after it may have failed because of it; and what is kept of it would cancel the retry.
+                found += [n for n, one in enumerate(entries) if isinstance(one, CancelRequested)]
+            return min(found, default=None) or _last_told(entries)
         case _:
             return len(entries)
 
@@ -62,16 +73,39 @@ def _place(entries: Sequence[Entry], failure: Failure) -> int | None:
     return None
 
 
+def _end_of_receiver(entries: Sequence[Entry], place: int) -> int:
+    """Return where the child had ended without a result that did not take the message which was answered here; else the same place."""
+    answer = entries[place]
+    if not isinstance(answer, MessageAnswered):
+        return place
+    sent = (one for one in entries[:place] if isinstance(one, MessageSent))
+    child = next((one.child for one in sent if one.operation == answer.operation), NO_OPERATION)
+    for seq, one in enumerate(entries[:place]):
+        if isinstance(one, RunEnded) and one.operation == child and one.status != "completed":
+            return seq
+    return place
+
+
 def _tells(entry: Entry, failure: Failure) -> bool:
     match entry:
-        case StepFailed() | EffectFailed() | EffectRefused():
-            return (entry.failure.type, entry.failure.message) == (failure.type, failure.message)
+        case StepFailed() | EffectFailed() | EffectRefused() | ChildRefused():
+            return _is_like(entry.failure, failure)
+        case RunEnded():
+            # The machine raises these itself, and names the run.
+            is_end = failure.type in _ENDS and failure.details.get("run") == entry.run_id
+            return is_end or (entry.failure is not None and _is_like(entry.failure, failure))
+        case MessageAnswered():
+            return entry.failure is not None and _is_like(entry.failure, failure)
         case ApprovalDecided() | ApprovalExpired():
             # The machine raises these itself, and names the operation.
             is_approval = failure.type.startswith("outlast.errors.Approval")
             return is_approval and failure.details.get("operation") == entry.operation
         case _:
             return False
+
+
+def _is_like(one: Failure, other: Failure) -> bool:
+    return (one.type, one.message) == (other.type, other.message)
 
 
 def _last_told(entries: Sequence[Entry]) -> int:

@@ -27,6 +27,30 @@ def namespace(tenant: str, run_id: str, generation: int) -> str:
     return used if tenant == DEFAULT_TENANT else f"{tenant}{_SEPARATOR}{used}"
 
 
+def namespace_of_child(parent: str, operation: str, own_id: str = "") -> str:
+    """Return the namespace of a child's keys, given that of its parent, which may be a run that never started it.
+
+    Args:
+        operation: Of the parent, which starts it.
+        own_id: The id that the workflow names, where it names one.
+    """
+    tenant, separator, _ = parent.rpartition(_SEPARATOR)
+    return tenant + separator + (own_id or child_id(*run_of(parent), operation))
+
+
+def run_of(namespace: str) -> tuple[str, int]:
+    """Return the run and the generation that a namespace is of."""
+    run_id, _, generation = namespace.rpartition(_SEPARATOR)[2].partition("~")
+    return run_id, int(generation or 1)
+
+
+def child_id(run_id: str, generation: int, operation: str) -> str:
+    """Return the id of a child that is given none of its own: its parent's, and the operation that starts it."""
+    use = "" if generation == 1 else f"@{generation}"
+    # In a plain callback an operation has a tilde, which no run id may hold.
+    return f"{run_id}/{operation.replace('~', '-')}{use}"
+
+
 def idempotency_key(workflow_id: str, step: str, payload_sha256: str, *, number: int = 1) -> str:
     """Return the key that a receiver sees: 32 hex digits.
 

@@ -83,13 +83,15 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
         seed: 16 random bytes; every generator of the run is derived from them.
         namespace: The `workflow_id` of idempotency keys: run id, tenant and `~n`.
         principal: Who started it; of a child, who started its parent.
-        parent: Of a child: the operation of its parent.
         timeout_seconds: How long the run may take, counted from this entry, or from `Forked`; None for as long as it likes.
         ends_at: Of a later generation: when the time is over that the first one was given. A fork has its time anew.
+        parent: Of a child: the operation of its parent. In a fork the code is told it up to `Forked`, which names another one or none.
         effects: Of a fork, and of a child of one: what becomes of effects whose outcome it does not know.
-        keys: Of a fork, in its first generation: the namespace of its keys under `same_key`.
+        keys: Of a fork, and of a child of one, in its first generation: the namespace of its keys under `same_key`.
         known_as: Of a fork: the name under which its first entries were written; the code that replays them is told it again.
         durability: Of this generation, and of those after it.
+        is_last: Of a fork: its origin had ended, so that no later generation of that can have keys. Under `same_key` the fork's own
+            next generation is bound by nothing, then.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
     keys: str = ""
     known_as: RunName | None = None
     durability: Durability = "sync"
+    is_last: bool = False
 
     @property
     def timeout(self) -> timedelta | None:
@@ -350,13 +353,17 @@ class RunTimedOut(Struct, frozen=True, tag="run_timed_out"):
     """The run's time was over before its end: it stops and cleans up."""
 
 
-class ChildRequested(Struct, frozen=True, tag="child_requested"):
+class ChildRequested(Struct, frozen=True, tag="child_requested", omit_defaults=True):
     """A child is on its way: from here on it will be started, whatever becomes of this run.
 
     Args:
         name: Its workflow.
+        run_id: The id that the code gives it.
         arguments: JSON object of the bound arguments by parameter name.
         parent_close: What the end of this run means to it: `terminate`, `cancel` or `abandon`.
+        own_id: The id that the workflow names, where it names one.
+        number: Which equal call this is, from 1.
+        as_run: In a fork: the run that stands for it, a child of the origin or the retry of one.
     """
 
     operation: OperationId
@@ -364,6 +371,9 @@ class ChildRequested(Struct, frozen=True, tag="child_requested"):
     run_id: str
     arguments: Raw
     parent_close: str
+    own_id: str = ""
+    number: int = 1
+    as_run: str = ""
 
 
 class ChildStarted(Struct, frozen=True, tag="child_started"):
@@ -373,7 +383,7 @@ class ChildStarted(Struct, frozen=True, tag="child_started"):
 
 
 class ChildRefused(Struct, frozen=True, tag="child_refused"):
-    """The child was not started, and will not be: its id is taken."""
+    """The child was not started, and will not be: its id is taken, or a fork may not start it."""
 
     operation: OperationId
     failure: Failure
@@ -397,13 +407,16 @@ class RunEnded(Struct, frozen=True, tag="run_ended"):
     reason: str = ""
 
 
-class MessageSent(Struct, frozen=True, tag="message_sent"):
+class MessageSent(Struct, frozen=True, tag="message_sent", omit_defaults=True):
     """A message to another run is on its way.
 
     Args:
         name: Of the signal; empty for a cancel.
         kind: `signal` or `cancel`.
         value: JSON of the signal's value, or of who cancels and why.
+        number: Which equal message this is, from 1.
+        child: The operation that has started the run which is meant; empty for whichever run has the id.
+        message_id: In a fork: the id that the message would have, had its origin sent it; empty for the run's own.
     """
 
     operation: OperationId
@@ -411,6 +424,9 @@ class MessageSent(Struct, frozen=True, tag="message_sent"):
     run_id: str
     kind: str
     value: Raw
+    number: int = 1
+    child: OperationId = NO_OPERATION
+    message_id: str = ""
 
 
 class WatchRequested(Struct, frozen=True, tag="watch_requested"):
@@ -475,6 +491,58 @@ class KnownEffect(Struct, frozen=True):
     failure: Failure | None = None
 
 
+class KnownChild(Struct, frozen=True):
+    """What a fork knows of a child that its origin asked for.
+
+    Args:
+        arguments_sha256: Hash of the arguments; with name, own id and number it says which call it was.
+        own_id: The id that the workflow named, where it named one.
+        operation: Of the origin, which asked for it.
+        run_id: The child.
+        parent: The operation that has started it, or was to start it: of the origin, or of a run of which that is a fork.
+        outcome: How it ended: a status; `refused` when it was not started; `unknown` when it is open, or nobody knows.
+        value: JSON of the result, of a completed one.
+        failure: Of one that failed, was cancelled or refused.
+        reason: Of a terminated one: why.
+        as_run: The retry of that child, which was made with the fork and is its child from then on.
+    """
+
+    name: str
+    arguments_sha256: str
+    own_id: str
+    number: int
+    operation: OperationId
+    run_id: str
+    parent: Parent
+    outcome: Literal["completed", "failed", "cancelled", "terminated", "refused", "unknown"]
+    value: Raw = Raw(b"null")
+    failure: Failure | None = None
+    reason: str = ""
+    as_run: str = ""
+
+
+class KnownMessage(Struct, frozen=True):
+    """What a fork knows of a message that its origin sent to another run.
+
+    Args:
+        to: The run; of one to a child, the operation of the origin that asked for the child.
+        value_sha256: Hash of the value; empty for a cancel. With all before and the number it says which message it was.
+        message_id: In the inbox of the other run.
+        operation: Of the origin, which sent it.
+        outcome: `sent` when that run's inbox took it, `failed` when not, `unknown` when nobody knows.
+    """
+
+    to: str
+    kind: str
+    name: str
+    value_sha256: str
+    number: int
+    message_id: str
+    operation: OperationId
+    outcome: Literal["sent", "failed", "unknown"]
+    failure: Failure | None = None
+
+
 class Forked(Struct, frozen=True, tag="forked"):
     """The run is a fork: what stands before this entry was written by its origin, at the times that stand there.
 
@@ -483,8 +551,11 @@ class Forked(Struct, frozen=True, tag="forked"):
         origin: Whose entries they are.
         position: Of the first entry that was not kept, in the origin's journal.
         changed: The operation whose outcome was given anew, the last one before this; empty for none.
-        effects: What becomes of effects that are not among the known.
+        effects: What becomes of effects, children and messages that are not among the known.
         known: The effects that the origin settled after the position or left unsettled, in order.
+        children: The children of the origin that had not ended before the position.
+        messages: What the origin sent to other runs and was not answered before the position.
+        parent: Whose child the fork is from here on; none but of a child that was retried with its parent.
     """
 
     known_as: RunName
@@ -495,6 +566,9 @@ class Forked(Struct, frozen=True, tag="forked"):
     effects: EffectPolicy
     changed: OperationId = NO_OPERATION
     known: tuple[KnownEffect, ...] = ()
+    children: tuple[KnownChild, ...] = ()
+    messages: tuple[KnownMessage, ...] = ()
+    parent: Parent | None = None
 
 
 class LeftOut(Struct, frozen=True, tag="left_out"):
@@ -704,6 +778,7 @@ def from_row(row: EntryRow) -> Entry:
 
 def _failures_in(entry: Entry) -> list[Failure]:
     if isinstance(entry, Forked):
-        return [known.failure for known in entry.known if known.failure is not None]
+        known = (*entry.known, *entry.children, *entry.messages)
+        return [one.failure for one in known if one.failure is not None]
     failure = getattr(entry, "failure", None)
     return [failure] if isinstance(failure, Failure) else []

@@ -126,6 +126,9 @@ _WITHOUT_CODE = (
 """What the workflow cannot see: no code runs when one is delivered."""
 
 
+_CHILD = (ChildRequested, ChildStarted)
+
+
 def is_silent(entry: Entry) -> bool:
     """Whether no workflow code runs when this entry is delivered."""
     if isinstance(entry, LeftOut):
@@ -142,7 +145,8 @@ def kept(entries: Sequence[Entry]) -> list[Entry]:
     """Return what a fork keeps of the entries before its position: as many, one for each.
 
     Requests and intents that are not settled among them, with what became known of them, are left out: a `LeftOut` stands in their
-    places, so that the workflow makes them anew where it made them, and sees the same times and turns as before.
+    places, so that the workflow makes them anew where it made them, and sees the same times and turns as before. Children that have
+    not ended among them are kept, since word of a start lets code run; they are asked for anew where the fork begins.
 
     Raises:
         DefinitionError: One of them ends the run, or is of a kind whose role is not known.
@@ -170,7 +174,7 @@ def kept(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _without(entry: Entry, unsettled: set[OperationId]) -> Entry:
-    if ROLES[type(entry)] not in (Role.REQUEST, Role.PROGRESS):
+    if ROLES[type(entry)] not in (Role.REQUEST, Role.PROGRESS) or isinstance(entry, _CHILD):
         return entry
     operation = _operation(entry)
     if operation not in unsettled:

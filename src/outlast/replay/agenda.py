@@ -76,6 +76,14 @@ class Agenda:
         """Return the open effects, oldest first."""
         return [one for one in self._open.values() if isinstance(one, EffectOperation)]
 
+    def children(self) -> list[ChildOperation]:
+        """Return the open children, oldest first."""
+        return [one for one in self._open.values() if isinstance(one, ChildOperation)]
+
+    def sends(self) -> list[SendOperation]:
+        """Return the messages that are open, oldest first."""
+        return [one for one in self._open.values() if isinstance(one, SendOperation)]
+
     @property
     def waits(self) -> bool:
         """Whether anything is open whose outcome could wake the code."""

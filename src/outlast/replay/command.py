@@ -124,6 +124,8 @@ class StartChild(Struct, frozen=True):
         tells_start: Whether somebody waits to be told that it exists.
         timeout_seconds: How long it may take; None without limit.
         durability: Of the child.
+        own_id: The id that the workflow names, where it names one.
+        number: Which equal call this is, from 1.
     """
 
     operation: OperationId
@@ -134,6 +136,8 @@ class StartChild(Struct, frozen=True):
     tells_start: bool
     timeout_seconds: float | None = None
     durability: Durability = "sync"
+    own_id: str = ""
+    number: int = 1
 
 
 class SendMessage(Struct, frozen=True):
@@ -142,6 +146,7 @@ class SendMessage(Struct, frozen=True):
     Args:
         kind: `signal` or `cancel`.
         child: Only the run that this operation has started is meant; empty for whichever has the id.
+        number: Which equal message this is, from 1.
     """
 
     operation: OperationId
@@ -150,6 +155,7 @@ class SendMessage(Struct, frozen=True):
     kind: str
     value: bytes
     child: OperationId
+    number: int = 1
 
 
 class WatchRun(Struct, frozen=True):

@@ -15,7 +15,7 @@ from uuid import UUID
 from msgspec import Raw, Struct
 
 from outlast.errors import OutsideWorkflowError
-from outlast.journal.entry import NO_OPERATION, Cover, Durability, OperationId
+from outlast.journal.entry import NO_OPERATION, Cover, Durability, OperationId, RunName
 from outlast.replay.entropy import RunRandom
 from outlast.replay.query import QueryHandler
 
@@ -121,23 +121,26 @@ class ChildRequest(Struct, frozen=True):
 
     Args:
         name: Of its workflow.
-        identify: Returns its id, given the operation that starts it; raises for one that cannot be an id.
+        identify: Returns its id, given this run's name, the operation that starts it, and whether this run is a fork; raises for one
+            that cannot be an id.
         arguments: JSON object of the bound arguments by parameter name.
         parent_close: What the end of this run means to it: `terminate`, `cancel` or `abandon`.
         timeout_seconds: How long it may take; None without limit.
         decode: Turns the recorded JSON of its result into the annotated type.
         awaits: What `perform` returns the future of: the `start`, which gives a `Child`, or the `end`, which gives the result.
         durability: Of the child.
+        own_id: The id that the workflow names, where it names one.
     """
 
     name: str
-    identify: Callable[[str], str]
+    identify: Callable[[RunName, str, bool], str]
     arguments: bytes
     parent_close: str
     decode: Callable[[bytes], Any]
     awaits: Literal["start", "end"]
     timeout_seconds: float | None = None
     durability: Durability = "sync"
+    own_id: str = ""
 
 
 class MessageRequest(Struct, frozen=True):

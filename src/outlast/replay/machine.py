@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, NoReturn, Protocol, assert_never
 from uuid import UUID
 
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from outlast.errors import ForbiddenInWorkflowError, OutlastError, QueryError
 from outlast.journal.entry import (
@@ -45,6 +45,7 @@ from outlast.journal.entry import (
     MessageReceived,
     MessageSent,
     OperationId,
+    Parent,
     Patched,
     PauseRequested,
     Published,
@@ -64,13 +65,11 @@ from outlast.journal.entry import (
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.journal.prefix import intent_left_out, is_silent
 from outlast.replay.agenda import Agenda
+from outlast.replay.approval import Approvals
 from outlast.replay.command import (
-    Abandon,
-    AwaitDecision,
     Command,
     Finish,
     IntendEffect,
-    RequestApproval,
     RunStep,
     SettleEffect,
     StartTimer,
@@ -92,11 +91,10 @@ from outlast.replay.context import (
 from outlast.replay.ending import Outcome, cancelled, ended_by, word_of
 from outlast.replay.entropy import RunRandom
 from outlast.replay.handler import Handlers
-from outlast.replay.ledger import EffectLedger, grant_of, not_granted
+from outlast.replay.ledger import EffectLedger
 from outlast.replay.loop import TimerHandle, WorkflowLoop
 from outlast.replay.mailbox import Mailbox
 from outlast.replay.operation import (
-    ApprovalOperation,
     EffectOperation,
     Operation,
     StepOperation,
@@ -143,6 +141,8 @@ class Machine:
         self._context = contextvars.Context()
         self._context.run(current_context.set, self)
         self._started: Started | None = None
+        self.parent: Parent | None = None
+        """The operation that started the run, of which its end is told."""
         self._started_at: datetime | None = None
         self._now: datetime | None = None
         self._root: asyncio.Task[Any] | None = None
@@ -162,7 +162,8 @@ class Machine:
         self._accepted: set[int] = set()
         self._more = False
         self._suggested = False
-        self._others = OtherRuns(self._loop, self._agenda, run_id)
+        self._approvals = Approvals(self._agenda, self._ledger)
+        self._others = OtherRuns(self._loop, self._agenda, self._name)
         self._draws: dict[str, int] = {}
         self._fate: Outcome | None = None
         self._outcome: Outcome | None = None
@@ -300,8 +301,7 @@ class Machine:
     def info(self) -> RunInfo:
         """Return what is known about the run."""
         assert self._started_at is not None
-        assert self._started is not None
-        parent = self._started.parent
+        parent = self.parent
         return RunInfo(
             tenant=self._tenant,
             run_id=self._name.run_id,
@@ -310,7 +310,7 @@ class Machine:
             started_at=self._started_at,
             entries=self._agenda.position,
             continue_suggested=self._suggested,
-            parent="" if parent is UNSET else parent.run_id,
+            parent=parent.run_id if parent else "",
         )
 
     def now(self) -> datetime:
@@ -344,7 +344,7 @@ class Machine:
             case EffectRequest():
                 self._begin_effect(operation, request, future)
             case ApprovalRequest():
-                self._begin_approval(operation, request, future)
+                self._approvals.begin(operation, request, future, self._name.generation)
             case ChildRequest() | MessageRequest() | WatchRequest():
                 self._others.begin(operation, request, future)
             case _:
@@ -465,32 +465,14 @@ class Machine:
             ),
         )
 
-    def _begin_approval(
-        self, operation: OperationId, request: ApprovalRequest, future: WorkflowFuture[Any]
-    ) -> None:
-        approval_id = f"{self._name.generation}~{operation}"
-        self._ledger.asked(approval_id, request.covers, bytes(request.subject))
-        self._agenda.open(
-            ApprovalOperation(operation, request, future, approval_id),
-            RequestApproval(
-                operation=operation,
-                approval_id=approval_id,
-                role=request.role,
-                subject=request.subject,
-                subject_sha256=request.subject_sha256,
-                covers=request.covers,
-                expires_in=request.expires_in,
-                use_within=request.use_within,
-            ),
-        )
-
     # Entries arrive
 
     def _apply(self, entry: Entry) -> None:  # noqa: C901 - one arm a kind; the union is closed
         match entry:
             case Started():
-                self._started = entry
-                self._know_as(entry.known_as)
+                self._started, self.parent = entry, entry.parent or None
+                name, is_fork = entry.known_as or self._name, bool(entry.effects)
+                self._know_as(name, is_fork=is_fork and entry.known_as is None)
             case Taken():
                 self._begin_run()
             case StepCompleted() | StepFailed():
@@ -518,9 +500,9 @@ class Machine:
             case UpdateAnswered():
                 self._handlers.answered(entry)
             case ApprovalRequested():
-                self._apply_request(entry)
+                self._approvals.requested(entry)
             case ApprovalDecided() | ApprovalExpired():
-                self._apply_decision(entry)
+                self._approvals.decided(entry, self._name)
             case CancelRequested():
                 self._stopped_by = self._stopped_by or entry
                 self._handlers.cancelled = True
@@ -545,7 +527,8 @@ class Machine:
             case Published():
                 self._publications.settle(entry)
             case Forked():
-                self._know_as(entry.known_as)
+                self.parent = entry.parent
+                self._know_as(entry.known_as, is_fork=True)
             case LeftOut():
                 if intent_left_out(entry):
                     self._agenda.expect_effect(entry.operation, entry.name).bind()
@@ -558,11 +541,11 @@ class Machine:
             case _:
                 assert_never(entry)
 
-    def _know_as(self, name: RunName | None) -> None:
-        """Tell the code another name of the run from here on: the entries that a fork keeps were written under its origin's."""
-        if name is not None:
-            self._name = name
-            self._ledger.run_id = name.run_id
+    def _know_as(self, name: RunName, *, is_fork: bool) -> None:
+        """Tell the code this name of the run from here on: the entries that a fork keeps were written under its origin's."""
+        self._name = name
+        self._ledger.run_id = name.run_id
+        self._others.know_as(name, is_fork=is_fork)
 
     def _begin_run(self) -> None:
         if self._started_at is not None:
@@ -627,49 +610,6 @@ class Machine:
                 _set_failure(future, result, effect.request.raises)
             elif not future.done():
                 future.set_result(effect.request.decode(bytes(result)))
-
-    def _apply_request(self, entry: ApprovalRequested) -> None:
-        approval = self._agenda.expect(entry.operation, ApprovalOperation)
-        if approval is None:
-            # Cancelled in an earlier turn of the same commit: nobody waits, so nobody should be asked.
-            self._agenda.command(Abandon(operation=entry.operation, approval_id=entry.approval_id))
-            return
-        request = approval.request
-        if request.role != entry.role or not request.same_subject(bytes(entry.subject)):
-            raise self._agenda.mismatch(
-                "the journal holds an approval request for something else",
-                recorded=f"role {entry.role}: " + bytes(entry.subject).decode(errors="replace"),
-                asked=f"role {request.role}: " + bytes(request.subject).decode(errors="replace"),
-                operation=entry.operation,
-            )
-        approval.requested = entry
-        self._agenda.command(
-            AwaitDecision(
-                operation=entry.operation,
-                approval_id=entry.approval_id,
-                expires_at=entry.expires_at,
-            )
-        )
-
-    def _apply_decision(self, entry: ApprovalDecided | ApprovalExpired) -> None:
-        approval = self._agenda.expect(entry.operation, ApprovalOperation)
-        if approval is None:
-            return
-        requested = approval.requested
-        if requested is None:
-            raise self._agenda.mismatch(
-                "the journal holds a decision on what was never asked",
-                recorded=f"decision on {entry.approval_id}",
-                asked=self._agenda.describe(),
-                operation=entry.operation,
-            )
-        self._agenda.close(entry.operation)
-        if isinstance(entry, ApprovalDecided) and entry.approved:
-            self._ledger.approved(entry.approval_id)
-            if not approval.future.done():
-                approval.future.set_result(grant_of(entry, requested))
-        elif not approval.future.done():
-            approval.future.set_exception(not_granted(entry, requested, self._name.run_id))
 
     def _apply_marker(self, entry: Patched) -> None:
         if not self.patches.settle(entry):

@@ -19,6 +19,7 @@ from outlast.journal.entry import (
     UpdateAnswered,
     UpdateReceived,
 )
+from outlast.journal.failure import Failure
 from outlast.replay.context import (
     ApprovalRequest,
     ChildRequest,
@@ -130,17 +131,21 @@ class ChildOperation:
         ends: Who waits for its end.
         end: How it ended.
         is_cancelled: Whether somebody who waits was cancelled, which is sent on once.
+        number: Which equal call it is.
+        refused: Why it was not started.
     """
 
     operation: OperationId
     request: ChildRequest
     run_id: str
+    number: int = 1
     is_requested: bool = False
     is_started: bool = False
     starts: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
     ends: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
     end: RunEnded | None = None
     is_cancelled: bool = False
+    refused: Failure | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -149,11 +154,13 @@ class SendOperation:
 
     Args:
         future: Who waits; nobody for the cancel that follows from a cancelled wait.
+        number: Which equal message it is.
     """
 
     operation: OperationId
     request: MessageRequest
     future: WorkflowFuture[Any] | None
+    number: int = 1
     is_requested: bool = False
 
 

@@ -7,6 +7,7 @@ Cancelling who waits for a child does not give it up: the cancel is sent on, and
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeAlias, assert_never
 
@@ -22,9 +23,10 @@ from outlast.journal.entry import (
     MessageSent,
     OperationId,
     RunEnded,
+    RunName,
     WatchRequested,
 )
-from outlast.journal.failure import Failure, rebuild
+from outlast.journal.failure import Failure, capture, rebuild
 from outlast.journal.place import origin_of
 from outlast.replay.agenda import Agenda
 from outlast.replay.command import AwaitRun, SendMessage, StartChild, WatchRun
@@ -49,13 +51,26 @@ class OtherRuns:
     Args:
         loop: The loop of the run.
         agenda: Where they are kept while they are open.
-        run_id: Of the run.
+        name: Of the run.
     """
 
-    def __init__(self, loop: TaskLoop, agenda: Agenda, run_id: str) -> None:
+    def __init__(self, loop: TaskLoop, agenda: Agenda, name: RunName) -> None:
         self._loop = loop
         self._agenda = agenda
-        self._run_id = run_id
+        self._name = name
+        self._is_fork = False
+        self._calls: Counter[tuple[str, bytes, str]] = Counter()
+        self._messages: Counter[tuple[str, str, str, bytes]] = Counter()
+
+    def know_as(self, name: RunName, *, is_fork: bool) -> None:
+        """Name what is asked from here on as this run's, and ask anew for the children that are open.
+
+        Args:
+            is_fork: Ids of the workflow's own are not free: the origin's children have them.
+        """
+        self._name, self._is_fork = name, is_fork
+        for child in self._agenda.children():
+            self._ask_anew(child)
 
     def begin(
         self, operation: OperationId, request: OtherRunRequest, future: WorkflowFuture[Any]
@@ -90,8 +105,7 @@ class OtherRuns:
             case ChildRefused():
                 child = self._agenda.expect(entry.operation, ChildOperation, None)
                 if child is not None:
-                    self._agenda.close(entry.operation)
-                    _fail([*child.starts, *child.ends], entry.failure)
+                    self._refuse(child, entry.failure)
             case RunEnded():
                 self._apply_end(entry)
             case MessageSent():
@@ -108,6 +122,9 @@ class OtherRuns:
         if child.end is not None:
             _settle(future, child.end, child.request.decode)
             return
+        if child.refused is not None:
+            _fail([future], child.refused)
+            return
         self._hold(child, future)
         child.ends.append(future)
 
@@ -117,24 +134,46 @@ class OtherRuns:
         self, operation: OperationId, request: ChildRequest, future: WorkflowFuture[Any]
     ) -> None:
         try:
-            run_id = request.identify(operation)
+            run_id = request.identify(self._name, operation, self._is_fork)
         except OutlastError as error:
             future.set_exception(error)
             return
-        tells_start = request.awaits == "start"
-        child = ChildOperation(operation, request, run_id)
-        (child.starts if tells_start else child.ends).append(future)
-        command = StartChild(
-            operation=operation,
-            name=request.name,
-            run_id=run_id,
-            arguments=request.arguments,
-            parent_close=request.parent_close,
-            tells_start=tells_start,
-            timeout_seconds=request.timeout_seconds,
-            durability=request.durability,
-        )
-        self._agenda.open(child, command)
+        call = (request.name, request.arguments, request.own_id)
+        self._calls[call] += 1
+        child = ChildOperation(operation, request, run_id, self._calls[call])
+        (child.starts if request.awaits == "start" else child.ends).append(future)
+        self._agenda.open(child, _start(child))
+
+    def _ask_anew(self, child: ChildOperation) -> None:
+        """Ask for a child under the name that this run has now; who waits for it waits on."""
+        try:
+            run_id = child.request.identify(self._name, child.operation, self._is_fork)
+        except OutlastError as error:
+            self._refuse(child, capture(error))
+            return
+        child.is_requested = False
+        self._retarget(child, run_id)
+        self._agenda.command(_start(child))
+
+    def _retarget(self, child: ChildOperation, run_id: str) -> None:
+        """Let another run stand for a child, also for what is still to be sent to it."""
+        child.run_id = run_id
+        for send in self._agenda.sends():
+            if send.request.child == child.operation and not send.is_requested:
+                send.request = msgspec.structs.replace(send.request, run_id=run_id)
+                self._agenda.command(_message(send))
+
+    def _refuse(self, child: ChildOperation, failure: Failure) -> None:
+        self._agenda.close(child.operation)
+        child.refused = failure
+        self._forget_cancel(child)
+        _fail([*child.starts, *child.ends], failure)
+
+    def _forget_cancel(self, child: ChildOperation) -> None:
+        """Send no cancel to a child that has ended, or never was."""
+        owed = self._agenda.find(_cancel_id(child))
+        if isinstance(owed, SendOperation) and not owed.is_requested:
+            self._agenda.abandon(owed.operation)
 
     def _apply_child_request(self, entry: ChildRequested) -> None:
         child = self._agenda.expect(entry.operation, ChildOperation, entry.name)
@@ -143,6 +182,8 @@ class OtherRuns:
         if child.run_id != entry.run_id:
             raise self._other_id(entry.operation, entry.run_id, child.run_id)
         child.is_requested = True
+        if entry.as_run:
+            self._retarget(child, entry.as_run)
         for future in (*child.starts, *child.ends):
             self._hold(child, future)
         self._agenda.command(AwaitRun(child.operation, child.run_id))
@@ -157,7 +198,7 @@ class OtherRuns:
         if child.is_cancelled:
             return
         child.is_cancelled = True
-        by = {"by": f"run {self._run_id}", "reason": "the wait for it was cancelled"}
+        by = {"by": f"run {self._name.run_id}", "reason": "the wait for it was cancelled"}
         request = MessageRequest(
             child.run_id, "cancel", "", msgspec.json.encode(by), child=child.operation
         )
@@ -188,23 +229,18 @@ class OtherRuns:
         waiting, child.ends = child.ends, []
         for future in waiting:
             _settle(future, entry, child.request.decode)
-        owed = self._agenda.find(_cancel_id(child))
-        if isinstance(owed, SendOperation) and not owed.is_requested:
-            self._agenda.abandon(owed.operation)
+        self._forget_cancel(child)
 
     # Messages and watches
 
     def _send(self, send: SendOperation) -> None:
         request = send.request
-        command = SendMessage(
-            operation=send.operation,
-            name=request.name,
-            run_id=request.run_id,
-            kind=request.kind,
-            value=request.value,
-            child=request.child,
-        )
-        self._agenda.open(send, command)
+        # A cancel says who sends it, which is another run in a fork.
+        value = b"" if request.kind == "cancel" else request.value
+        message = (request.child or request.run_id, request.kind, request.name, value)
+        self._messages[message] += 1
+        send.number = self._messages[message]
+        self._agenda.open(send, _message(send))
 
     def _apply_sent(self, entry: MessageSent) -> None:
         send = self._agenda.expect(entry.operation, SendOperation, entry.name)
@@ -285,6 +321,35 @@ class _StartedChild:
         if not self._loop.evicting:
             self._runs.await_end(self._child, future)
         return future
+
+
+def _start(child: ChildOperation) -> StartChild:
+    request = child.request
+    return StartChild(
+        operation=child.operation,
+        name=request.name,
+        run_id=child.run_id,
+        arguments=request.arguments,
+        parent_close=request.parent_close,
+        tells_start=request.awaits == "start" and not child.is_started,
+        timeout_seconds=request.timeout_seconds,
+        durability=request.durability,
+        own_id=request.own_id,
+        number=child.number,
+    )
+
+
+def _message(send: SendOperation) -> SendMessage:
+    request = send.request
+    return SendMessage(
+        operation=send.operation,
+        name=request.name,
+        run_id=request.run_id,
+        kind=request.kind,
+        value=request.value,
+        child=request.child,
+        number=send.number,
+    )
 
 
 def _cancel_id(child: ChildOperation) -> OperationId:

@@ -22,6 +22,9 @@ from outlast.store.change import (
     origin_of,
 )
 
+PARTED = "the run that started it has ended"
+"""Why a child is asked to stop, or terminated."""
+
 _KINDS = {
     CHILD_TERMINATE: OutboxKind.TERMINATE,
     CHILD_CANCEL: OutboxKind.CANCEL,

@@ -1,4 +1,4 @@
-"""What becomes of the effects of a fork: the words and the rules, for the gate.
+"""What becomes of the effects of a fork: the words and the rules, for the gate; and the words for children and messages (`kin`).
 
 | of an effect, the origin | `refuse` | `same_key` | `new_key` |
 | --- | --- | --- | --- |
@@ -14,8 +14,21 @@ of that late.
 from __future__ import annotations
 
 from outlast.errors import ApprovalMismatchError, ForkedEffectError
-from outlast.journal.entry import EffectCompleted, EffectFailed, Forked, KnownEffect, Started
-from outlast.replay.command import IntendEffect
+from outlast.journal.entry import (
+    EffectCompleted,
+    EffectFailed,
+    Forked,
+    KnownChild,
+    KnownEffect,
+    KnownMessage,
+    Started,
+)
+from outlast.replay.command import IntendEffect, SendMessage
+
+_LEAVE = (
+    "if it may happen, retry this run, or fork again, with effects='same_key' (the keys that the origin would have used) or 'new_key' "
+    "(keys of its own)"
+)
 
 
 def known_outcome(known: KnownEffect, command: IntendEffect) -> EffectCompleted | EffectFailed:
@@ -44,14 +57,59 @@ def why_not(
         return None if started.effects == "same_key" else _unknown(known, name)
     if started.effects == "new_key" or (started.effects == "same_key" and started.keys):
         return None
+    if started.effects == "same_key":
+        return ForkedEffectError(
+            f"the run is {_whose(started, forked)}; its origin may go on too, which key that would use for {name} nobody knows, and it "
+            "is not made",
+            hint="if it may happen, retry this run, or fork again, with effects='new_key' (keys of its own)",
+        )
     origin = forked.origin.run_id if forked is not None else ""
-    whose = f"a fork of run {origin}" if origin else "a child of a fork"
     return ForkedEffectError(
-        f"the run is {whose}, which did not come to this call of {name}, and its effects are refused",
+        f"the run is {_whose(started, forked)}, which did not come to this call of {name}, and its effects are refused",
         origin=origin,
-        hint="if it may happen, retry this run, or fork again, with effects='same_key' (the keys that the origin would have used) "
-        "or 'new_key' (keys of its own)",
+        hint=_LEAVE,
     )
+
+
+def start_refused(known: KnownChild, name: str) -> ForkedEffectError:
+    """Return why a fork does not start a child."""
+    return ForkedEffectError(
+        f"the origin asked for {name} as run {known.run_id}, which has not ended as far as anybody knows; it is not started again",
+        origin=known.parent.run_id,
+        hint=f"fork again when run {known.run_id} has ended; or with effects='same_key', to wait for that very run, or 'new_key', to "
+        "start another one",
+    )
+
+
+def message_refused(
+    started: Started, forked: Forked | None, known: KnownMessage | None, command: SendMessage
+) -> ForkedEffectError | None:
+    """Return why a message to another run, of which it is not known whether it was taken, is not sent; None when it may be.
+
+    Args:
+        known: What is known of it all the same: that it was sent.
+    """
+    if started.effects in ("", "same_key") or (known is None and started.effects == "new_key"):
+        return None
+    what = f"the {command.kind} {command.name}".rstrip() + f" to run {command.run_id}"
+    if known is None:
+        return ForkedEffectError(
+            f"the run is {_whose(started, forked)}, which did not send {what}, and it is refused what others would see",
+            origin=forked.origin.run_id if forked is not None else "",
+            hint=_LEAVE,
+        )
+    return ForkedEffectError(
+        f"the origin sent {what} as {known.operation}, and nobody knows whether that run took it; it is not sent again",
+        origin=forked.origin.run_id if forked is not None else "",
+        hint=f"see `outlast runs journal {command.run_id}`; with effects='same_key' it is sent under the id that it had, so that it is "
+        "taken once",
+    )
+
+
+def _whose(started: Started, forked: Forked | None) -> str:
+    if forked is not None:
+        return f"a fork of run {forked.origin.run_id}"
+    return "a later generation of a fork" if "~" in started.namespace else "a child of a fork"
 
 
 def _unknown(known: KnownEffect, name: str) -> ForkedEffectError:

@@ -89,8 +89,9 @@ from outlast.worker.growth import Growth
 from outlast.worker.hold import Hold, unbegun
 from outlast.worker.inbox import alarm, proposal_of
 from outlast.worker.intake import LOOK_AT_BACKLOG_SECONDS, Intake
+from outlast.worker.kin import Kin
 from outlast.worker.log import log_alarm, log_end, log_known, log_long, log_parked
-from outlast.worker.outbox import giving_up, requesting
+from outlast.worker.outbox import giving_up
 from outlast.worker.proposal import Proposal, Rank, in_order, is_refused, sift
 from outlast.worker.remote import PoisonedTaskError, RemoteSteps
 from outlast.worker.request import asking, ending, publishing
@@ -159,6 +160,7 @@ class Pilot:
         self._started: Started
         self._delivery: Delivery | None = None
         self._gate: Gate
+        self._kin: Kin
         self._remote: RemoteSteps
         self._rows: dict[str, OperationPut] = {}
         self._pending_approvals: set[str] = set()
@@ -368,8 +370,11 @@ class Pilot:
             self, self._step, self._machine, self._waits, self._crew.begin, image.tasks
         )
         self._remote.drop_orphans()
+        parent = self._machine.parent
+        self._kin = Kin(started, self.run_key.run_id, parent.run_id if parent else "")
         for entry, stamped in entries:
             self._gate.note(entry)
+            self._kin.note(entry)
             self._alarms.add(entry, stamped.at)
             self.hold.note(entry)
             self._growth.add(entry, len(stamped.row.body))
@@ -642,7 +647,7 @@ class Pilot:
                 case PublishValue():
                     self.post(publishing(command))
                 case StartChild() | SendMessage() | WatchRun():
-                    self.post(requesting(command, self._head, self._began.started))
+                    self._proposals += self._kin.ask(command, self._head)
 
     def _publish(self) -> None:
         """Let what was published ride with what is written next, the end of the run say."""
@@ -762,6 +767,7 @@ class Pilot:
     def _note_written(self, entry: Entry, at: datetime) -> None:
         known = len(self._alarms.standing)
         self._gate.note(entry)
+        self._kin.note(entry)
         self._alarms.add(entry, at)
         self.hold.note(entry)
         for one in self._alarms.standing[known:]:

@@ -82,6 +82,7 @@ from outlast.store.change import (
     born_head,
     fingerprint_of,
 )
+from outlast.store.farewell import PARTED
 from outlast.store.protocol import RELAY_AFTER, Store
 from outlast.worker.notice import (
     answer,
@@ -108,7 +109,6 @@ LONGEST_REST_SECONDS = 300.0
 _Lane: TypeAlias = tuple[RunKey, RunKey]
 """From one run to another."""
 
-_PARTED = "the run that started it has ended"
 _bodies = msgspec.json.Decoder(ChildBody)
 
 
@@ -295,13 +295,13 @@ class Relay:
     async def _relay(self, sender: RunKey, item: OutboxItem) -> None:
         """Do an item, then clear it and tell the sender what came of it."""
         told = await self._do(sender, item)
-        answers = () if told is None else (told,)
+        answers = tuple(one for one in told if one is not None)
         clear = ClearOutbox(sender, (item.number,), answers, item.generation)
         verdict = await self._submit(clear)
         if not isinstance(verdict, Applied):
             raise not_written(sender, verdict)
 
-    async def _do(self, sender: RunKey, item: OutboxItem) -> Message | None:
+    async def _do(self, sender: RunKey, item: OutboxItem) -> tuple[Message | None, ...]:
         """Write on the other run what is asked; return what the sender is told.
 
         Raises:
@@ -309,31 +309,29 @@ class Relay:
         """
         if item.target.tenant != sender.tenant:
             logger.error("run %s: an item for another tenant is dropped", sender)
-            return None
+            return ()
         match item.kind:
             case OutboxKind.START:
                 return await self._start(sender, item)
             case OutboxKind.SIGNAL | OutboxKind.CANCEL:
-                return await self._send(sender, item)
+                return (await self._send(sender, item),)
             case OutboxKind.TERMINATE:
                 await self._terminate(sender, item)
-                return None
             case OutboxKind.WATCH:
-                return await self._watch(sender, item)
+                return (await self._watch(sender, item),)
             case OutboxKind.UNWATCH:
                 await self._submit(DropWatch(item.target, _watch_of(sender, item)))
-                return None
             case OutboxKind.ENDED:
                 await self._tell_end(sender, item)
-                return None
+        return ()
 
     # Children
 
-    async def _start(self, sender: RunKey, item: OutboxItem) -> Message | None:
+    async def _start(self, sender: RunKey, item: OutboxItem) -> tuple[Message | None, ...]:
         try:
             body = parse_as(_bodies, item.body)
         except NotJsonError as error:
-            return refusal(item, "start", "refused", not_readable(item.target, error))
+            return (refusal(item, "start", "refused", not_readable(item.target, error)),)
         started = answer(item, "start", "started") if body.tells_start else None
         owner = self._birth.owner(item.name)
         while True:
@@ -343,22 +341,25 @@ class Relay:
                     if owner is not None:
                         rows = tuple(StampedRow(row, verdict.at) for row in change.entries)
                         self._birth.adopt(born_head(change, verdict), rows)
-                    return started
+                    return (started,)
                 case Fenced():
                     owner = None
                 case Conflict(head=head) if head is not None:
-                    if await self._is_ours(head, sender, item):
-                        return started
-                    return refusal(item, "start", "refused", id_taken(head))
+                    if body.parent is not None and head.origin == item.origin:
+                        # It was there before, and another run than the sender may have started it.
+                        return started, await self._watch(sender, item)
+                    if body.parent is None and await self._is_ours(head, sender, item):
+                        return (started,)
+                    return (refusal(item, "start", "refused", id_taken(head)),)
                 case verdict:
                     error = not_written(item.target, verdict)
-                    return refusal(item, "start", "refused", error)
+                    return (refusal(item, "start", "refused", error),)
 
     def _child(
         self, sender: RunKey, item: OutboxItem, body: ChildBody, owner: WorkerId | None
     ) -> StartRun:
         target = item.target
-        parent = Parent(sender.run_id, item.generation, OperationId(item.operation))
+        parent = body.parent or Parent(sender.run_id, item.generation, OperationId(item.operation))
         entries: list[Entry] = [
             Started(
                 name=item.name,
@@ -370,6 +371,8 @@ class Relay:
                 effects=body.effects,
                 timeout_seconds=body.timeout_seconds,
                 durability=body.durability,
+                keys=body.keys,
+                is_last=body.is_last,
             )
         ]
         if owner is not None:
@@ -396,14 +399,14 @@ class Relay:
         return isinstance(first, Started) and first.parent == parent
 
     async def _terminate(self, sender: RunKey, item: OutboxItem) -> None:
-        change = Terminate(item.target, f"run {sender.run_id}", _PARTED, item.origin)
+        change = Terminate(item.target, f"run {sender.run_id}", PARTED, item.origin)
         await self._submit(change)
 
     # Messages
 
     async def _send(self, sender: RunKey, item: OutboxItem) -> Message | None:
         kind = MessageKind(item.kind.value)
-        by = {"by": f"run {sender.run_id}", "reason": _PARTED}
+        by = {"by": f"run {sender.run_id}", "reason": PARTED}
         body = item.body or msgspec.json.encode(by)
         message = Message(item.message_id, kind, item.name, item.sender, body)
         match await self._submit(PutMessage(item.target, message, origin=item.origin)):

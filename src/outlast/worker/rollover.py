@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
+from msgspec import UNSET
 
 from outlast.effects.key import namespace
 from outlast.journal.entry import (
@@ -68,11 +69,13 @@ def rolling_over(
     Args:
         machine: Whose body has come to this outcome; everything that was committed was delivered to it.
         began: The present generation. What is not said anew goes on: principal, deadline, and what else a start says. The keys of a
-            fork's origin do not: two generations that ask for the same would share one key.
+            fork's origin do not: two generations that ask for the same would share one key. Where the origin had ended, its next
+            generation never was, and this one is bound by nothing.
         paused: The pause that holds the run.
         elsewhere: Ids of updates that another run answers.
     """
     started, generation = began.started, began.generation
+    is_free = started.effects == "same_key" and started.is_last
     first = msgspec.structs.replace(
         started,
         name=outcome.name,
@@ -81,6 +84,9 @@ def rolling_over(
         namespace=namespace(run.tenant, run.run_id, generation + 1),
         ends_at=started.deadline(began.at),
         known_as=None,
+        parent=machine.parent or UNSET,
+        effects="" if is_free else started.effects,
+        is_last=False,
         keys="",
     )
     entries = [

@@ -12,17 +12,16 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, get_args, ov
 import msgspec
 from msgspec.structs import replace
 
-from outlast.effects.key import check_run_id
+from outlast.effects.key import check_run_id, child_id
 from outlast.errors import DefinitionError
 from outlast.journal.codec import codec_for
-from outlast.journal.entry import NO_OPERATION, OperationId
+from outlast.journal.entry import NO_OPERATION, OperationId, RunName
 from outlast.journal.parse import read
 from outlast.replay.context import (
     Child,
     ChildRequest,
     Context,
     MessageRequest,
-    RunInfo,
     WatchRequest,
     context,
 )
@@ -75,7 +74,7 @@ def run_child(
     Args:
         call: Of a workflow, as `double(4)`.
         id: Of the child; by default made of this run's id and the operation, as `t-1/r:1`. One of your own comes from the event that
-            triggers the work.
+            triggers the work; in a fork the fork's id is put after it, since the origin's child has the other.
         parent_close: What the end of this run means to the child if it is still open: `terminate`, `cancel` or `abandon`.
         timeout: How long the child may take, from its start on; as long as its `@workflow(timeout=…)` says by default. Then it is
             cancelled, cleans up, and fails with `TimeoutError`.
@@ -386,29 +385,30 @@ def _request(
     call.use()
     return ChildRequest(
         name=workflow.name,
-        identify=_identify(current.info(), None if id is None else check_run_id(id), what),
+        identify=_identify(None if id is None else check_run_id(id), what),
         arguments=workflow.arguments.encode(call.args, call.kwargs),
         parent_close=parent_close,
         decode=workflow.result.decode,
         awaits="end",
         timeout_seconds=workflow.timeout_seconds if seconds is None else seconds,
         durability=workflow.durability,
+        own_id=id or "",
     )
 
 
-def _identify(info: RunInfo, given: str | None, what: str) -> Callable[[str], str]:
-    def identify(operation: str) -> str:
-        if given is not None:
-            return given
-        use = "" if info.generation == 1 else f"@{info.generation}"
-        # In a plain callback an operation has a tilde, which no run id may hold.
-        run_id = f"{info.run_id}/{operation.replace('~', '-')}{use}"
+def _identify(given: str | None, what: str) -> Callable[[RunName, str, bool], str]:
+    def identify(run: RunName, operation: str, is_fork: bool) -> str:
+        if given is None:
+            run_id = child_id(run.run_id, run.generation, operation)
+        else:
+            # The origin of a fork has a child of that id, or may have one.
+            run_id = f"{given}/{run.run_id}" if is_fork else given
         try:
             return check_run_id(run_id)
         except DefinitionError as error:
             raise DefinitionError(
                 f"the id that {what} would give the child is too long: {len(run_id)} characters",
-                run=info.run_id,
+                run=run.run_id,
                 operation=operation,
                 hint="give one: id=…",
             ) from error

@@ -33,7 +33,9 @@ def test_a_fork_is_made_shown_and_run(world: World) -> None:
     )
     document = json.loads(world.cli("runs", "show", "plain-2", "--json").stdout)
     assert document["forked_from"].startswith("of plain at 2 by ")
-    assert document["forked_from"].endswith(": to see; effects that it does not know: refuse")
+    assert document["forked_from"].endswith(
+        ": to see; effects, children and messages that it does not know: refuse"
+    )
     assert document["last_entries"][-1]["kind"] == "forked"
     shown = world.cli("runs", "show", "plain-2").stdout
     assert f"fork       {document['forked_from']}" in shown
@@ -61,7 +63,7 @@ def test_an_outcome_is_given_as_json(world: World) -> None:
     assert given.exit_code == 0, given.output
     document = json.loads(world.cli("runs", "show", "x", "--json").stdout)
     assert "with another outcome of r:1 by " in document["forked_from"]
-    assert document["forked_from"].endswith("effects that it does not know: same-key")
+    assert document["forked_from"].endswith("children and messages that it does not know: same-key")
     entries = json.loads(world.cli("runs", "journal", "x", "--json").stdout)
     assert [(one["kind"], one["body"].get("value")) for one in entries[2:3]] == [
         ("step_completed", 7)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from outlast.journal.entry import (
     CancelRequested,
+    ChildRefused,
     EffectCompleted,
     EffectFailed,
     EffectIntended,
     Entry,
     Forked,
+    KnownChild,
     KnownEffect,
+    KnownMessage,
+    MessageAnswered,
     PauseRequested,
     ResumeRequested,
+    RunEnded,
     Started,
     UpdateAnswered,
     UpdateReceived,
@@ -33,6 +38,11 @@ def begin_fork(run: Run, change: StartRun, now: float) -> None:
     match entries:
         case [Started() as started, *_, Forked() as forked]:
             pass
+        case [Started() as started, *_] if started.effects:
+            # A child of a fork.
+            keys = started.keys if started.effects == "same_key" else ""
+            run.forked = ForkedRun(started.effects != "refuse", keys, {}, set(), now)
+            return
         case _:
             return
     known: dict[Call, list[KnownEffect]] = {}
@@ -46,6 +56,7 @@ def begin_fork(run: Run, change: StartRun, now: float) -> None:
         },
         unknown={call_of(one) for one in forked.known if one.outcome == "unknown"},
         since=now,
+        ends=[one for one in (*forked.children, *forked.messages) if one.outcome != "unknown"],
     )
     for entry in entries:
         _keep(run, run.forked, entry)
@@ -65,6 +76,37 @@ def _keep(run: Run, forked: ForkedRun, entry: Entry) -> None:
         run.outcomes.add(entry.operation)
         if isinstance(entry, EffectCompleted):
             run.done.add(entry.operation)
+
+
+def is_told_by_fork(run: Run, told: Entry) -> bool:
+    """Whether what is said of another run is known from the origin, which then is used up, or is the refusal of a fork."""
+    if run.forked is None:
+        return False
+    failure = getattr(told, "failure", None)
+    if failure is not None and failure.type == "outlast.errors.ForkedEffectError":
+        return True
+    for at, known in enumerate(run.forked.ends):
+        if known.failure == failure and _fits(known, told):
+            del run.forked.ends[at]
+            return True
+    return False
+
+
+def _fits(known: KnownChild | KnownMessage, told: Entry) -> bool:
+    match told:
+        case RunEnded():
+            said = (told.run_id, told.status, told.value)
+            return isinstance(known, KnownChild) and said == (
+                known.run_id,
+                known.outcome,
+                known.value,
+            )
+        case ChildRefused():
+            return known.outcome == "refused"
+        case MessageAnswered():
+            return isinstance(known, KnownMessage)
+        case _:
+            return False
 
 
 def check_known(

@@ -9,7 +9,13 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from outlast.journal.entry import EffectIntended, KnownEffect, StampedRow
+from outlast.journal.entry import (
+    EffectIntended,
+    KnownChild,
+    KnownEffect,
+    KnownMessage,
+    StampedRow,
+)
 from outlast.store.change import ApprovalPut, RunKey, Status, WorkerId
 
 EDGE = 1e-6
@@ -78,6 +84,7 @@ class ForkedRun:
         unknown: What its origin intended and left unsettled, by call.
         since: When it was forked: its origin could have begun an attempt until then.
         elsewhere: Ids of the updates that it kept, which its origin answers.
+        ends: How children of its origin ended, and which messages of that were answered.
     """
 
     may_act: bool
@@ -86,6 +93,7 @@ class ForkedRun:
     unknown: set[Call]
     since: float
     elsewhere: set[str] = field(default_factory=set[str])
+    ends: list[KnownChild | KnownMessage] = field(default_factory=list[KnownChild | KnownMessage])
 
 
 @dataclass(slots=True)
