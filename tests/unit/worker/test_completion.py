@@ -771,7 +771,9 @@ def test_a_beat_for_what_nobody_waits_for_says_so() -> None:
         with pytest.raises(outlast.DefinitionError, match="of another tenant"):
             await Client(sim.outside, random=SeededRandom("x"), tenant="b").heartbeat(token)
         with pytest.raises(outlast.RunNotFoundError):
-            await sim.client.heartbeat(str(CompletionToken("default", "no", 1, "r:1", "render_alive")))
+            await sim.client.heartbeat(
+                str(CompletionToken("default", "no", 1, "r:1", "render_alive"))
+            )
         await sim.client.complete(token, Scene(1))
         await sim.until("r", lambda head: head.next_seq >= 3)
         since = clock()

@@ -38,7 +38,7 @@ from outlast.store.change import (
     TaskPut,
     WorkerId,
 )
-from outlast.worker.outbox import requesting
+from outlast.worker.kin import Kin
 from outlast.worker.proposal import Proposal, Rank, change_of, in_order, is_refused, rows_of, sift
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -177,7 +177,7 @@ ASKED = {
 @pytest.mark.parametrize("command", ASKED, ids=lambda one: type(one).__name__)
 def test_what_is_asked_of_another_run_comes_before_what_could_give_it_up(command):
     """It is recorded first, with its item, while it is wanted; not at all once it was given up."""
-    asked = requesting(command, HEAD, STARTED)
+    (asked,) = Kin(STARTED, "p", "").ask(command, HEAD)
     outcome = Proposal(Rank.OUTCOME, step("r:2"))
     change = change_of(in_order([outcome, asked]), HEAD, worker=WorkerId("w"), turn=5)
     assert [one.kind for one in change.entries] == [
