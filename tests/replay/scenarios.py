@@ -290,6 +290,8 @@ async def make_room(play: Play) -> None:
     await play.handle.accept(history=60, reason="the last one of its kind")
 
 
+PATIENT = dataclasses.replace(OPTIONS, lease=timedelta(hours=6), poll=timedelta(hours=1))
+"""Of a worker in whose life days pass."""
 SMALL = dataclasses.replace(OPTIONS, history=HistoryLimits(warn_entries=9, most_entries=12))
 
 
@@ -358,7 +360,7 @@ SCENARIOS: dict[str, Scenario] = {
     "forked_kin": Scenario(flows.kindred, fork_among_kin, kept="/fork"),
     "paused": Scenario(flows.paused_twice, pause_twice),
     "out_of_time": Scenario(flows.runs_out_of_time, cancel_late, ends="failed"),
-    "deadlines": Scenario(flows.deadlines, say_from_outside),
+    "deadlines": Scenario(flows.deadlines, say_from_outside, options=PATIENT),
     "rolls_1": Scenario(lambda: flows.rolls(2, []), say_three, ends="continued_as_new"),
     "rolls_2": Scenario(
         lambda: flows.rolls(2, []), say_three, generation=2, ends="continued_as_new"
