@@ -30,15 +30,23 @@ def accept(
     history: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="The journal may have N entries.")
     ] = None,
+    any_build: Annotated[
+        bool,
+        typer.Option(
+            "--any-build", help="Workers of any build may go on with it, although it is pinned."
+        ),
+    ] = False,
     reason: Reason = "",
 ) -> None:
     """Let something pass that stops a run; it goes on when a worker takes it up."""
-    if entry is None and history is None:
-        raise usage_error("say one of --entry N and --history N")
+    if entry is None and history is None and not any_build:
+        raise usage_error("say one of --entry N, --history N and --any-build")
     if not reason:
         raise usage_error("say why: --reason TEXT")
     session.call(
-        lambda client: client.handle(run).accept(entry=entry, history=history, reason=reason)
+        lambda client: client.handle(run).accept(
+            entry=entry, history=history, any_build=any_build, reason=reason
+        )
     )
     say(f"accepted: see {session.command('runs', 'explain', run)}")
 

@@ -28,6 +28,8 @@ REMEDIES = {
     "non-determinism": "Its code no longer asks for what the journal holds. It goes on by itself when a worker with "
     "fitting code starts: deploy the former code, put outlast.patched() around the change, or, where an effect's arguments "
     "changed and the recorded ones may stand, accept them: `outlast runs accept RUN --entry N`.",
+    "pinned": "Its workflow says that only the build which has begun a run moves it, and no worker of that build is here. It goes on by "
+    "itself when one starts; or let workers of any build go on: their code must fit its journal.",
     "undecodable": "What the journal holds does not fit the types that the code names. It goes on by itself when a "
     "worker with fitting code starts.",
     "poison": "Worker after worker died while it had this run. Find out what kills the process (memory, a native "
@@ -47,6 +49,7 @@ _RESOLVING = (
 _ENDABLE = frozenset(
     {
         "non-determinism",
+        "pinned",
         "undecodable",
         "poison",
         "refused by the store",
@@ -306,6 +309,9 @@ class _Teller:
             )
             cancel = self._command("runs", "cancel", self._run, "--reason", "TEXT")
             typed = {accept: "let it go on", cancel: "let it clean up and end", **typed}
+        if reason == "pinned":
+            accept = self._command("runs", "accept", self._run, "--any-build", "--reason", "TEXT")
+            typed = {accept: "let workers of any build go on", **typed}
         if reason in _ENDABLE:
             typed = {self._command("runs", "journal", self._run): "see what it did", **typed}
         yield Wait(

@@ -528,7 +528,12 @@ class RunHandle(Generic[R]):
         return RunHandle(self._client, run, self._workflow)
 
     async def accept(
-        self, *, entry: int | None = None, history: int | None = None, reason: str
+        self,
+        *,
+        entry: int | None = None,
+        history: int | None = None,
+        any_build: bool = False,
+        reason: str,
     ) -> None:
         """Let something pass that stops the run; it is recorded before the run is looked at again.
 
@@ -536,6 +541,7 @@ class RunHandle(Generic[R]):
             entry: Position in the journal of an effect's intent, whose recorded arguments may stand although the code of today
                 asks with others. Kind and name must be the same.
             history: So many entries the journal of this generation may have; its bytes in proportion.
+            any_build: Workers of any build may move this generation from now on, although its workflow is pinned.
             reason: Why; kept in the journal.
 
         Raises:
@@ -544,8 +550,10 @@ class RunHandle(Generic[R]):
             RunConflictError: The run has ended.
         """
         head = await self._client.head(self._run)
-        if entry is None and history is None:
-            raise DefinitionError("nothing is named to accept", hint="give entry= or history=")
+        if entry is None and history is None and not any_build:
+            raise DefinitionError(
+                "nothing is named to accept", hint="give entry=, history= or any_build=True"
+            )
         if history is not None and history <= head.next_seq:
             raise DefinitionError(
                 f"the journal has {head.next_seq} entries, and {history} would be no room for more",
@@ -554,7 +562,12 @@ class RunHandle(Generic[R]):
             )
         if entry is not None:
             await self._check_intent(entry, head.generation)
-        said = {"generation": head.generation, "entry": entry, "history": history}
+        said = {
+            "generation": head.generation,
+            "entry": entry,
+            "history": history,
+            "any_build": any_build,
+        }
         body = msgspec.json.encode({**said, "by": self._client.principal, "reason": reason})
         await self._put(f"accept/{self._client.new_id()}", MessageKind.ACCEPT, "", body)
 

@@ -132,16 +132,18 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
             return datetime.max.replace(tzinfo=at.tzinfo)
 
 
-class Taken(Struct, frozen=True, tag="taken"):
+class Taken(Struct, frozen=True, tag="taken", omit_defaults=True):
     """A worker took the run up for the first time; `now()` begins here.
 
     Args:
         python: The interpreter's minor version, as `3.11`.
         library: The version of Outlast.
+        build: Of the worker, where the workflow is pinned: no other one moves this generation. Empty for any.
     """
 
     python: str
     library: str
+    build: str = ""
 
 
 class StepCompleted(Struct, frozen=True, tag="step_completed"):
@@ -607,16 +609,18 @@ class Patched(Struct, frozen=True, tag="patched"):
     deprecated: bool = False
 
 
-class Accepted(Struct, frozen=True, tag="accepted"):
+class Accepted(Struct, frozen=True, tag="accepted", omit_defaults=True):
     """An operator let something pass that would stop the run.
 
     Args:
         entry: Position of an `EffectIntended` of this journal whose arguments may differ from what the code asks.
         history: So many entries the journal may have.
+        any_build: Workers of any build may move this generation from here on.
     """
 
     entry: int | None = None
     history: int | None = None
+    any_build: bool = False
     by: str = ""
     reason: str = ""
 

@@ -62,6 +62,7 @@ class AcceptBody(msgspec.Struct, frozen=True):
         generation: Whose journal was looked at.
         entry: See `Accepted`.
         history: See `Accepted`.
+        any_build: See `Accepted`.
     """
 
     generation: int
@@ -69,6 +70,7 @@ class AcceptBody(msgspec.Struct, frozen=True):
     history: int | None = None
     by: str = ""
     reason: str = ""
+    any_build: bool = False
 
 
 _acceptances = msgspec.json.Decoder(AcceptBody)
@@ -162,7 +164,9 @@ def _accepted(message: Message, generation: int) -> Entry:
     body = parse_as(_acceptances, message.body)
     by = body.by or message.sender
     if body.generation == generation:
-        return Accepted(body.entry, body.history, by=by, reason=body.reason)
+        return Accepted(
+            body.entry, body.history, any_build=body.any_build, by=by, reason=body.reason
+        )
     return alarm(
         "unfit_acceptance",
         NO_OPERATION,

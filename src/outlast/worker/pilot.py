@@ -92,6 +92,7 @@ from outlast.worker.intake import LOOK_AT_BACKLOG_SECONDS, Intake
 from outlast.worker.kin import Kin
 from outlast.worker.log import log_alarm, log_end, log_known, log_long, log_parked
 from outlast.worker.outbox import giving_up
+from outlast.worker.pin import PinnedRunError, check_build
 from outlast.worker.proposal import Proposal, Rank, in_order, is_refused, sift
 from outlast.worker.remote import PoisonedTaskError, RemoteSteps
 from outlast.worker.request import asking, ending, publishing
@@ -203,6 +204,8 @@ class Pilot:
                 return
             await self._take_up()
             await self._advance()
+        except PinnedRunError as error:
+            await self._block("pinned", error, unfit_build=self._deck.build)
         except NonDeterminismError as error:
             await self._block("non-determinism", error, unfit_build=self._deck.build)
         except DecodeError as error:
@@ -357,6 +360,7 @@ class Pilot:
                 run=self.run_key.run_id,
                 hint="the store was changed by hand or is damaged",
             )
+        check_build((entry for entry, _ in entries), self._deck.build, self.run_key.run_id)
         began = began_at((entry, stamped.at) for entry, stamped in entries)
         self._began = Began(started, began, self._head.generation)
         self._gate = Gate(started, self.run_key.run_id)
@@ -387,7 +391,10 @@ class Pilot:
         self._image = None
         if not any(isinstance(entry, Taken) for entry, _ in entries):
             python = f"{sys.version_info.major}.{sys.version_info.minor}"
-            self.post(Proposal(Rank.ARRIVAL, Taken(python=python, library=self._deck.library)))
+            is_pinned = self._deck.registry.workflows[self._head.workflow].pin
+            build = self._deck.build if is_pinned else ""
+            taken = Taken(python=python, library=self._deck.library, build=build)
+            self.post(Proposal(Rank.ARRIVAL, taken))
 
     async def _accept(self, image: RunImage) -> RunImage:
         """Write what an operator has accepted before anything is delivered: replay must know of it."""

@@ -267,7 +267,9 @@ class Worker:
     def born_here(self, workflow: str) -> WorkerId | None:
         """Return this worker's id when a new run of that workflow may be born claimed by it."""
         room = len(self._pilots) < self._options.runs
-        fit = self._accepting and not self._lapsed and workflow in self._workflows
+        known = self._registry.workflows.get(workflow)
+        # One that is pinned is claimed, so that the first entry of its worker names the build.
+        fit = self._accepting and not self._lapsed and known is not None and not known.pin
         return self.id if room and fit and self._deck.lease.valid else None
 
     def adopt(self, head: RunHead, rows: tuple[StampedRow, ...]) -> None:

@@ -28,7 +28,11 @@ R = TypeVar("R")
 def workflow(function: Callable[P, Awaitable[R]], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str = ..., timeout: timedelta | None = ..., durability: Durability = ...
+    *,
+    name: str = ...,
+    timeout: timedelta | None = ...,
+    durability: Durability = ...,
+    pin: bool = ...,
 ) -> Callable[[Callable[P, Awaitable[R]]], Workflow[P, R]]: ...
 def workflow(
     function: Callable[..., Any] | None = None,
@@ -37,6 +41,7 @@ def workflow(
     name: str = "",
     timeout: timedelta | None = None,
     durability: Durability = "sync",
+    pin: bool = False,
 ) -> Any:
     """Make an `async def` function a workflow.
 
@@ -52,6 +57,9 @@ def workflow(
 
             In every mode effects, approvals, children, messages, answers and published values wait until all that came before them
             is written; so nobody outside ever sees what a crash can take back.
+        pin: Only workers of the build that has begun a run move it: same sources of the modules that declare workflows, same Outlast.
+            Others leave it alone, `blocked: pinned`, until `outlast runs accept RUN --any-build`. By default any worker moves it whose
+            code fits its journal. A new generation begins with the build that takes it up.
 
     Raises:
         DefinitionError: It is not async, is a generator, or lacks an annotation; the timeout is no length of time, or there is no
@@ -104,7 +112,7 @@ def workflow(
     """
 
     def decorate(function: Callable[..., Any]) -> Workflow[..., Any]:
-        return declare(Workflow(function, name, timeout, durability))
+        return declare(Workflow(function, name, timeout, durability, pin=pin))
 
     return decorate if function is None else decorate(function)
 

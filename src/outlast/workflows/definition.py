@@ -150,6 +150,7 @@ class Workflow(Definition[P, R]):
     Args:
         timeout: How long a run may take whose start does not say otherwise.
         durability: Of a run whose start does not say otherwise.
+        pin: Whether only workers of the build that has begun a run move it.
     """
 
     kind = "workflow"
@@ -160,8 +161,11 @@ class Workflow(Definition[P, R]):
         name: str = "",
         timeout: timedelta | None = None,
         durability: Durability = "sync",
+        *,
+        pin: bool = False,
     ) -> None:
         super().__init__(function, name)
+        self.pin = pin
         self.durability: Durability = check_durability(durability, what=f"workflow {self.name}")
         self.timeout_seconds = run_seconds(timeout, what=f"workflow {self.name}")
 

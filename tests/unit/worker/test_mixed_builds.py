@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import outlast
+from outlast.journal.entry import Accepted, Taken
 from outlast.store.change import RunHead, Status
 from outlast.testing import SimulatedWorker, Simulation
 from outlast.workflows.definition import AttemptOptions, Definition, Step, Workflow
+from outlast.workflows.registry import Registry
 
 GO = outlast.Signal("go on now", int)
 called: list[str] = []
@@ -192,3 +194,155 @@ def test_former_code_gives_back_what_patched_code_has_marked() -> None:
     reason, said, result = Simulation([]).run(scenario)
     assert (reason, result) == ("non-determinism", "patched")
     assert "the journal holds the marker of patch 'check-first'" in said
+
+
+# Pinned workflows
+
+
+async def _same() -> str:
+    """Ask for what former code asks, and end otherwise: it would fit every journal of that."""
+    await LOAD(1)
+    await outlast.receive(GO)
+    await SAVE(2)
+    return "later"
+
+
+async def _rolls() -> str:
+    await LOAD(1)
+    if outlast.info().generation < 12:
+        outlast.continue_as_new(OLD[0]())
+    return "rolled"
+
+
+def pinned(body: Callable[[], Coroutine[Any, Any, str]], module: str) -> list[Definition[..., Any]]:
+    async def flow() -> str:
+        return await body()
+
+    workflow = Workflow(flow, pin=True)
+    workflow.__module__ = module
+    return [workflow, LOAD, SAVE, CHECK]
+
+
+OLD, NEW = pinned(_former, "v1"), pinned(_same, "v2")
+ROLLS = [pinned(_rolls, "v1"), pinned(_rolls, "v2")]
+
+
+async def left_alone(sim: Simulation) -> str:
+    """Begin a run, kill its worker, and start one of another build; return what is told once it has looked."""
+    first = await sim.start_worker(definitions=OLD)
+    await sim.client.start(OLD[0](), id="r0")
+    await sim.until("r0", parked)
+    first.kill()
+    await sim.start_worker(definitions=NEW)
+    await go_on(sim, 1)
+    await sim.until("r0", lambda head: head.status is Status.BLOCKED)
+    return (await sim.client.handle("r0").explain()).text
+
+
+def test_code_that_fits_moves_a_run_that_is_not_pinned() -> None:
+    """What a pin is against: the run goes on with other code, which fits its journal."""
+
+    async def scenario(sim: Simulation) -> list[str]:
+        first = await begin(sim, 1)
+        first.kill()
+        await sim.start_worker(definitions=build(_same, "v2"))
+        await go_on(sim, 1)
+        return await results(sim, 1)
+
+    assert Simulation([]).run(scenario) == ["later"]
+
+
+def test_a_pinned_run_waits_for_its_build() -> None:
+    """It is blocked, says so and why, and goes on by itself when a worker of its build starts."""
+
+    async def scenario(sim: Simulation) -> tuple[str, str, list[str]]:
+        told = await left_alone(sim)
+        status = await sim.client.handle("r0").status()
+        await sim.start_worker(definitions=OLD)
+        return told, status.reason, await results(sim, 1)
+
+    told, reason, result = Simulation([]).run(scenario)
+    assert reason == "pinned"
+    assert "only the build which has begun a run moves it" in told
+    assert "its workflow is pinned" in told
+    assert result == ["former"]
+
+
+def test_a_pinned_run_goes_to_its_build_whichever_looks_first() -> None:
+    """Beside each other, as during a deploy: new runs go to either build, and each stays with it."""
+
+    async def scenario(sim: Simulation) -> list[tuple[str, str]]:
+        for definitions in (OLD, NEW):
+            await sim.start_worker(definitions=definitions)
+        found: list[tuple[str, str]] = []
+        for n in range(8):
+            await sim.client.start(OLD[0](), id=f"r{n}")
+        await asyncio.sleep(60)
+        await go_on(sim, 8)
+        for n, result in enumerate(await results(sim, 8)):
+            taken = await taken_by(sim, f"r{n}")
+            found.append((taken, result))
+        return found
+
+    found = Simulation([]).run(scenario)
+    builds = {Registry(OLD).build(): "former", Registry(NEW).build(): "later"}
+    assert all(builds[build] == result for build, result in found)
+
+
+async def taken_by(sim: Simulation, run_id: str) -> str:
+    """Return the build to which a run is pinned."""
+    entries = [one.entry for one in await sim.client.handle(run_id).journal()]
+    (taken,) = [one for one in entries if isinstance(one, Taken)]
+    return taken.build
+
+
+def test_an_operator_lets_workers_of_any_build_go_on() -> None:
+    """It is on record, by whom and why, and holds for whoever comes after."""
+
+    async def scenario(sim: Simulation) -> tuple[list[str], list[Accepted]]:
+        told = await left_alone(sim)
+        assert "let workers of any build go on" in told
+        handle = sim.client.handle("r0")
+        await handle.accept(any_build=True, reason="the old build is gone")
+        result = await results(sim, 1)
+        entries = [one.entry for one in await handle.journal()]
+        return result, [one for one in entries if isinstance(one, Accepted)]
+
+    result, accepted = Simulation([]).run(scenario)
+    assert result == ["later"]
+    assert accepted == [Accepted(any_build=True, by="tester", reason="the old build is gone")]
+
+
+def test_a_new_generation_begins_with_the_build_that_takes_it_up() -> None:
+    """A run that never ends moves on to new code when it rolls over; each generation stays with one build."""
+
+    async def scenario(sim: Simulation) -> set[str]:
+        for definitions in ROLLS:
+            await sim.start_worker(definitions=definitions)
+        handle = await sim.client.start(ROLLS[0][0](), id="r0")
+        assert await handle.result() == "rolled"
+        builds: set[str] = set()
+        for one in await handle.generations():
+            journal = await handle.journal(generation=one.generation)
+            builds |= {row.entry.build for row in journal if isinstance(row.entry, Taken)}
+        return builds
+
+    both = {Registry(one).build() for one in ROLLS}
+    assert len(both) == 2
+    assert Simulation([], seed=1).run(scenario) == both
+
+
+def test_a_fork_is_not_pinned_to_the_build_of_its_origin() -> None:
+    """It is new work, by whoever takes it up."""
+
+    async def scenario(sim: Simulation) -> str:
+        first = await sim.start_worker(definitions=OLD)
+        await sim.client.start(OLD[0](), id="r0")
+        await sim.until("r0", parked)
+        first.kill()
+        await sim.start_worker(definitions=NEW)
+        fork = await sim.client.handle("r0", OLD[0]).fork(id="f", reason="to see")
+        await fork.send(GO, 1)
+        return await fork.result()
+
+    assert Simulation([]).run(scenario) == "later"
