@@ -280,6 +280,8 @@ def test_an_export_with_code_is_a_golden_journal(flying: World, tmp_path: Path) 
         (("runs", "accept", "pays", "--entry", "2"), 2, "--reason"),
         (("runs", "accept", "pays", "--entry", "0", "--reason", "x"), 1, "entry 0 is started"),
         (("runs", "accept", "never", "--history", "9", "--reason", "x"), 1, "no such run"),
+        (("runs", "accept", "pays", "--any-build"), 2, "--reason"),
+        (("runs", "accept", "never", "--any-build", "--reason", "x"), 1, "no such run"),
         (("runs", "export", "never"), 1, "there is no such run"),
     ],
 )
