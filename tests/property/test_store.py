@@ -567,5 +567,5 @@ class TwoStores(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-TwoStores.TestCase.settings = machine(0.4, steps=0.6)
+TwoStores.TestCase.settings = machine(0.2, steps=0.6)
 TestTwoStores = TwoStores.TestCase

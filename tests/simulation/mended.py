@@ -26,7 +26,7 @@ MENDED: dict[str, tuple[int, Break]] = {
     ),
     "the_clock_goes_back_between_two_looks_at_the_mail": (
         5,
-        Break(Pilot, "_gather", "in self._proposals if one.consumed and one.at", "in ()"),
+        Break(Pilot, "_read_mail", "in self._proposals if one.consumed and one.at", "in ()"),
     ),
 }
 """For each kept scenario, by the name of its file: the invariant that it sees broken, and how to undo the mend."""

@@ -465,8 +465,8 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
             Break(
                 TaskTable,
                 "claim",
-                "if task.row.worker is None and wanted(task.row)",
-                "if wanted(task.row)",
+                "if task.row.worker is None and not task.held and wanted(task.row)",
+                "if not task.held and wanted(task.row)",
             ),
         ),
     ),

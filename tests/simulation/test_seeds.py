@@ -18,7 +18,7 @@ from outlast.testing.simulation.scenario import Scenario
 from outlast.testing.simulation.search import search
 
 FIRST = int(os.environ.get("OUTLAST_FIRST_SEED", "0"))
-SEEDS = int(os.environ.get("OUTLAST_SEEDS", "3000"))
+SEEDS = int(os.environ.get("OUTLAST_SEEDS", "1000"))
 SOAK_SEEDS = int(os.environ.get("OUTLAST_SOAK_SEEDS", "100000"))
 CHUNK = 250
 KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))

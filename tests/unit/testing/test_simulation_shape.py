@@ -73,7 +73,7 @@ WRONG: list[tuple[Shape, Any]] = [
     (Nap(2.0), ["slept", 1.9]),
     (Draw(), [0.5]),
     (Hear(3, 2), [8, 7]),
-    (Serve(3, 2), [8, 7]),
+    (Serve(3, 2), [8, 8]),
     (Hear(3, 2), [7]),
     (Hear(3, 1), ["nothing", 4.0]),
     (Hear(3, 1, 4.0), [8]),
