@@ -120,6 +120,7 @@ class Continued(laws.Live):
         self.random = random.Random(seed)
         self.shape = shape
         self.evicting = False
+        self.cut_short = True
         self.version = version
         self.program = Code(shape, version)
         self.machine = laws.fresh(self.program)
