@@ -21,7 +21,7 @@ from outlast.workflows.definition import Definition
 pytest.register_assert_rewrite("outlast.testing.conformance")
 
 settings.register_profile(
-    "quick", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "quick", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
     "soak",

@@ -12,7 +12,7 @@ from outlast.testing.simulation.search import search
 from outlast.testing.simulation.shape import Several, Shape, Work
 from outlast.worker import pilot, rollover
 
-CHUNK, SEEDS = 100, 300
+CHUNK, SEEDS = 100, 200
 
 
 def parts_of(shape: Shape) -> tuple[Shape, ...]:
