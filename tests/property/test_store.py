@@ -259,10 +259,10 @@ class TwoStores(RuleBasedStateMachine):
             return
         fields = {}
         if update is not None:
-            status, reason, release, ignore, seen, unfit, wake, ending = update
+            status, reason, release, ignore, mail_seen, unfit, wake, ending = update
             wake_at = None if wake is None else self.clock.now() + timedelta(seconds=wake)
             fields["head"] = HeadUpdate(
-                status, reason, wake_at, release, ignore, seen, unfit, b"n", ending
+                status, reason, wake_at, release, ignore, mail_seen, unfit, b"n", ending
             )
         fields["times"] = tuple(head.changed_at + timedelta(seconds=one) for one in seen)
         if extra == 1:
@@ -567,5 +567,5 @@ class TwoStores(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-TwoStores.TestCase.settings = machine(0.2, steps=0.6)
+TwoStores.TestCase.settings = machine(0.4, steps=0.6)
 TestTwoStores = TwoStores.TestCase
