@@ -41,7 +41,8 @@ class Scene:
 
 
 def clock() -> float:
-    return sims[-1].clock.monotonic() - 1000
+    """Seconds since the simulation of the test began; 0 in crash trials, which have simulations of their own."""
+    return sims[-1].clock.monotonic() - 1000 if sims else 0.0
 
 
 def hand_out() -> None:
