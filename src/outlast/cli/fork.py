@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Annotated, Any, cast
 
 import typer
 
 from outlast.cli.output import complain, say
-from outlast.cli.run import Reason, Run
+from outlast.cli.run import Reason
 from outlast.cli.session import Session, json_of, stored, usage_error
 from outlast.client import Client, RunHandle
 from outlast.errors import OutlastError
@@ -38,11 +39,22 @@ EffectsOption = Annotated[
 ]
 
 
+Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="The ids of the runs.")]
+
+_OF_RUN = "{run}"
+
+
 @stored
 def fork(  # noqa: PLR0913 - what can be said of a fork
     session: Session,
-    run: Run,
-    new_id: Annotated[str, typer.Option("--id", help="Of the new run.")],
+    runs: Runs,
+    new_id: Annotated[
+        str,
+        typer.Option(
+            "--id",
+            help="Of the new run. `{run}` in it stands for the run's own, as '{run}/mended'.",
+        ),
+    ],
     reason: Reason,
     position: Annotated[
         int | None,
@@ -64,27 +76,34 @@ def fork(  # noqa: PLR0913 - what can be said of a fork
         int | None, typer.Option(min=1, help="Of the run's id; the present one if left out.")
     ] = None,
 ) -> None:
-    """Begin a new run with what another one did up to a position. That run is only read."""
+    """Begin a new run with what another one did up to a position, or one for each of several. Those runs are only read.
+
+    Each run has an answer of its own; the exit status is 1 when one of them could not be forked.
+    """
+    if len(runs) > 1 and _OF_RUN not in new_id:
+        raise usage_error(
+            f"each fork needs an id of its own: write {_OF_RUN} into --id where the run's own belongs, as --id '{_OF_RUN}/mended'"
+        )
     changed = _outcome(outcome) if outcome else None
 
-    async def work(client: Client) -> None:
-        await client.handle(run).fork(
+    async def one(handle: RunHandle[Any]) -> str:
+        fork = await handle.fork(
             position,
-            id=new_id,
+            id=new_id.replace(_OF_RUN, handle.id),
             reason=reason,
             outcome=changed,
             effects=effects.policy,
             generation=generation,
         )
+        return fork.id
 
-    session.call(work)
-    say(f"run {new_id} is a fork of run {run}; see {session.command('runs', 'show', new_id)}")
+    _each(session, runs, one, "is a fork of")
 
 
 @stored
 def retry(
     session: Session,
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="The ids of the runs.")],
+    runs: Runs,
     reason: Reason,
     new_id: Annotated[
         str, typer.Option("--id", help="Of the new run; RUN/retry-N if left out.")
@@ -98,13 +117,31 @@ def retry(
     if new_id and len(runs) > 1:
         raise usage_error("--id names one run, and several are to be retried")
 
+    async def one(handle: RunHandle[Any]) -> str:
+        again = await handle.retry(id=new_id, reason=reason, effects=effects.policy)
+        return again.id
+
+    _each(session, runs, one, "retries")
+
+
+def _each(
+    session: Session,
+    runs: list[str],
+    begin: Callable[[RunHandle[Any]], Awaitable[str]],
+    verb: str,
+) -> None:
+    """Begin a run for each of `runs`, say what came of each, and leave with status 1 when one was refused.
+
+    Args:
+        begin: Returns the id of the new run.
+        verb: What the new run is to the old one.
+    """
+
     async def work(client: Client) -> list[tuple[str, str | OutlastError]]:
         answers: list[tuple[str, str | OutlastError]] = []
-        for run in runs:
+        for run in dict.fromkeys(runs):
             try:
-                handle: RunHandle[Any] = client.handle(run)
-                again = await handle.retry(id=new_id, reason=reason, effects=effects.policy)
-                answers.append((run, again.id))
+                answers.append((run, await begin(client.handle(run))))
             except OutlastError as error:
                 answers.append((run, error))
         return answers
@@ -112,7 +149,7 @@ def retry(
     answers = session.call(work)
     for run, answer in answers:
         if isinstance(answer, str):
-            say(f"run {answer} retries run {run}; see {session.command('runs', 'show', answer)}")
+            say(f"run {answer} {verb} run {run}; see {session.command('runs', 'show', answer)}")
         else:
             complain(answer)
     if any(isinstance(answer, OutlastError) for _, answer in answers):

@@ -77,6 +77,7 @@ def test_an_outcome_is_given_as_json(world: World) -> None:
         (["fork", "plain", "--at", "99", "--id", "x", "--reason", "r"], 1, "from 1 to 2"),
         (["fork", "plain", "--id", "x"], 2, "--reason"),
         (["fork", "plain", "--id", "x", "--reason", "r", "--effects", "same_key"], 2, "same-key"),
+        (["fork", "plain", "bad", "--id", "x", "--reason", "r"], 2, "'{run}/mended'"),
         (["retry", "plain", "--reason", "r"], 1, "ended as completed"),
         (["retry", "timer", "--reason", "r"], 1, "it is waiting"),
         (["retry", "bad"], 2, "--reason"),
@@ -104,6 +105,21 @@ def test_each_of_several_retries_has_its_answer(world: World) -> None:
     assert other.exit_code == 0, other.output
     assert world.status("mine").status == "ready"
     run_worker(world, "mine", "failed")
+
+
+def test_each_of_several_forks_has_its_id_and_its_answer(world: World) -> None:
+    """`{run}` stands for the run's own id; one that is not there stops no other, and one that is named twice is forked once."""
+    result = world.cli(
+        *("runs", "fork", "plain", "nobody", "bad", "plain", "--at", "2"),
+        *("--id", "{run}/again", "--reason", "new model"),
+    )
+    assert result.exit_code == 1
+    assert [line.partition(";")[0] for line in result.stdout.splitlines()] == [
+        "run plain/again is a fork of run plain",
+        "run bad/again is a fork of run bad",
+    ]
+    assert "there is no such run (run nobody)" in result.stderr
+    assert [world.status(name).status for name in ("plain/again", "bad/again")] == ["ready"] * 2
 
 
 def test_help_names_both(world: World) -> None:
