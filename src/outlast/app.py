@@ -33,7 +33,7 @@ from outlast.worker.lease import LEASE
 from outlast.worker.stall import LoopWatch
 from outlast.worker.worker import TASKS, Worker, WorkerOptions
 from outlast.workflows.definition import Workflow
-from outlast.workflows.registry import Registry
+from outlast.workflows.registry import Registry, library_version
 
 T = TypeVar("T")
 
@@ -123,13 +123,6 @@ def local_principal() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
-
-
-def library_version() -> str:
-    """Return Outlast's version."""
-    import importlib.metadata  # costs more than the rest of this module, and only an open app needs it
-
-    return importlib.metadata.version("outlast")
 
 
 def store_url(url: str | None = None) -> str:

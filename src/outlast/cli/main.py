@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from outlast.app import library_version
 from outlast.cli.approval import approvals
 from outlast.cli.complete import complete, heartbeat
 from outlast.cli.doctor import doctor
@@ -18,6 +17,7 @@ from outlast.cli.run import runs
 from outlast.cli.session import DATABASE_HELP, TENANT_HELP, Session
 from outlast.cli.worker import worker
 from outlast.errors import OutlastError
+from outlast.workflows.registry import library_version
 
 _DEMO_PACKAGES = frozenset({"httpx", "packaging"})
 

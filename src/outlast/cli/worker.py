@@ -19,14 +19,14 @@ from typing import Annotated
 
 import typer
 
-from outlast.app import App, library_version
+from outlast.app import App
 from outlast.app import open as open_app
 from outlast.cli.output import complain, note, note_lines, say
 from outlast.cli.session import Session, run, stored, time_length
 from outlast.cli.text import safe
 from outlast.errors import DefinitionError, OutlastError
 from outlast.worker.worker import TASKS
-from outlast.workflows.registry import Registry
+from outlast.workflows.registry import Registry, library_version
 
 _PACKAGE = Path(__file__).parents[1]
 _ONE_WISH_SECONDS = 1.0

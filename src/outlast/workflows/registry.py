@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import sys
@@ -91,12 +92,18 @@ class Registry:
 
     def build(self) -> str:
         """Return a hash of the code that the app runs: the sources of the modules that declare it, and Outlast's version."""
-        import importlib.metadata  # slow to import, and only a worker needs it
-
-        digest = hashlib.sha256(importlib.metadata.version("outlast").encode())
+        digest = hashlib.sha256(library_version().encode())
         for module in sorted({one.__module__ for one in self.definitions()}):
             digest.update(module.encode() + b"\0" + _source(module).encode())
         return digest.hexdigest()[:16]
+
+
+@functools.cache
+def library_version() -> str:
+    """Return Outlast's version."""
+    import importlib.metadata  # costs more than the rest of this module, and only who opens an app or asks needs it
+
+    return importlib.metadata.version("outlast")
 
 
 def find_declared(name: str) -> Workflow[..., Any]:

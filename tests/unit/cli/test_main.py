@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner
 
-from outlast.app import library_version
 from outlast.cli.main import app
+from outlast.workflows.registry import library_version
 
 
 @pytest.mark.parametrize("words", [["version"], ["--version"]])
