@@ -1,4 +1,5 @@
-"""Hypothesis profiles: `quick` by default, `soak` by `--hypothesis-profile=soak`. Neither judges by time.
+"""Hypothesis profiles: `quick` by default, which draws the same examples each time, and `soak`, which draws many others, by
+`--hypothesis-profile=soak`. Neither judges by time.
 
 Always-replay is on for every test, and for every process that a test starts: whatever a worker runs is replayed after each of its
 turns. A test whose code is not deterministic on purpose says so with the mark `without_always_replay(why)`.
@@ -21,7 +22,11 @@ from outlast.workflows.definition import Definition
 pytest.register_assert_rewrite("outlast.testing.conformance")
 
 settings.register_profile(
-    "quick", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "quick",
+    max_examples=60,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
     "soak",
