@@ -37,6 +37,7 @@ runs.command("export")(export_run)
 app.add_typer(runs, name="runs")
 app.add_typer(approvals, name="approvals")
 app.command("replay", no_args_is_help=True)(replay)
+app.command("fork", no_args_is_help=True, help="The same as `runs fork`.")(fork)
 app.command("doctor")(doctor)
 
 

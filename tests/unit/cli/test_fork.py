@@ -122,6 +122,13 @@ def test_each_of_several_forks_has_its_id_and_its_answer(world: World) -> None:
     assert [world.status(name).status for name in ("plain/again", "bad/again")] == ["ready"] * 2
 
 
+def test_a_fork_is_a_command_of_its_own_too(world: World) -> None:
+    """`outlast fork` is `outlast runs fork`."""
+    made = world.cli("fork", "plain", "--id", "short", "--reason", "to see")
+    assert made.exit_code == 0, made.output
+    assert made.stdout.startswith("run short is a fork of run plain")
+
+
 def test_help_names_both(world: World) -> None:
     """As all commands on runs."""
     listed = subprocess.run(
