@@ -1,5 +1,6 @@
-"""Hypothesis profiles: `quick` by default, which draws the same examples each time, and `soak`, which draws many others, by
-`--hypothesis-profile=soak`. Neither judges by time.
+"""Hypothesis profiles: `quick` by default, `soak` by `--hypothesis-profile=soak`. Neither judges by time.
+
+`quick` draws the same examples each time; `soak` draws many others.
 
 Always-replay is on for every test, and for every process that a test starts: whatever a worker runs is replayed after each of its
 turns. A test whose code is not deterministic on purpose says so with the mark `without_always_replay(why)`.
