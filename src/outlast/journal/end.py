@@ -18,7 +18,7 @@ def terminated(run_id: str, reason: str) -> RunTerminatedError:
     return RunTerminatedError(
         f"the run was terminated: {reason}" if reason else "the run was terminated",
         run=run_id,
-        hint="start it again with if_closed='restart'",
+        hint=f"`outlast runs retry {run_id}` goes on with what it had done; a start under another id is new work, effects and all",
     )
 
 
