@@ -54,6 +54,7 @@ from outlast.workflows.growth import continue_as_new, deprecate_patch, patched
 from outlast.workflows.handler import on_signal, on_update
 from outlast.workflows.heartbeat import heartbeat, heartbeat_details
 from outlast.workflows.inside import (
+    all_handlers_finished,
     approval,
     info,
     now,
@@ -117,6 +118,7 @@ __all__ = [
     "UpdateFailedError",
     "UpdateRejectedError",
     "WorkflowFailedError",
+    "all_handlers_finished",
     "approval",
     "attempt",
     "complete_later",

@@ -40,10 +40,11 @@ async def fix(finding: str) -> int:
         expires_in=timedelta(1),
     )
     await outlast.approval(1, role="r")  # expect: reportCallIssue
-    outlast.on_query(drafted, lambda text: text)  # expect: reportArgumentType
-    outlast.on_signal(go, len)  # expect: reportArgumentType
-    outlast.on_update(add, abs)  # expect: reportArgumentType
-    outlast.on_update(add, str, validator=len)  # expect: reportArgumentType
+    outlast.on_query(drafted, lambda text: text)  # expect: reportArgumentType reportCallIssue
+    outlast.on_signal(go, lambda: None)  # expect: reportArgumentType reportCallIssue
+    outlast.on_signal(go, len)  # expect: reportArgumentType reportCallIssue
+    outlast.on_update(add, abs)  # expect: reportArgumentType reportCallIssue
+    outlast.on_update(add, str, validator=len)  # expect: reportArgumentType reportCallIssue
     await outlast.sleep("5")  # expect: reportArgumentType
     return await pay(len(text + word))  # expect: reportReturnType
 

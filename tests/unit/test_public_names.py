@@ -65,6 +65,7 @@ PUBLIC = [
     "UpdateFailedError",
     "UpdateRejectedError",
     "WorkflowFailedError",
+    "all_handlers_finished",
     "approval",
     "attempt",
     "complete_later",

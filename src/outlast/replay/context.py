@@ -275,6 +275,10 @@ class Context(Protocol):
         """Handle the messages of a name, those that came before first."""
         ...
 
+    def handlers_finished(self) -> bool:
+        """Return whether no message is being handled."""
+        ...
+
     def wait_condition(self, predicate: Callable[[], bool]) -> Awaitable[None]:
         """Wait until `predicate` is true; it is looked at after all messages of a turn were handled."""
         ...

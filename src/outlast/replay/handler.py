@@ -82,6 +82,8 @@ class Handlers:
         """The run was asked to stop."""
         self.out_of_time = ""
         """Why the run was stopped, when its time was over."""
+        self.overtaken = 0
+        """How many messages were being handled when the body came to its end: what it came to knows nothing of what they still do."""
 
     @property
     def signals(self) -> list[str]:
@@ -102,6 +104,11 @@ class Handlers:
     def ended(self) -> bool:
         """Whether no handler is waited for."""
         return self._is_left or not self._running
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is being handled."""
+        return all(task.done() for task in self._running)
 
     def add(self, handler: Handler) -> None:
         """Let the workflow handle the messages of a name, and begin with those that came before.
@@ -229,6 +236,8 @@ class Handlers:
         """
         if self.closed and (self._ended_as != CONTINUED or ended_as == CONTINUED):
             return
+        if not self.closed:
+            self.overtaken = sum(not task.done() for task in self._running)
         self._ended_as = ended_as
         if ended_as != CONTINUED:
             self._reject_unheard()

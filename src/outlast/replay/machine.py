@@ -212,6 +212,11 @@ class Machine:
         """Names of the signals and of the updates that have a handler."""
         return self._handlers.signals, self._handlers.updates
 
+    @property
+    def overtaken(self) -> int:
+        """How many messages were being handled when the body came to its end."""
+        return self._handlers.overtaken
+
     def unhandled(self) -> list[Entry]:
         """Return what was delivered and nobody took, in the order in which it came: it belongs to the next generation."""
         return self._handlers.unhandled()
@@ -384,6 +389,10 @@ class Machine:
     def handle(self, handler: Handler) -> None:
         """Handle the messages of a name, those that came before first."""
         self._handlers.add(handler)
+
+    def handlers_finished(self) -> bool:
+        """Return whether nothing is being handled."""
+        return self._handlers.finished
 
     async def wait_condition(self, predicate: Callable[[], bool]) -> None:
         """Wait until `predicate` is true; it is looked at after all messages of a turn were handled."""

@@ -544,6 +544,7 @@ class Pilot:
                     self._marks.append(Proposal(Rank.MARK, marker))
                 case Finish():
                     self._outcome = command.outcome
+                    self._warn_of_overtaken()
                 case (
                     RunStep() | IntendEffect() | SettleEffect() | RequestApproval() | PublishValue()
                 ):
@@ -552,6 +553,16 @@ class Pilot:
                     self._held.append(command)
                 case _:
                     assert_never(command)
+
+    def _warn_of_overtaken(self) -> None:
+        if isinstance(self._outcome, Completed | ContinuedAsNew) and self._machine.overtaken:
+            logger.warning(
+                "run %s: its code returned or went on as new while %d of its messages were being handled; they were handled to their "
+                "end, but the result, or the arguments of the next generation, know nothing of what they did after that; let the "
+                "workflow first `await outlast.wait_condition(outlast.all_handlers_finished)`",
+                self.run_key,
+                self._machine.overtaken,
+            )
 
     def _abandon(self, command: Abandon) -> None:
         operation = command.operation

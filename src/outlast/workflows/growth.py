@@ -16,7 +16,9 @@ def continue_as_new(call: Call[Any]) -> NoReturn:
 
     The next generation begins with these arguments, in the same commit. Messages that were not received go on with it, in order;
     what is open (steps, timers, approvals that nobody has decided) is given up as at the end of a run, and intended effects are
-    settled first. Whoever waits for the result waits for that of the last generation. Keys of effects are new ones: `run~2`.
+    settled first. Children end as at the end of a run, by their `parent_close`. A handler that is in the middle of its work ends too,
+    but these arguments know nothing of what it still does: first `await outlast.wait_condition(outlast.all_handlers_finished)`.
+    Whoever waits for the result waits for that of the last generation. Keys of effects are new ones: `run~2`.
 
     Args:
         call: Of a workflow, this one or another with the same type of result, as `collect(state)`.

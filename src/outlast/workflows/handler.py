@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, cast, overload
 
 from outlast.errors import DefinitionError
 from outlast.replay.context import SignalHandler, UpdateHandler, context
@@ -14,7 +14,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def on_signal(signal: Signal[T], handler: Callable[[T], object]) -> None:
+@overload
+def on_signal(signal: Signal[None], handler: Callable[[], object]) -> None: ...
+@overload
+def on_signal(signal: Signal[T], handler: Callable[[T], object]) -> None: ...
+def on_signal(signal: Signal[Any], handler: Callable[..., object]) -> None:
     """Let `handler` have every message of this signal: those that came before at once, in order, then each as it comes.
 
     Each message is handled in a task of its own, which may await whatever the body may. All messages that came together are handed
@@ -22,7 +26,7 @@ def on_signal(signal: Signal[T], handler: Callable[[T], object]) -> None:
     the body returns, and is cancelled when the body fails or the run is cancelled. An exception of a handler fails the run.
 
     Args:
-        handler: Plain or async; called with the message's value.
+        handler: Plain or async; called with the message's value. That of a signal without one may take nothing: `def stop(): …`.
 
     Raises:
         DefinitionError: The signal has a handler already, or is received (`outlast.receive`) in this run.
@@ -53,15 +57,29 @@ def on_signal(signal: Signal[T], handler: Callable[[T], object]) -> None:
         ```
     """
     current = context("outlast.on_signal")
-    check_handler(handler, f"the handler of signal {signal.name!r}")
-    current.handle(SignalHandler(name=signal.name, decode=signal.codec.decode, call=handler))
+    call = taking_a_value(handler, signal.type, f"the handler of signal {signal.name!r}")
+    current.handle(SignalHandler(name=signal.name, decode=signal.codec.decode, call=call))
 
 
+@overload
+def on_update(
+    update: Update[None, R],
+    handler: Callable[[], R | Awaitable[R]],
+    *,
+    validator: Callable[[], object] | None = None,
+) -> None: ...
+@overload
 def on_update(
     update: Update[T, R],
     handler: Callable[[T], R | Awaitable[R]],
     *,
     validator: Callable[[T], object] | None = None,
+) -> None: ...
+def on_update(
+    update: Update[Any, Any],
+    handler: Callable[..., Any],
+    *,
+    validator: Callable[..., object] | None = None,
 ) -> None:
     """Let `handler` answer every update of this name: with what it returns, or with the exception that it raises.
 
@@ -70,7 +88,7 @@ def on_update(
     run comes to rest without.
 
     Args:
-        handler: Plain or async; called with the update's value.
+        handler: Plain or async; called with the update's value. That of an update without one may take nothing.
         validator: Called with the value first. What it raises rejects the update, and nothing of it is done. A plain function that only
             looks: it may begin no step, timer or task. It is workflow code, and runs again in each replay.
 
@@ -115,45 +133,59 @@ def on_update(
         ```
     """
     current = context("outlast.on_update")
-    check_handler(handler, f"the handler of update {update.name!r}")
+    call = taking_a_value(handler, update.type, f"the handler of update {update.name!r}")
     if validator is not None:
         what = f"the validator of update {update.name!r}"
-        check_handler(validator, what)
         if inspect.iscoroutinefunction(validator):
             raise DefinitionError(
                 f"{what} is async",
                 hint="a validator is a plain function: it returns, or raises to say no",
             )
+        validator = taking_a_value(validator, update.type, what)
     current.handle(
         UpdateHandler(
             name=update.name,
             decode=update.codec.decode,
             encode=update.answer.encode,
-            call=handler,
+            call=call,
             validate=validator,
         )
     )
 
 
-def check_handler(given: object, what: str) -> None:
-    """Refuse what cannot be called with the value of a message, before one comes.
+def taking_a_value(given: object, carried: object, what: str) -> Callable[[Any], Any]:
+    """Return a function as one that is called with the value of a message; one that takes nothing is left without it.
 
     Args:
-        what: Says it, as `the handler of signal 'add'`.
+        carried: Type of the value; None for a message without one.
+        what: Says what the function is, as `the handler of signal 'add'`.
+
+    Raises:
+        DefinitionError: It cannot be called so, which is said before a message comes.
     """
     if not callable(given):
         raise DefinitionError(
             f"{what} is {given!r}, which cannot be called",
             hint="give a function of one value, as on_update(add, put); plain or async",
         )
+    call = cast("Callable[..., Any]", given)
     try:
-        signature = inspect.signature(given)
+        signature = inspect.signature(call)
     except ValueError:  # some of those written in C do not tell theirs
-        return
+        return call
+    if _binds(signature, None):
+        return call
+    if carried is None and _binds(signature):
+        return lambda _: call()
+    raise DefinitionError(
+        f"{what} cannot be called with a value: its parameters are {signature}",
+        hint="it is called with the value of the message: def handle(value); where the message carries none, it may take nothing",
+    )
+
+
+def _binds(signature: inspect.Signature, *values: object) -> bool:
     try:
-        signature.bind(None)
-    except TypeError as error:
-        raise DefinitionError(
-            f"{what} cannot be called with a value: its parameters are {signature}",
-            hint="it is called with the value of the message, which is None where the message carries none: def handle(value)",
-        ) from error
+        signature.bind(*values)
+    except TypeError:
+        return False
+    return True

@@ -202,6 +202,46 @@ async def wait_condition(
         await current.wait_condition(predicate)
 
 
+def all_handlers_finished() -> bool:
+    """Return whether no message is being handled: wait for it before the workflow returns or goes on as new.
+
+    What the body returns, and what it hands to `continue_as_new`, is settled where it says so. A handler that is in the middle of
+    a step then ends all the same, and its sender is answered; but what it does to the workflow's variables comes too late. A worker
+    warns of that in its log.
+
+    Example:
+        ```python
+        import outlast
+
+        ADD = outlast.Update("add", int, int)
+
+        @outlast.step
+        async def check(number: int) -> int:
+            return number
+
+        @outlast.workflow
+        async def tally(most: int) -> int:
+            total = 0
+
+            async def add(number: int) -> int:
+                nonlocal total
+                total += await check(number)
+                return total
+
+            outlast.on_update(ADD, add)
+            await outlast.wait_condition(lambda: total >= most)
+            await outlast.wait_condition(outlast.all_handlers_finished)
+            return total
+
+        async with outlast.open("memory://") as app:
+            handle = await app.start(tally(5), id="t")
+            assert await handle.update(ADD, 7) == 7
+            assert await handle.result() == 7
+        ```
+    """
+    return context("outlast.all_handlers_finished").handlers_finished()
+
+
 def publish(key: str, value: Any) -> None:
     """Publish a value under a key, to be read from outside as long as the run is kept: the cheap way to show progress.
 

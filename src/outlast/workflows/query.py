@@ -11,7 +11,7 @@ from outlast.errors import DefinitionError
 from outlast.journal.codec import TypeCodec, codec_for
 from outlast.replay.context import context
 from outlast.replay.query import QueryHandler
-from outlast.workflows.handler import check_handler
+from outlast.workflows.handler import taking_a_value
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -43,7 +43,7 @@ class Query(Generic[T, R]):
         @outlast.workflow
         async def collect() -> int:
             numbers: list[int] = []
-            outlast.on_query(counted, lambda _: len(numbers))
+            outlast.on_query(counted, lambda: len(numbers))
             while len(numbers) < 3:
                 numbers.append(len(numbers))
                 await outlast.sleep(0.01)
@@ -78,15 +78,19 @@ class Query(Generic[T, R]):
         return f"Query({self.name!r})"
 
 
-def on_query(query: Query[T, R], handler: Callable[[T], R]) -> None:
+@overload
+def on_query(query: Query[None, R], handler: Callable[[], R]) -> None: ...
+@overload
+def on_query(query: Query[T, R], handler: Callable[[T], R]) -> None: ...
+def on_query(query: Query[Any, Any], handler: Callable[..., Any]) -> None:
     """Answer a query from now on, also when the run has ended. Call it before the first await: until then nobody gets an answer.
 
     Args:
-        handler: A plain function of the query's value (of None where it has none). It reads what the workflow has noted and
-            changes nothing: it runs in the processes that ask, on a copy of the run that was replayed there.
+        handler: A plain function of the query's value; of nothing, or of None, where it has none. It reads what the workflow has
+            noted and changes nothing: it runs in the processes that ask, on a copy of the run that was replayed there.
 
     Raises:
-        DefinitionError: The query has a handler already, or the handler is a coroutine function or takes no value.
+        DefinitionError: The query has a handler already, or the handler is a coroutine function or cannot take the value.
 
     Example:
         ```python
@@ -115,5 +119,5 @@ def on_query(query: Query[T, R], handler: Callable[[T], R]) -> None:
             f"the handler of query {query.name!r} is a coroutine function",
             hint="write a plain function that returns what the workflow has noted; awaited work belongs to the workflow",
         )
-    check_handler(handler, f"the handler of query {query.name!r}")
-    current.on_query(query.name, QueryHandler(query.codec.decode, handler, query.result.encode))
+    call = taking_a_value(handler, query.type, f"the handler of query {query.name!r}")
+    current.on_query(query.name, QueryHandler(query.codec.decode, call, query.result.encode))

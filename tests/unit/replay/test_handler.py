@@ -838,14 +838,15 @@ def test_a_validator_begins_nothing(drive, act):
 @pytest.mark.parametrize(
     "name",
     [
-        lambda: outlast.on_signal(stop, lambda: None),
+        lambda: outlast.on_signal(outlast.Signal("said", int), lambda: None),
+        lambda: outlast.on_signal(outlast.Signal("go"), lambda a, b: None),
         lambda: outlast.on_update(add, lambda: 1),
         lambda: outlast.on_update(add, abs, validator=lambda n, more: None),
-        lambda: outlast.on_query(outlast.Query("look", None, int), lambda: 1),
+        lambda: outlast.on_query(outlast.Query("look", int, int), lambda: 1),
     ],
 )
-def test_a_handler_that_takes_no_value_is_refused_where_it_is_named(drive, name):
-    """Before a message comes, with its parameters and what to write; also of a message without a value."""
+def test_a_handler_that_does_not_take_the_value_is_refused_where_it_is_named(drive, name):
+    """Before a message comes, with its parameters and what to write."""
 
     async def body():
         name()
@@ -853,6 +854,44 @@ def test_a_handler_that_takes_no_value_is_refused_where_it_is_named(drive, name)
     failure = drive(body).failure()
     assert "cannot be called with a value: its parameters are (" in failure.message
     assert "def handle(value)" in str(rebuild(failure))
+
+
+def test_a_handler_of_a_message_without_a_value_may_take_nothing(drive):
+    """Plain or async, its validator too; one that can take a value gets None."""
+    seen = []
+
+    async def later():
+        seen.append("later")
+
+    async def body():
+        outlast.on_signal(outlast.Signal("go"), lambda: seen.append("go"))
+        outlast.on_signal(outlast.Signal("later"), later)
+        outlast.on_signal(outlast.Signal("old"), seen.append)
+        outlast.on_update(outlast.Update("end"), lambda: None, validator=lambda: seen.append("?"))
+        await forever()
+
+    run = drive(body)
+    run.deliver(run.message("go", None), run.message("later", None), run.message("old", None))
+    run.deliver(run.update("end", None))
+    [answer] = [one.answer for one in run.commands()]
+    assert answer.failure is None
+    assert seen == ["go", "later", None, "?"]
+
+
+def test_a_body_can_tell_whether_something_is_being_handled(drive):
+    """A plain handler ends with its turn; one that awaits is under way until it ends."""
+    finished = []
+
+    async def body():
+        outlast.on_signal(stop, lambda n: asyncio.sleep(n))
+        finished.append(outlast.all_handlers_finished())
+        await outlast.wait_condition(lambda: finished.append(outlast.all_handlers_finished()))
+
+    run = drive(body)
+    run.deliver(run.message("stop", 0))
+    assert set(finished) == {True}
+    run.deliver(run.message("stop", 5))
+    assert finished[-1] is False
 
 
 def test_a_validator_that_is_async_is_refused(drive):

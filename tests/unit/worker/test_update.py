@@ -82,9 +82,6 @@ async def asks_later() -> int:
     return sum(seen)
 
 
-CODE = [double, counter, fails_later, asks_later]
-
-
 def parked(head: RunHead) -> bool:
     return head.status is Status.WAITING and head.owner is None
 
@@ -107,6 +104,47 @@ def play(
         return await scenario(sim, handle)
 
     return Simulation(CODE, options=SHORT, **options).run(main)
+
+
+@outlast.workflow
+async def sums(generation: int, total: int, patient: bool) -> int:
+    """Go on as new after each addition."""
+    begun = 0
+
+    async def put(n: int) -> int:
+        nonlocal begun, total
+        begun += 1
+        total += await double(n)
+        return total
+
+    outlast.on_update(slow, put)
+    await outlast.wait_condition(lambda: begun > 0)
+    if patient:
+        await outlast.wait_condition(outlast.all_handlers_finished)
+    if generation > 1:
+        outlast.continue_as_new(sums(generation - 1, total, patient))
+    return total
+
+
+CODE = [double, counter, fails_later, asks_later, sums]
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_body_that_waits_for_its_handlers_loses_nothing_of_them(
+    patient: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next generation and the result know what they did; where they do not, a worker says so, once for each end."""
+
+    async def scenario(sim: Simulation, handle: RunHandle[int]) -> Any:
+        answers = []
+        for number in (1, 2):
+            answers.append(await handle.update(slow, number))
+        return answers, await handle.result()
+
+    answers, result = play(scenario, lambda: sums(2, 0, patient))
+    warned = [one for one in caplog.messages if "all_handlers_finished" in one]
+    assert (answers, result) == (([2, 6], 6) if patient else ([2, 4], 0))
+    assert len(warned) == (0 if patient else 2)
 
 
 def test_an_update_wakes_a_parked_run_and_is_answered() -> None:
