@@ -89,6 +89,8 @@ class Executor:
         self._threads = threads
         self._watch = watch
         self._effects: dict[asyncio.Future[Any], _ThreadEffect] = {}
+        self._left: dict[asyncio.Future[Any], Attempt] = {}
+        """Bodies of steps that go on although their attempts have ended."""
         self._ending: set[asyncio.Future[Any]] = set()
         """Bodies whose outcome came while they were handing themselves out, on their way to their end."""
 
@@ -97,6 +99,17 @@ class Executor:
         for body in self._ending:
             body.cancel()
         await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def left_of(self, attempt: Attempt) -> asyncio.Future[Any] | None:
+        """Return the body of an attempt that has ended, when it goes on: its thread cannot be stopped, or it will not be cancelled."""
+        return next(
+            (body for body, one in self._left.items() if one == attempt and not body.done()), None
+        )
+
+    def _leave(self, body: asyncio.Future[Any], attempt: Attempt) -> None:
+        self._left[body] = attempt
+        body.add_done_callback(self._left.pop)
+        body.add_done_callback(functools.partial(_log_late, attempt))
 
     def _let_end(self, body: asyncio.Future[Any]) -> None:
         self._ending.add(body)
@@ -239,7 +252,7 @@ class Executor:
             raise
         finally:
             if not running.done():
-                running.add_done_callback(functools.partial(_log_late, attempt))
+                self._leave(running, attempt)
         if running.done() and not isinstance(value := _result(running), Threw):
             return value
         return over
@@ -273,10 +286,10 @@ class Executor:
                 patience.beats.stop(_CANCELLED)
             if call.call_off():
                 thread.cancel()
-            thread.add_done_callback(functools.partial(_log_late, attempt))
+            self._leave(thread, attempt)
             raise
         if not thread.done():
-            thread.add_done_callback(functools.partial(_log_late, attempt))
+            self._leave(thread, attempt)
             return over
         value = thread.result()
         return value if over is None or not _is_obedient(value) else over

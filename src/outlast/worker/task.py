@@ -58,7 +58,7 @@ class TaskRunner:
 
     Args:
         queues: Whose tasks it takes.
-        limit: How many it works on at once.
+        limit: How many it works on at once. A body that goes on after its attempt has ended keeps its place.
         changed: Called when a task has ended, so that there is room for another.
     """
 
@@ -74,6 +74,8 @@ class TaskRunner:
         self._tasks: dict[TaskKey, asyncio.Task[None]] = {}
         self._stuck: set[TaskKey] = set()
         """Tasks whose end the store will never take: nothing more is done about them in this life."""
+        self._left: set[asyncio.Future[object]] = set()
+        """Bodies that go on although their attempts have ended: what the limit is there to spare, they still use."""
         self._stopping = False
         self._count = 0
         self._changed = changed
@@ -87,7 +89,7 @@ class TaskRunner:
         """Take what there is room for; return after how many seconds the next task comes due, if one is known of."""
         if not (self._queues and self._steps):
             return None
-        limit = max(0, self._limit - len(self._tasks))
+        limit = max(0, self._limit - len(self._tasks) - len(self._left))
         known = frozenset(self._tasks) | self._stuck
         claim = await self._deck.store.claim_tasks(
             self._deck.worker, self._queues, self._steps, limit=limit, known=known
@@ -223,6 +225,27 @@ class TaskRunner:
             )
         finally:
             pulse.close()
+            self._note_left(attempt)
+
+    def _note_left(self, attempt: Attempt) -> None:
+        body = self._deck.executor.left_of(attempt)
+        if body is None:
+            return
+        logger.warning(
+            "run %s: attempt %d of %s (%s) has ended, and its body goes on; until it returns it keeps one of the %d places for tasks; "
+            "let it call outlast.heartbeat(), which tells it to stop",
+            attempt.run_id,
+            attempt.number,
+            attempt.name,
+            attempt.operation,
+            self._limit,
+        )
+        self._left.add(body)
+        body.add_done_callback(self._returned)
+
+    def _returned(self, body: asyncio.Future[object]) -> None:
+        self._left.discard(body)
+        self._changed()
 
     async def _keep(self, ours: _Ours, progress: bytes) -> None:
         """Write what the attempt has said of itself; one whose task is no longer ours is cancelled."""

@@ -919,6 +919,32 @@ def test_a_terminated_run_takes_its_step_along(caplog: pytest.LogCaptureFixture)
     assert "returned after its time; the result is dropped" in caplog.text
 
 
+def test_a_body_that_goes_on_after_its_attempt_keeps_its_place(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A worker of one place begins nothing while a thread that cannot be stopped still has it, and goes on when that returns."""
+
+    async def scenario(sim: Simulation) -> list[Any]:
+        owner = await sim.start_worker("owner")
+        one = replace(GPU, tasks=1)
+        taker = await sim.start_worker("taker", definitions=STEPS, options=one)
+        threads.append(taker.threads)
+        stuck = await owner.client.start(in_thread(50.0), id="r")
+        await begun()
+        await stuck.terminate("enough")
+        next_one = await owner.client.start(around(5), id="next")
+        return await next_one.result()
+
+    with caplog.at_level(logging.WARNING, "outlast.worker"):
+        assert simulated(scenario) == 20
+    (stuck, first), (other, second) = [
+        (name, at) for name, process, _, at in began if process == "taker"
+    ]
+    assert (stuck, other) == ("render_in_thread", "render")
+    assert 49 <= (second - first).total_seconds() <= 61
+    assert "keeps one of the 1 places for tasks" in caplog.text
+
+
 def test_an_end_that_the_store_refuses_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     """A worker that was not told that the run is over writes its outcome in vain: no message, no entry, a word in the log."""
 
