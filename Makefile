@@ -14,8 +14,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
-# Tests that run at the same time.
-JOBS ?= 2
+# Tests that run at the same time: many wait for processes, so one more than the two cores of a small machine.
+JOBS ?= 3
 # Interpreters of make replay, each in an environment of its own: those on the PATH, and those that pyenv keeps off it.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14 $(wildcard $(HOME)/.pyenv/versions/*/bin/python3)
 # Passed on to pytest: make test TESTS=tests/unit/replay
@@ -40,7 +40,7 @@ demo: $(VENV)/.installed-demo
 
 test: $(VENV)/.installed-dev
 	@echo "OUTLAST_CRASH=$(OUTLAST_CRASH) OUTLAST_CRASH_SEED=$(OUTLAST_CRASH_SEED): which kill points are tried with real processes"
-	$(BIN)/python -m pytest -n $(JOBS) $(TESTS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
 
 # A name on the PATH may be a stub that starts nothing, so each is tried. Says last which were found and which were not.
 replay:

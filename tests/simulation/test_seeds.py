@@ -20,7 +20,7 @@ from outlast.testing.simulation.search import search
 FIRST = int(os.environ.get("OUTLAST_FIRST_SEED", "0"))
 SEEDS = int(os.environ.get("OUTLAST_SEEDS", "1000"))
 SOAK_SEEDS = int(os.environ.get("OUTLAST_SOAK_SEEDS", "100000"))
-CHUNK = 250
+CHUNK = 125
 KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))
 
 
