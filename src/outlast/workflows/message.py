@@ -140,6 +140,25 @@ class Update(Generic[T, R]):
         return f"Update({self.name!r}, {names[0]}, {names[1]})"
 
 
+def encoded(
+    message: Signal[Any] | Update[Any, Any] | str, value: Any, *, what: str
+) -> tuple[str, bytes]:
+    """Return name and JSON of a value as a message carries it.
+
+    Args:
+        message: A name too; then the value is plain JSON data.
+        what: `signal` or `update`, for the error.
+
+    Raises:
+        DefinitionError: No message can have that name.
+        EncodeError: The value does not fit the type.
+    """
+    if not isinstance(message, str):
+        return message.name, message.codec.encode(value)
+    name = check_name(message, what=what)
+    return name, codec_for(Any, where=f"{what} {name!r}").encode(value)
+
+
 def misfit(name: str, value: bytes) -> str:
     """Return why a value fits no signal that is declared under this name; an empty string when one fits, or there is none.
 
