@@ -122,7 +122,8 @@ async def _say(client: Port, token: str, id: str, **said: Any) -> None:
         **said,
     )
     message = Message(
-        f"complete/{named.operation}/{id or client.new_id()}",
+        # Operations of all generations have the same ids, and share one inbox.
+        f"complete/{named.generation}/{named.operation}/{id or client.new_id()}",
         MessageKind.OUTCOME,
         named.operation,
         client.principal,
