@@ -32,6 +32,7 @@ from outlast.client.view import (
     not_found,
     pause_in,
     place_in,
+    room_in,
     status_of,
     time_out_in,
     view_of,
@@ -64,6 +65,7 @@ from outlast.store.change import (
     MessageKind,
     PutMessage,
     Refused,
+    RunHead,
     RunKey,
     Status,
     Terminate,
@@ -567,12 +569,13 @@ class RunHandle(Generic[R]):
         Args:
             entry: Position in the journal of an effect's intent, whose recorded arguments may stand although the code of today
                 asks with others. Kind and name must be the same.
-            history: So many entries the journal of this generation may have; its bytes in proportion.
+            history: So many entries the journal of this generation may have; its bytes in proportion. `explain` names a number that is
+                room for as much again.
             any_build: Workers of any build may move this generation from now on, although its workflow is pinned.
             reason: Why; kept in the journal.
 
         Raises:
-            DefinitionError: Nothing is named, there is no such intent, or the journal is as long already.
+            DefinitionError: Nothing is named, there is no such intent, or the journal is as long already, in entries or in bytes.
             RunNotFoundError: There is no such run.
             RunConflictError: The run has ended.
         """
@@ -581,12 +584,8 @@ class RunHandle(Generic[R]):
             raise DefinitionError(
                 "nothing is named to accept", hint="give entry=, history= or any_build=True"
             )
-        if history is not None and history <= head.next_seq:
-            raise DefinitionError(
-                f"the journal has {head.next_seq} entries, and {history} would be no room for more",
-                run=self.id,
-                hint="give a larger number",
-            )
+        if history is not None:
+            self._check_room(history, head)
         if entry is not None:
             await self._check_intent(entry, head.generation)
         said = {
@@ -597,6 +596,16 @@ class RunHandle(Generic[R]):
         }
         body = msgspec.json.encode({**said, "by": self._client.principal, "reason": reason})
         await self._put(f"accept/{self._client.new_id()}", MessageKind.ACCEPT, "", body)
+
+    def _check_room(self, history: int, head: RunHead) -> None:
+        room = room_in(head)
+        least = max(head.next_seq + 1, room.least if room is not None else 0)
+        if history < least:
+            raise DefinitionError(
+                f"the journal has {head.next_seq} entries, and {history} would be no room for more, in entries or in bytes",
+                run=self.id,
+                hint=f"give {room.more if room is not None else least} or another number from {least} on",
+            )
 
     async def _check_intent(self, entry: int, generation: int) -> None:
         rows = await self._client.store.journal(self._run, generation=generation)
