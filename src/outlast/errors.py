@@ -936,3 +936,17 @@ class NoWorkerWarning(UserWarning):
         warnings.simplefilter("error", outlast.NoWorkerWarning)
         ```
     """
+
+
+class RunHeldWarning(UserWarning):
+    """Somebody waits for a run that is paused or blocked: it stands until a person acts.
+
+    Example:
+        ```python
+        import warnings
+        import outlast
+
+        # A program that must not wait for a person turns the warning into an error.
+        warnings.simplefilter("error", outlast.RunHeldWarning)
+        ```
+    """

@@ -7,9 +7,8 @@ A client writes unowned changes only, so it needs no worker; the same change sen
 from __future__ import annotations
 
 import asyncio
-import sys
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast, overload
@@ -20,6 +19,7 @@ from msgspec.structs import replace
 from outlast.client.approval import Approvals
 from outlast.client.completion import complete, fail, heartbeat
 from outlast.client.handle import RunHandle
+from outlast.client.patience import Patience, callers_level
 from outlast.client.port import Port
 from outlast.client.replica import Replicas
 from outlast.client.task import task_views, unserved
@@ -84,7 +84,7 @@ _UNKNOWN_TRIES = 600
 """How often a change is sent before its caller is told that its fate is not known."""
 _FIRST_POLL_SECONDS = 0.05
 _LONGEST_POLL_SECONDS = 2.0
-_NO_WORKER_AFTER = timedelta(seconds=5)
+_LARGEST_PAGE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,7 +556,11 @@ class Client:
         """
         await heartbeat(self, token, details)
 
-    def handle(self, id: str, workflow: Workflow[..., R] | None = None) -> RunHandle[R]:
+    @overload
+    def handle(self, id: str, workflow: None = None) -> RunHandle[Any]: ...
+    @overload
+    def handle(self, id: str, workflow: Workflow[..., R]) -> RunHandle[R]: ...
+    def handle(self, id: str, workflow: Workflow[..., Any] | None = None) -> RunHandle[Any]:
         """Return a handle of a run that exists, or may exist: of whichever run has the id at the time of a call.
 
         The handle that `start` returns is of one run, also after the id was started anew. See `RunHandle`.
@@ -627,12 +631,12 @@ class Client:
     async def wait_closed(self, run: RunKey, incarnation: int) -> RunHead:
         """Wait until the run that this generation began has ended, and return the row of its id: of a later run, where one has it.
 
-        Says so when no worker lives that could run it.
+        Says so when no worker lives that could run it, or when it stands until a person acts.
         """
         woken = asyncio.Event()
         self._waiters.setdefault(run, []).append(woken)
         unsubscribe = None if self._birth else self.store.subscribe(woken.set)
-        poll, began, said = _FIRST_POLL_SECONDS, asyncio.get_running_loop().time(), False
+        poll, patience = _FIRST_POLL_SECONDS, Patience(self)
         try:
             while not (
                 (head := await self.head(run)).status.closed or head.incarnation > incarnation
@@ -643,10 +647,8 @@ class Client:
                         await woken.wait()
                 except TimeoutError:
                     poll = min(poll * 2, _LONGEST_POLL_SECONDS)
-                waited = asyncio.get_running_loop().time() - began
-                if not said and waited >= _NO_WORKER_AFTER.total_seconds():
-                    said = True
-                    await self.say_when_no_worker(head)
+                if patience.is_due:
+                    await patience.look(head)
             return head
         finally:
             if unsubscribe is not None:
@@ -813,7 +815,7 @@ class Client:
                     f"run {head.run} waits for step {step.name!r}, and no live worker serves its queue {step.queue!r}. Start one: "
                     f"`outlast worker MODULE --queue {step.queue}`, or use outlast.open(queues=[{step.queue!r}])."
                 )
-                warnings.warn(NoWorkerWarning(text), stacklevel=_callers_level())
+                warnings.warn(NoWorkerWarning(text), stacklevel=callers_level())
             return
         remedy = (
             "Start one: `outlast worker MODULE`, or use outlast.open() instead of outlast.connect()."
@@ -822,18 +824,7 @@ class Client:
             "declare or import the workflow before that."
         )
         text = f"run {head.run} waits, and no live worker has registered workflow {head.workflow!r}. {remedy}"
-        warnings.warn(NoWorkerWarning(text), stacklevel=_callers_level())
-
-
-def _callers_level() -> int:
-    """Return the `stacklevel` of the first caller outside Outlast, for a warning of the function that asks."""
-    frame, level = sys._getframe(1), 1  # pyright: ignore[reportPrivateUsage] - a warning belongs to the author's line
-    while (
-        frame.f_back is not None
-        and frame.f_globals.get("__name__", "").partition(".")[0] == "outlast"
-    ):
-        frame, level = frame.f_back, level + 1
-    return level
+        warnings.warn(NoWorkerWarning(text), stacklevel=callers_level())
 
 
 class Runs:
@@ -845,7 +836,7 @@ class Runs:
     async def list(
         self,
         *,
-        statuses: frozenset[Status] = frozenset(),
+        statuses: Collection[str] = frozenset(),
         workflow: str = "",
         limit: int = 100,
         before: RunStatus | None = None,
@@ -853,16 +844,39 @@ class Runs:
         """Return a page of runs, newest first.
 
         Args:
+            statuses: Only runs of these, as `{"failed", "blocked"}`; of every status when it is empty.
+            limit: So many at most.
             before: The last one of the page before.
+
+        Raises:
+            DefinitionError: There is no such status, or the limit is no number from 0 to 1,000,000.
         """
+        if not 0 <= limit <= _LARGEST_PAGE:
+            raise DefinitionError(
+                f"a page of {limit} runs is none that can be read",
+                hint=f"give a limit from 0 to {_LARGEST_PAGE:,}, and before= for the page that follows",
+            )
         heads = await self._client.store.heads(
             self._client.tenant,
-            statuses=statuses,
+            statuses=_statuses(statuses),
             workflow=workflow,
             limit=limit,
             before=(before.created_at, before.run_id) if before else None,
         )
         return [status_of(head) for head in heads]
+
+
+def _statuses(given: Collection[str]) -> frozenset[Status]:
+    words = [one.value for one in Status]
+    unknown = [given] if isinstance(given, str) else [one for one in given if one not in words]
+    if unknown:
+        raise DefinitionError(
+            f"{unknown[0]!r} is no set of statuses"
+            if isinstance(given, str)
+            else f"no run has the status {unknown[0]!r}",
+            hint=f"write a set of some of {', '.join(words)}, as {{'failed'}}",
+        )
+    return frozenset(Status(one) for one in given)
 
 
 def _workflow_of(call: Call[R]) -> Workflow[..., R]:

@@ -17,7 +17,7 @@ from outlast.client.port import Port
 from outlast.client.query import BUDGET
 from outlast.client.query import ask as ask_query
 from outlast.client.task import task_views
-from outlast.client.text import command
+from outlast.client.text import typed
 from outlast.client.update import check_accepted, result_of, signal_message, update_message
 from outlast.client.use import last_generation
 from outlast.client.view import (
@@ -850,7 +850,7 @@ class RunHandle(Generic[R]):
         """
         tenant = self._client.tenant
         options = [] if tenant == DEFAULT_TENANT else ["--tenant", tenant]
-        return explain(await self.detail(), lambda *words: command(["outlast", *options, *words]))
+        return explain(await self.detail(), lambda *words: typed(options, words))
 
     async def _ask(self, kind: MessageKind, reason: str) -> None:
         body = msgspec.json.encode({"by": self._client.principal, "reason": reason})

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from outlast.client.patience import Patience
 from outlast.client.port import Port
 from outlast.client.view import not_found
 from outlast.errors import (
@@ -43,7 +44,6 @@ _LONGEST_POLL_SECONDS = 2.0
 _GAP = 0.05
 """Part of the time waited so far that passes between two looks, however many hints come: many who wait must not wear the store out."""
 _LONGEST_GAP_SECONDS = 0.5
-_NO_WORKER_AFTER_SECONDS = 5.0
 
 _answers = msgspec.json.Decoder(UpdateAnswered)
 
@@ -140,19 +140,16 @@ async def result_of(
 async def _wait(client: Port, run: RunKey, message: Message) -> UpdateAnswered:
     woken = asyncio.Event()
     unsubscribe = client.store.subscribe(woken.set)
-    time = asyncio.get_running_loop().time
-    began, poll, said = time(), _FIRST_POLL_SECONDS, False
+    poll, patience = _FIRST_POLL_SECONDS, Patience(client)
     try:
         while True:
             woken.clear()
             answer = await _look(client, run, message)
             if answer is not None:
                 return answer
-            waited = time() - began
-            if not said and waited >= _NO_WORKER_AFTER_SECONDS:
-                said = True
-                await client.say_when_no_worker(await client.head(run))
-            await asyncio.sleep(min(waited * _GAP, _LONGEST_GAP_SECONDS))
+            if patience.is_due:
+                await patience.look(await client.head(run))
+            await asyncio.sleep(min(patience.waited * _GAP, _LONGEST_GAP_SECONDS))
             try:
                 async with asyncio.timeout(poll):
                     await woken.wait()

@@ -1,4 +1,10 @@
-"""How runs and approvals look from outside: frozen data, made of what the store keeps."""
+"""How runs and approvals look from outside: frozen data, made of what the store keeps.
+
+An id has one row, and under it one *generation* after another, counted from 1; each has a journal and operations of its own. A generation
+begins with a start of the id, or as the roll-over of the one before it (`continue_as_new`). A *use* of the id is one run: from a start up to
+the next start, roll-overs included. Its *incarnation* is the number of its first generation. Messages and handles belong to a use;
+operations, completion tokens and approvals to a generation. What a store keeps under `generation` of a message is the incarnation.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _ID_LIMIT = 512
 def namespace(tenant: str, run_id: str, generation: int) -> str:
     """Return the `workflow_id` of a run's keys.
 
-    The run id; `~n` after it for the n-th use of the id; a tenant other than the default before it, with a control character
+    The run id; `~n` after it for generation n from the second on; a tenant other than the default before it, with a control character
     between that neither may hold, so that no two runs share one.
     """
     used = run_id if generation == 1 else f"{run_id}~{generation}"
