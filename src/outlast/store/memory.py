@@ -419,10 +419,8 @@ class MemoryStore:
             incarnation=change.generation,
             origin=change.origin,
         )
-        for message in change.messages:
-            known = self._known(change.run, change.generation, message)
-            if known is not None and is_other(message, known.stamped.message.digest):
-                return Refused("other", message.message_id)
+        if (other := self._other_message(change)) is not None:
+            return Refused("other", other.message_id)
         if change.watch is not None:
             self._outbox.watch(change.run, change.watch)
         if run is None:
@@ -438,6 +436,14 @@ class MemoryStore:
         stamped = zip(change.entries, times, strict=True)
         run.journals[change.generation] = [StampedRow(row, time) for row, time in stamped]
         return Applied(at, run.head.epoch if change.worker else 0)
+
+    def _other_message(self, change: StartRun) -> Message | None:
+        """Return the first message of a start that is another one than that which its inbox knows."""
+        for message in change.messages:
+            known = self._known(change.run, change.generation, message)
+            if known is not None and is_other(message, known.stamped.message.digest):
+                return message
+        return None
 
     def _put_message(self, change: PutMessage, now: datetime) -> Verdict:
         run = self._runs.get(change.run)

@@ -810,7 +810,7 @@ def test_a_beat_for_what_nobody_waits_for_says_so() -> None:
         with pytest.raises(outlast.RunConflictError, match="has ended"):
             await sim.client.heartbeat(token)
         await sim.client.start(after(), id="r", if_closed="restart")
-        with pytest.raises(outlast.RunConflictError, match="use 1 of this id"):
+        with pytest.raises(outlast.RunConflictError, match="generation 1 of this id"):
             await sim.client.heartbeat(token)
 
     sims.append(Simulation([render_alive, after], options=PARKING))
@@ -1074,7 +1074,7 @@ def test_a_token_is_good_for_one_generation_and_one_tenant() -> None:
             await sim.client.complete(token, Scene(1))
         await sim.client.start(film("async"), id="r", if_closed="restart")
         await handed_out(sim, 2)
-        with pytest.raises(outlast.RunConflictError, match="use 1 of this id"):
+        with pytest.raises(outlast.RunConflictError, match="generation 1 of this id"):
             await sim.client.fail(token, "no")
         with pytest.raises(outlast.EncodeError):
             await sim.client.complete(tokens[1], float("nan"))
