@@ -585,7 +585,10 @@ class RunNotFoundError(RunError):
 
 
 class RunConflictError(RunError):
-    """The id is taken by a run of another workflow, with other input, or by a closed run that may not start again.
+    """An id stands for something else: for a run of another workflow, with other input, or one that has ended; for another message.
+
+    The message says which. What is sent through the handle of a run is refused by it, too, when the run has ended, or its id has begun
+    another one.
 
     Example:
         ```python
