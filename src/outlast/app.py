@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from outlast.client import Birth, Client
@@ -217,7 +217,39 @@ def examine_store(url: str | None = None) -> list[Finding]:
     return examine(str(place), SystemClock())
 
 
-class Connection(Client):
+_OPENED = frozenset(
+    {
+        "store",
+        "tenant",
+        "principal",
+        "registry",
+        "replicas",
+        "worker",
+        "_random",
+        "_birth",
+        "_births",
+    }
+)
+"""What a client has from when it is entered."""
+
+
+class _Entered(Client):
+    """A client that is used within `async with`."""
+
+    if not TYPE_CHECKING:  # a checker would take every name for one that it has
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what is missing when it was not entered."""
+            if name in _OPENED:
+                made_by = "open" if isinstance(self, App) else "connect"
+                raise DefinitionError(
+                    f"what outlast.{made_by}() returned is used before it was opened",
+                    hint=f"open it: `async with outlast.{made_by}(…) as {'app' if made_by == 'open' else 'client'}:`",
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class Connection(_Entered):
     """A client that opens its store when it is entered.
 
     Args:
@@ -251,7 +283,7 @@ class Connection(Client):
             await self.store.close()
 
 
-class App(Client):
+class App(_Entered):
     """Client and worker in one process, on one store.
 
     Args:

@@ -585,7 +585,10 @@ class RunNotFoundError(RunError):
 
 
 class RunConflictError(RunError):
-    """The id is taken by a run of another workflow, with other input, or by a closed run that may not start again.
+    """An id stands for something else: for a run of another workflow, with other input, or one that has ended; for another message.
+
+    The message says which. What is sent through the handle of a run is refused by it, too, when the run has ended, or its id has begun
+    another one.
 
     Example:
         ```python
@@ -934,5 +937,19 @@ class NoWorkerWarning(UserWarning):
 
         # A program that must not wait for ever for a worker that nobody started turns the warning into an error.
         warnings.simplefilter("error", outlast.NoWorkerWarning)
+        ```
+    """
+
+
+class RunHeldWarning(UserWarning):
+    """Somebody waits for a run that is paused or blocked: it stands until a person acts.
+
+    Example:
+        ```python
+        import warnings
+        import outlast
+
+        # A program that must not wait for a person turns the warning into an error.
+        warnings.simplefilter("error", outlast.RunHeldWarning)
         ```
     """

@@ -22,7 +22,7 @@ from outlast.cli.output import plain
 from outlast.cli.session import json_of
 from outlast.cli.text import parse_length
 from outlast.client.update import _answer_in
-from outlast.client.view import JournalEntry, status_of, view_of
+from outlast.client.view import JournalEntry, room_in, status_of, view_of
 from outlast.demo.forge_state import Fault
 from outlast.demo.github import GitHub, _Pull
 from outlast.demo.github_error import error_of, redact
@@ -331,6 +331,11 @@ def waiting(data: bytes) -> Any:
     return status_of(msgspec.structs.replace(HEAD, note=data))
 
 
+def room(data: bytes) -> Any:
+    blocked = {"status": Status.BLOCKED, "reason": "history", "note": data}
+    return room_in(msgspec.structs.replace(HEAD, **blocked))
+
+
 def asked(body: bytes) -> Any:
     put = ApprovalPut("a~1", "r:1", "boss", "a" * 64, NOW, NOW, (), body)
     view = view_of(ApprovalRow(RUN, put, "pending", ("",), NOW))
@@ -479,6 +484,7 @@ DECODERS: dict[str, Decoder] = {
     "untyped value": Decoder(lambda data: read(data, "the result"), [TREE], ("client.update:result_of", "client.handle:RunHandle._decode", "workflows.child:ExternalRun._decode", "client.handle:RunHandle.query", "demo.stage:_url", "journal.parse:read", "journal.parse:read_as")),
     "note": Decoder(recall, [NOTE, NAIVE_NOTE], ("worker.wait:Waits.recall",), ()),
     "waits": Decoder(waiting, [NOTE], ("client.view:_waits_in",), ()),
+    "room": Decoder(room, [NOTE, b'{"room":{"least":21,"more":40}}'], ("client.view:room_in",), ()),
     "asked": Decoder(asked, [BODIES["approval_requested"]], ("client.view:_subject_in",), ()),
     "subject": Decoder(lambda data: still_asks(data, SUBJECT), [SUBJECT], ("approvals.request:_without_hashes",), ()),
     "cover": Decoder(lambda data: _Cover("a~1", 0, entries.Cover("ship"), data).arguments(), [SUBJECT], ("replay.ledger:_Cover.arguments",), ()),
@@ -518,6 +524,7 @@ EXCEPTIONS = {
     "workflows.definition:Effect._action_sha256": "what `canonical` wrote a line before",
     "approvals.request:subject_of": "what `canonical` and the codec wrote in the same call",
     "replay.ledger:EffectLedger._nearest": "what `canonical` wrote of this call",
+    "client.update:_message": "what the codec wrote in the same call",
     "client.explain:_Teller._retry": "a time that `client.view` has checked",
     "client.explain:_Teller._noted_time": "a time that `client.view` has checked",
     "client.explain:_Teller._noted_waits": "a time that `client.view` has checked",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import assert_type
+from typing import Any, Literal, assert_type
 from uuid import UUID
 
 import outlast
@@ -71,6 +71,12 @@ said = outlast.Signal("said", Patch)
 counted = outlast.Query("counted", None, int)
 drafted = outlast.Query("drafted", str, Patch)
 stop = outlast.Signal("stop")
+chosen = outlast.Signal("chosen", Literal["yes", "no"])
+anything = outlast.Signal("anything", Any)
+choose = outlast.Update("choose", Literal["yes", "no"], int)
+pick = outlast.Update("pick", str, Literal["yes", "no"])
+picked = outlast.Query("picked", None, Literal["yes", "no"])
+liked = outlast.Query("liked", Literal["yes", "no"], int)
 assert_type(go, outlast.Signal[int])
 assert_type(stop, outlast.Signal[None])
 add = outlast.Update("add", Patch, int)
@@ -176,6 +182,20 @@ async def outside() -> None:
         await handle.send(said, Patch("x"))
         await handle.send(stop)
         await handle.send("said", {"text": "x"})
+        await handle.send(chosen, "yes")
+        await handle.send(anything, {"text": "x"})
+        assert_type(await handle.update(choose, "no"), int)
+        await handle.update(pick, "x")
+        await handle.query(picked)
+        assert_type(await handle.query(liked, "yes"), int)
+        by_id = app.handle("run-2")
+        assert_type(by_id, outlast.RunHandle[Any])
+        assert_type(await by_id.result(), Any)
+        assert_type(app.handle("run-2", fix), outlast.RunHandle[int])
+        assert_type(app.handle("run-2", workflow=fix), outlast.RunHandle[int])
+        failed = await app.runs.list(statuses={"failed", "blocked"})
+        assert_type(failed, list[outlast.RunStatus])
+        await app.runs.list(statuses={one.status for one in failed})
         assert_type(await handle.query(counted), int)
         assert_type(await handle.query(drafted, "x", timeout=timedelta(seconds=2)), Patch)
         await handle.query("counted")

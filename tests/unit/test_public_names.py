@@ -52,6 +52,7 @@ PUBLIC = [
     "RunCancelledError",
     "RunConflictError",
     "RunHandle",
+    "RunHeldWarning",
     "RunInfo",
     "RunNotFoundError",
     "RunStatus",

@@ -10,7 +10,7 @@ import typer
 
 from outlast.cli.output import complain, say
 from outlast.cli.run import Reason
-from outlast.cli.session import Session, json_of, stored, usage_error
+from outlast.cli.session import LAST_NUMBER, Session, json_of, stored, usage_error
 from outlast.client import Client, RunHandle
 from outlast.errors import OutlastError
 from outlast.journal.entry import EffectPolicy
@@ -60,6 +60,7 @@ def fork(  # noqa: PLR0913 - what can be said of a fork
         int | None,
         typer.Option(
             "--at",
+            max=LAST_NUMBER,
             metavar="N",
             help="Keep the entries before this one of `runs journal`; all that can be, if left out.",
         ),
@@ -73,7 +74,8 @@ def fork(  # noqa: PLR0913 - what can be said of a fork
     ] = "",
     effects: EffectsOption = Effects.REFUSE,
     generation: Annotated[
-        int | None, typer.Option(min=1, help="Of the run's id; the present one if left out.")
+        int | None,
+        typer.Option(min=1, max=LAST_NUMBER, help="Of the run's id; the present one if left out."),
     ] = None,
 ) -> None:
     """Begin a new run with what another one did up to a position, or one for each of several. Those runs are only read.

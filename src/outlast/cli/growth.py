@@ -9,9 +9,10 @@ import typer
 
 from outlast.cli.output import say
 from outlast.cli.run import Reason, Run
-from outlast.cli.session import Session, stored, usage_error
+from outlast.cli.session import LAST_NUMBER, Session, stored, usage_error
 from outlast.cli.worker import load_all
 from outlast.client import Client
+from outlast.errors import OutlastError
 from outlast.testing.golden import export, record
 
 
@@ -23,12 +24,14 @@ def accept(
         int | None,
         typer.Option(
             min=0,
+            max=LAST_NUMBER,
             metavar="N",
             help="The recorded arguments of the effect intended in entry N stand, although the code asks with others.",
         ),
     ] = None,
     history: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="The journal may have N entries.")
+        int | None,
+        typer.Option(min=1, max=LAST_NUMBER, metavar="N", help="The journal may have N entries."),
     ] = None,
     any_build: Annotated[
         bool,
@@ -56,7 +59,10 @@ def export_run(
     session: Session,
     run: Run,
     generation: Annotated[
-        int | None, typer.Option(min=1, help="Of this generation; the present one by default.")
+        int | None,
+        typer.Option(
+            min=1, max=LAST_NUMBER, help="Of this generation; the present one by default."
+        ),
     ] = None,
     module: Annotated[
         list[str] | None,
@@ -82,5 +88,15 @@ def export_run(
     if output is None:
         typer.echo(text, nl=False)
     else:
-        output.write_text(text, encoding="utf-8")
+        _write(output, text)
         say(f"written to {output}")
+
+
+def _write(place: Path, text: str) -> None:
+    try:
+        place.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutlastError(
+            f"{place} cannot be written: {error.strerror or error}",
+            hint="name a file in a folder that is there: --output FILE",
+        ) from None

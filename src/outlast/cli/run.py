@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -9,11 +10,11 @@ import typer
 
 from outlast.cli import show
 from outlast.cli.output import note, print_json, say
-from outlast.cli.session import Session, json_of, stored, time_length, usage_error
+from outlast.cli.session import LAST_NUMBER, Session, json_of, stored, time_length, usage_error
 from outlast.cli.worker import author_errors, load
 from outlast.client import Client, RunDetail, RunHandle, RunStatus, Status
 from outlast.client.explain import explain as explain_run
-from outlast.errors import DefinitionError
+from outlast.errors import DefinitionError, OutlastError
 
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and act on them.")
 
@@ -30,7 +31,9 @@ def list_runs(
         list[Status] | None, typer.Option(help="Only these; may be repeated.")
     ] = None,
     workflow: Annotated[str, typer.Option(help="Only runs of this workflow.")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="At most so many, the newest first.")
+    ] = 50,
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
@@ -72,7 +75,10 @@ def journal(
     session: Session,
     run: Run,
     generation: Annotated[
-        int | None, typer.Option(min=1, help="Of this generation; the present one by default.")
+        int | None,
+        typer.Option(
+            min=1, max=LAST_NUMBER, help="Of this generation; the present one by default."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -165,10 +171,31 @@ def update(
     update_id: Annotated[
         str, typer.Option("--id", help="The same id again waits for the same answer.")
     ] = "",
+    timeout: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=time_length, metavar="TIME", help="Wait no longer; for ever by default."
+        ),
+    ] = None,
 ) -> None:
     """Send a run an update, wait for its answer, and print the result as JSON."""
     body = json_of(value)
-    print_json(session.call(lambda client: client.handle(run).update(name, body, id=update_id)))
+
+    async def work(client: Client) -> Any:
+        handle: RunHandle[Any] = client.handle(run)
+        sent_id = update_id or client.new_id()
+        try:
+            async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
+                return await handle.update(name, body, id=sent_id)
+        except TimeoutError:
+            again = session.command("runs", "update", run, name, value, "--id", sent_id)
+            raise OutlastError(
+                f"the run has not answered the update {name!r} in time; it is still to come",
+                run=run,
+                hint=f"see `{session.command('runs', 'explain', run)}`; `{again}` waits for the same answer",
+            ) from None
+
+    print_json(session.call(work))
 
 
 @runs.command("cancel")

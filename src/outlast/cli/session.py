@@ -14,7 +14,7 @@ import typer
 
 from outlast.app import connect
 from outlast.cli.output import complain
-from outlast.cli.text import command, parse_length
+from outlast.cli.text import parse_length, typed
 from outlast.client import Client
 from outlast.errors import OutlastError
 from outlast.journal.parse import NotJsonError, parse
@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 DATABASE_HELP = "URL of the store; else OUTLAST_DATABASE_URL, else sqlite:///outlast.db."
 TENANT_HELP = "Whose runs; else `default`."
+LAST_NUMBER = (1 << 31) - 1
+"""No journal is so long, and no id was used so often."""
+
 _SHOWN = 200
 """Characters of what was typed that an error repeats."""
 
@@ -54,7 +57,7 @@ class Session:
             options += ["-d", self.database]
         if self.tenant != "default":
             options += ["--tenant", self.tenant]
-        return command(["outlast", *options, *words])
+        return typed(options, words)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -14,6 +14,7 @@ from outlast.client.text import (
     json_text,
     length,
     safe,
+    typed,
 )
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "length",
     "parse_length",
     "safe",
+    "typed",
 ]
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")

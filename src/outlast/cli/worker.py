@@ -209,6 +209,11 @@ def _load_file(place: Path) -> None:
     place = place.resolve()
     if not place.is_file():
         raise DefinitionError(f"there is no file {place}", hint="check the path")
+    if place.suffix != ".py":
+        raise DefinitionError(
+            f"{place} is not named as a file of Python code",
+            hint="rename it so that it ends in .py, or name a module",
+        )
     name = place.stem
     other = sys.modules.get(name)
     if other is not None and getattr(other, "__file__", None) != str(place):

@@ -7,12 +7,11 @@ A client writes unowned changes only, so it needs no worker; the same change sen
 from __future__ import annotations
 
 import asyncio
-import sys
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias, TypeVar, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -20,10 +19,12 @@ from msgspec.structs import replace
 from outlast.client.approval import Approvals
 from outlast.client.completion import complete, fail, heartbeat
 from outlast.client.handle import RunHandle
+from outlast.client.patience import Patience, callers_level
 from outlast.client.port import Port
 from outlast.client.replica import Replicas
 from outlast.client.task import task_views, unserved
 from outlast.client.update import check_accepted, result_of, signal_message, update_message
+from outlast.client.use import IfClosed, began_as, check_if_closed, check_same, taken
 from outlast.client.view import (
     RunStatus,
     not_found,
@@ -78,15 +79,12 @@ R = TypeVar("R")
 T = TypeVar("T")
 A = TypeVar("A")
 
-IfClosed: TypeAlias = Literal["attach", "refuse", "restart"]
-"""What starting the id of a closed run means: look at that run, an error, or a new run under the same id."""
-
 _UNKNOWN_WAIT_SECONDS = 0.1
 _UNKNOWN_TRIES = 600
 """How often a change is sent before its caller is told that its fate is not known."""
 _FIRST_POLL_SECONDS = 0.05
 _LONGEST_POLL_SECONDS = 2.0
-_NO_WORKER_AFTER = timedelta(seconds=5)
+_LARGEST_PAGE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +204,7 @@ class Client:
         """
         workflow = _workflow_of(call)
         run = RunKey(self.tenant, check_run_id(id))
+        check_if_closed(if_closed, what=f"the start of {workflow.name}")
         started = self._started(workflow, call, timeout, durability)
         generation = 1
         while True:
@@ -219,14 +218,15 @@ class Client:
                 case Conflict(head=head) if head is not None:
                     if await self._is_ours(head, generation, started.seed):
                         break
-                    if self._attaches(head, workflow, bytes(started.arguments), if_closed):
+                    if await self._attaches(head, workflow, bytes(started.arguments), if_closed):
+                        generation = head.incarnation
                         break
                     generation = head.generation + 1
                 case _:
                     raise StoreError(
                         f"the run was not started; the store answered {verdict}", run=run.run_id
                     )
-        return RunHandle(self, run, workflow)
+        return RunHandle(self, run, workflow, incarnation=generation)
 
     @overload
     async def signal_with_start(
@@ -286,7 +286,8 @@ class Client:
             timeout: How long the run may take, where one is started; see `start`.
 
         Raises:
-            RunConflictError: The id belongs to a run of another workflow, or to a closed one; nothing was sent.
+            RunConflictError: The id belongs to a run of another workflow, or to a closed one, or the run has a message under this id with
+                another name or value; nothing was sent.
             InboxFullError: The run has 10,000 messages that it has not taken in.
             EncodeError: The value or an argument cannot be stored; nothing was written.
 
@@ -555,8 +556,14 @@ class Client:
         """
         await heartbeat(self, token, details)
 
-    def handle(self, id: str, workflow: Workflow[..., R] | None = None) -> RunHandle[R]:
-        """Return a handle of a run that exists, or may exist.
+    @overload
+    def handle(self, id: str, workflow: None = None) -> RunHandle[Any]: ...
+    @overload
+    def handle(self, id: str, workflow: Workflow[..., R]) -> RunHandle[R]: ...
+    def handle(self, id: str, workflow: Workflow[..., Any] | None = None) -> RunHandle[Any]:
+        """Return a handle of a run that exists, or may exist: of whichever run has the id at the time of a call.
+
+        The handle that `start` returns is of one run, also after the id was started anew. See `RunHandle`.
 
         Args:
             workflow: Gives the result its type.
@@ -621,24 +628,27 @@ class Client:
         """Return a random id, for what has no event to take one from."""
         return self._random.bits(12).hex()
 
-    async def wait_closed(self, run: RunKey) -> RunHead:
-        """Wait until the run has ended, and return its row. Says so when no worker lives that could run it."""
+    async def wait_closed(self, run: RunKey, incarnation: int) -> RunHead:
+        """Wait until the run that this generation began has ended, and return the row of its id: of a later run, where one has it.
+
+        Says so when no worker lives that could run it, or when it stands until a person acts.
+        """
         woken = asyncio.Event()
         self._waiters.setdefault(run, []).append(woken)
         unsubscribe = None if self._birth else self.store.subscribe(woken.set)
-        poll, began, said = _FIRST_POLL_SECONDS, asyncio.get_running_loop().time(), False
+        poll, patience = _FIRST_POLL_SECONDS, Patience(self)
         try:
-            while not (head := await self.head(run)).status.closed:
+            while not (
+                (head := await self.head(run)).status.closed or head.incarnation > incarnation
+            ):
                 woken.clear()
                 try:
                     async with asyncio.timeout(poll):
                         await woken.wait()
                 except TimeoutError:
                     poll = min(poll * 2, _LONGEST_POLL_SECONDS)
-                waited = asyncio.get_running_loop().time() - began
-                if not said and waited >= _NO_WORKER_AFTER.total_seconds():
-                    said = True
-                    await self.say_when_no_worker(head)
+                if patience.is_due:
+                    await patience.look(head)
             return head
         finally:
             if unsubscribe is not None:
@@ -663,6 +673,7 @@ class Client:
         """Put a message into the inbox of a run, which is started with it when there is none."""
         workflow = _workflow_of(call)
         run = RunKey(self.tenant, check_run_id(id))
+        check_if_closed(if_closed, what=f"the start of {workflow.name}")
         started = self._started(workflow, call, timeout, None)
         generation = 1
         while True:
@@ -678,16 +689,33 @@ class Client:
                     generation = head.generation + 1
                     if head.status.closed and if_closed == "restart":
                         continue
-                    if head.workflow != workflow.name:
-                        raise _taken(head, f"the workflow {head.workflow}")
-                    verdict = await self.commit(PutMessage(run, message))
-                    if verdict == Refused("closed") and if_closed == "restart":
-                        continue
-                    check_accepted(verdict, run)
-                    break
+                    if await self._sends(head, workflow, message, if_closed):
+                        generation = head.incarnation
+                        break
                 case _:
                     check_accepted(verdict, run)
-        return RunHandle(self, run, workflow)
+        return RunHandle(self, run, workflow, incarnation=generation)
+
+    async def _sends(
+        self, head: RunHead, workflow: Workflow[..., Any], message: Message, if_closed: IfClosed
+    ) -> bool:
+        """Put a message into the inbox of a run that is there; False when another one is to be looked for, or started."""
+        if not await began_as(self.store, head, workflow):
+            raise taken(head, f"the workflow {head.workflow}")
+        change = PutMessage(head.run, message, incarnation=head.incarnation)
+        verdict = await self.commit(change)
+        if verdict == Refused("incarnation"):
+            return False
+        if verdict == Refused("closed"):
+            if if_closed == "restart":
+                return False
+            raise RunConflictError(
+                "the run of this id has ended, and takes no message",
+                run=head.run.run_id,
+                hint="use if_closed='restart' for a new run that begins with it",
+            )
+        check_accepted(verdict, head.run)
+        return True
 
     def _started(
         self,
@@ -760,17 +788,13 @@ class Client:
             return False
         return isinstance(first, Started) and first.seed == seed
 
-    def _attaches(
+    async def _attaches(
         self, head: RunHead, workflow: Workflow[..., Any], arguments: bytes, if_closed: IfClosed
     ) -> bool:
         """Whether an existing run is the one that is meant; False when a new generation is to be started."""
         if head.status.closed and if_closed == "restart":
             return False
-        if head.fingerprint != fingerprint_of(workflow.name, arguments):
-            what = (
-                "other input" if head.workflow == workflow.name else f"the workflow {head.workflow}"
-            )
-            raise _taken(head, what)
+        await check_same(self.store, head, workflow, arguments)
         if head.status.closed and if_closed == "refuse":
             raise RunConflictError(
                 f"a run of this id has ended as {head.status}",
@@ -791,7 +815,7 @@ class Client:
                     f"run {head.run} waits for step {step.name!r}, and no live worker serves its queue {step.queue!r}. Start one: "
                     f"`outlast worker MODULE --queue {step.queue}`, or use outlast.open(queues=[{step.queue!r}])."
                 )
-                warnings.warn(NoWorkerWarning(text), stacklevel=_callers_level())
+                warnings.warn(NoWorkerWarning(text), stacklevel=callers_level())
             return
         remedy = (
             "Start one: `outlast worker MODULE`, or use outlast.open() instead of outlast.connect()."
@@ -800,18 +824,7 @@ class Client:
             "declare or import the workflow before that."
         )
         text = f"run {head.run} waits, and no live worker has registered workflow {head.workflow!r}. {remedy}"
-        warnings.warn(NoWorkerWarning(text), stacklevel=_callers_level())
-
-
-def _callers_level() -> int:
-    """Return the `stacklevel` of the first caller outside Outlast, for a warning of the function that asks."""
-    frame, level = sys._getframe(1), 1  # pyright: ignore[reportPrivateUsage] - a warning belongs to the author's line
-    while (
-        frame.f_back is not None
-        and frame.f_globals.get("__name__", "").partition(".")[0] == "outlast"
-    ):
-        frame, level = frame.f_back, level + 1
-    return level
+        warnings.warn(NoWorkerWarning(text), stacklevel=callers_level())
 
 
 class Runs:
@@ -823,7 +836,7 @@ class Runs:
     async def list(
         self,
         *,
-        statuses: frozenset[Status] = frozenset(),
+        statuses: Collection[str] = frozenset(),
         workflow: str = "",
         limit: int = 100,
         before: RunStatus | None = None,
@@ -831,16 +844,39 @@ class Runs:
         """Return a page of runs, newest first.
 
         Args:
+            statuses: Only runs of these, as `{"failed", "blocked"}`; of every status when it is empty.
+            limit: So many at most.
             before: The last one of the page before.
+
+        Raises:
+            DefinitionError: There is no such status, or the limit is no number from 0 to 1,000,000.
         """
+        if not 0 <= limit <= _LARGEST_PAGE:
+            raise DefinitionError(
+                f"a page of {limit} runs is none that can be read",
+                hint=f"give a limit from 0 to {_LARGEST_PAGE:,}, and before= for the page that follows",
+            )
         heads = await self._client.store.heads(
             self._client.tenant,
-            statuses=statuses,
+            statuses=_statuses(statuses),
             workflow=workflow,
             limit=limit,
             before=(before.created_at, before.run_id) if before else None,
         )
         return [status_of(head) for head in heads]
+
+
+def _statuses(given: Collection[str]) -> frozenset[Status]:
+    words = [one.value for one in Status]
+    unknown = [given] if isinstance(given, str) else [one for one in given if one not in words]
+    if unknown:
+        raise DefinitionError(
+            f"{unknown[0]!r} is no set of statuses"
+            if isinstance(given, str)
+            else f"no run has the status {unknown[0]!r}",
+            hint=f"write a set of some of {', '.join(words)}, as {{'failed'}}",
+        )
+    return frozenset(Status(one) for one in given)
 
 
 def _workflow_of(call: Call[R]) -> Workflow[..., R]:
@@ -861,14 +897,6 @@ def _workflow_of(call: Call[R]) -> Workflow[..., R]:
             else "start what @workflow decorates, called: fix(finding)",
         )
     return cast("Workflow[..., R]", callee)
-
-
-def _taken(head: RunHead, what: str) -> RunConflictError:
-    return RunConflictError(
-        f"the id is taken by a run with {what}",
-        run=head.run.run_id,
-        hint="an id stands for one event: derive it from what makes this work different",
-    )
 
 
 def _fate_unknown() -> StoreUnavailableError:

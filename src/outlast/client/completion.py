@@ -61,7 +61,7 @@ async def heartbeat(client: Port, token: str, details: Any) -> None:
         case Applied():
             return
         case Refused(reason="generation"):
-            raise _of_another_use(named, await client.head(run))
+            raise _of_another_generation(named, await client.head(run))
         case Refused(reason=reason) if reason == AWAITS:
             raise RunConflictError(
                 "the step of this token is not waited for: it has its outcome, its time is over, or it was given up",
@@ -85,11 +85,11 @@ def _named(client: Port, token: str) -> CompletionToken:
     return named
 
 
-def _of_another_use(named: CompletionToken, head: RunHead) -> RunConflictError:
+def _of_another_generation(named: CompletionToken, head: RunHead) -> RunConflictError:
     return RunConflictError(
-        f"the token is of use {named.generation} of this id, and its present one is {head.generation}",
+        f"the token is of generation {named.generation} of this id, and its present one is {head.generation}",
         run=named.run,
-        hint="the run that handed it out has ended",
+        hint="the generation that handed it out has ended; nobody waits for that step any more",
     )
 
 
@@ -113,7 +113,7 @@ async def _say(client: Port, token: str, id: str, **said: Any) -> None:
     run = RunKey(client.tenant, named.run)
     head = await client.head(run)
     if head.generation != named.generation:
-        raise _of_another_use(named, head)
+        raise _of_another_generation(named, head)
     resolution = Resolution(
         operation=named.operation,
         generation=named.generation,
@@ -122,7 +122,8 @@ async def _say(client: Port, token: str, id: str, **said: Any) -> None:
         **said,
     )
     message = Message(
-        f"complete/{named.operation}/{id or client.new_id()}",
+        # Operations of all generations have the same ids, and share one inbox.
+        f"complete/{named.generation}/{named.operation}/{id or client.new_id()}",
         MessageKind.OUTCOME,
         named.operation,
         client.principal,

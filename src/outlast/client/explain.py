@@ -303,7 +303,8 @@ class _Teller:
         remedy = REMEDIES.get(reason, "An operator must act.")
         typed = {end: "give it up, without clean-up"}
         if reason == "history":
-            more = str(2 * self._status.entries)
+            room: dict[str, int] = self._noted.get("room") or {}
+            more = str(room.get("more", 2 * self._status.entries))
             accept = self._command(
                 "runs", "accept", self._run, "--history", more, "--reason", "TEXT"
             )

@@ -157,7 +157,16 @@ async def retry(
             hint="give the retry an id of its own: id=, or --id",
         )
     origin = await _retriable(client, latest)
-    return await _retry_as(client, origin, following.run_id, reason, effects, client.new_id())
+    try:
+        return await _retry_as(client, origin, following.run_id, reason, effects, client.new_id())
+    except RunConflictError as error:
+        if error.run != following.run_id or not await _is_fork_of(client, following, latest):
+            raise
+        raise RunConflictError(
+            f"somebody else has begun the retry of run {latest.run_id} in the same moment: it is run {following.run_id}",
+            run=following.run_id,
+            hint=f"nothing more is needed: follow that run, as by `outlast runs show {following.run_id}`",
+        ) from None
 
 
 async def _retry_as(

@@ -17,8 +17,9 @@ from outlast.client.port import Port
 from outlast.client.query import BUDGET
 from outlast.client.query import ask as ask_query
 from outlast.client.task import task_views
-from outlast.client.text import command
-from outlast.client.update import ask, check_accepted, signal_message
+from outlast.client.text import typed
+from outlast.client.update import check_accepted, result_of, signal_message, update_message
+from outlast.client.use import last_generation
 from outlast.client.view import (
     Generation,
     JournalEntry,
@@ -31,6 +32,7 @@ from outlast.client.view import (
     not_found,
     pause_in,
     place_in,
+    room_in,
     status_of,
     time_out_in,
     view_of,
@@ -62,6 +64,8 @@ from outlast.store.change import (
     Message,
     MessageKind,
     PutMessage,
+    Refused,
+    RunHead,
     RunKey,
     Status,
     Terminate,
@@ -82,8 +86,13 @@ _GENERATIONS = 6
 class RunHandle(Generic[R]):
     """A run, seen from outside. Made by `Client.start` and `Client.handle`.
 
+    That of `start` stands for the run that was found or begun there. When the id is started anew later, its `result` is still that of
+    its own run, and what it sends or asks for is refused: it never reaches the other run. What only looks (`status`, `explain`,
+    `journal`, `query` and so on) shows the run that has the id now; and so does everything that a handle of `Client.handle` does.
+
     Args:
         workflow: Known when the run was started through a call: gives the result its type.
+        incarnation: The generation that began the run; 0 for whichever run has the id.
 
     Example:
         ```python
@@ -104,11 +113,17 @@ class RunHandle(Generic[R]):
     """
 
     def __init__(
-        self, client: Port, run: RunKey, workflow: Workflow[..., Any] | None = None
+        self,
+        client: Port,
+        run: RunKey,
+        workflow: Workflow[..., Any] | None = None,
+        *,
+        incarnation: int = 0,
     ) -> None:
         self._client = client
         self._run = run
         self._workflow = workflow
+        self._incarnation = incarnation
 
     @property
     def id(self) -> str:
@@ -118,7 +133,8 @@ class RunHandle(Generic[R]):
     async def result(self) -> R:
         """Wait for the end, and return what the workflow returned.
 
-        That of the last generation, where the run continues as new. A handle made by id alone returns plain JSON data.
+        That of the last generation, where the run continues as new. A handle made by id alone waits for the run that has the id when
+        this is called, and returns plain JSON data.
 
         Raises:
             WorkflowFailedError: The workflow raised; the cause is that exception.
@@ -126,16 +142,25 @@ class RunHandle(Generic[R]):
             RunTerminatedError: An operator ended it.
             RunNotFoundError: There is no such run.
         """
-        head = await self._client.wait_closed(self._run)
-        if head.status is Status.TERMINATED:
+        store = self._client.store
+        incarnation = self._incarnation or (await self._client.head(self._run)).incarnation
+        head = await self._client.wait_closed(self._run, incarnation)
+        is_former = head.incarnation > incarnation
+        if head.status is Status.TERMINATED and not is_former:
             raise terminated(self.id, head.reason)
-        rows = await self._client.store.journal(self._run, generation=head.generation)
+        generation = (
+            await last_generation(store, head, incarnation) if is_former else head.generation
+        )
+        rows = await store.journal(self._run, generation=generation)
         last = from_row(rows[-1].row)
         match last:
             case Completed():
                 return self._decode(last.value)
             case Failed() | Cancelled():
                 raise self._ended(last.failure, [from_row(one.row) for one in rows])
+            case _ if is_former:
+                # The reason stood in the row of the run, which is that of the next one by now.
+                raise terminated(self.id, "", is_former=True)
             case _:
                 raise StoreError(
                     f"the run is {head.status} and its journal does not say how it ended",
@@ -173,7 +198,7 @@ class RunHandle(Generic[R]):
         Raises:
             EncodeError: The value does not fit the signal's type.
             RunNotFoundError: There is no such run.
-            RunConflictError: The run has ended.
+            RunConflictError: The run has ended; or it has a message under this id with another name or value, and that one counts.
             InboxFullError: The run has 10,000 messages that it has not taken in.
 
         Example:
@@ -194,8 +219,7 @@ class RunHandle(Generic[R]):
             ```
         """
         message = signal_message(self._client, signal, value, id)
-        change = PutMessage(self._run, message, early=early)
-        check_accepted(await self._client.commit(change), self._run)
+        await self._deliver(message, early=early)
 
     @overload
     async def update(self, update: Update[None, A], *, id: str = ...) -> A: ...
@@ -220,7 +244,8 @@ class RunHandle(Generic[R]):
                 raised.
             UpdateFailedError: The handler raised; the cause is that exception.
             RunCancelledError: The run was cancelled while it handled the update.
-            RunConflictError: The run has ended, or was terminated before it answered.
+            RunConflictError: The run has ended, or was terminated before it answered; or it has an update under this id with another
+                name or value.
             RunNotFoundError: There is no such run.
             InboxFullError: The run has 10,000 messages that it has not taken in.
             EncodeError: The value does not fit the update's type.
@@ -251,7 +276,9 @@ class RunHandle(Generic[R]):
                 assert await handle.result() == 5
             ```
         """
-        return await ask(self._client, self._run, update, value, id)
+        message = update_message(self._client, update, value, id)
+        await self._deliver(message)
+        return await result_of(self._client, self._run, update, message)
 
     async def cancel(self, reason: str = "") -> None:
         """Ask the run to stop and clean up. An effect that was intended is settled first.
@@ -350,10 +377,9 @@ class RunHandle(Generic[R]):
                     assert "old data" in error.message
             ```
         """
-        verdict = await self._client.commit(
-            Terminate(self._run, by=self._client.principal, reason=reason)
-        )
-        self._check(verdict)
+        by = self._client.principal
+        change = Terminate(self._run, by=by, reason=reason, incarnation=self._incarnation)
+        self._check(await self._client.commit(change))
 
     async def resolve(
         self,
@@ -472,8 +498,10 @@ class RunHandle(Generic[R]):
             ```
         """
         asked = ForkRequest(id, reason, position, outcome, effects)
+        if generation is None:
+            await self._check_present()
         run = await fork_run(self._client, self._run, asked, generation)
-        return RunHandle(self._client, run, self._workflow)
+        return RunHandle(self._client, run, self._workflow, incarnation=1)
 
     async def retry(
         self, *, id: str = "", reason: str, effects: EffectPolicy = "same_key"
@@ -524,8 +552,9 @@ class RunHandle(Generic[R]):
                 assert (await again.result(), again.id, counter["counted"]) == (4, "report-1/retry-1", 1)
             ```
         """
+        await self._check_present()
         run = await retry_run(self._client, self._run, id=id, reason=reason, effects=effects)
-        return RunHandle(self._client, run, self._workflow)
+        return RunHandle(self._client, run, self._workflow, incarnation=1)
 
     async def accept(
         self,
@@ -540,12 +569,13 @@ class RunHandle(Generic[R]):
         Args:
             entry: Position in the journal of an effect's intent, whose recorded arguments may stand although the code of today
                 asks with others. Kind and name must be the same.
-            history: So many entries the journal of this generation may have; its bytes in proportion.
+            history: So many entries the journal of this generation may have; its bytes in proportion. `explain` names a number that is
+                room for as much again.
             any_build: Workers of any build may move this generation from now on, although its workflow is pinned.
             reason: Why; kept in the journal.
 
         Raises:
-            DefinitionError: Nothing is named, there is no such intent, or the journal is as long already.
+            DefinitionError: Nothing is named, there is no such intent, or the journal is as long already, in entries or in bytes.
             RunNotFoundError: There is no such run.
             RunConflictError: The run has ended.
         """
@@ -554,12 +584,8 @@ class RunHandle(Generic[R]):
             raise DefinitionError(
                 "nothing is named to accept", hint="give entry=, history= or any_build=True"
             )
-        if history is not None and history <= head.next_seq:
-            raise DefinitionError(
-                f"the journal has {head.next_seq} entries, and {history} would be no room for more",
-                run=self.id,
-                hint="give a larger number",
-            )
+        if history is not None:
+            self._check_room(history, head)
         if entry is not None:
             await self._check_intent(entry, head.generation)
         said = {
@@ -570,6 +596,16 @@ class RunHandle(Generic[R]):
         }
         body = msgspec.json.encode({**said, "by": self._client.principal, "reason": reason})
         await self._put(f"accept/{self._client.new_id()}", MessageKind.ACCEPT, "", body)
+
+    def _check_room(self, history: int, head: RunHead) -> None:
+        room = room_in(head)
+        least = max(head.next_seq + 1, room.least if room is not None else 0)
+        if history < least:
+            raise DefinitionError(
+                f"the journal has {head.next_seq} entries, and {history} would be no room for more, in entries or in bytes",
+                run=self.id,
+                hint=f"give {room.more if room is not None else least} or another number from {least} on",
+            )
 
     async def _check_intent(self, entry: int, generation: int) -> None:
         rows = await self._client.store.journal(self._run, generation=generation)
@@ -814,15 +850,26 @@ class RunHandle(Generic[R]):
         """
         tenant = self._client.tenant
         options = [] if tenant == DEFAULT_TENANT else ["--tenant", tenant]
-        return explain(await self.detail(), lambda *words: command(["outlast", *options, *words]))
+        return explain(await self.detail(), lambda *words: typed(options, words))
 
     async def _ask(self, kind: MessageKind, reason: str) -> None:
         body = msgspec.json.encode({"by": self._client.principal, "reason": reason})
         await self._put(f"{kind.value}/{self._client.new_id()}", kind, "", body)
 
     async def _put(self, message_id: str, kind: MessageKind, name: str, body: bytes) -> None:
-        message = Message(message_id, kind, name, self._client.principal, body)
-        self._check(await self._client.commit(PutMessage(self._run, message)))
+        await self._deliver(Message(message_id, kind, name, self._client.principal, body))
+
+    async def _deliver(self, message: Message, *, early: bool = False) -> None:
+        change = PutMessage(self._run, message, early=early, incarnation=self._incarnation)
+        self._check(await self._client.commit(change))
+
+    async def _check_present(self) -> None:
+        """Refuse when the id has begun another run than the handle's own."""
+        if (
+            self._incarnation
+            and (await self._client.head(self._run)).incarnation > self._incarnation
+        ):
+            self._check(Refused("incarnation"))
 
     def _check(self, verdict: Verdict) -> None:
         check_accepted(verdict, self._run)

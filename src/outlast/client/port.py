@@ -37,8 +37,8 @@ class Port(Protocol):
         """Write several unowned changes in one transaction; each has a verdict of its own."""
         ...
 
-    async def wait_closed(self, run: RunKey) -> RunHead:
-        """Wait until the run has ended, and return its row."""
+    async def wait_closed(self, run: RunKey, incarnation: int) -> RunHead:
+        """Wait until the run that this generation began has ended, and return the row of its id: of a later run, where one has it."""
         ...
 
     def new_id(self) -> str:

@@ -25,6 +25,7 @@ from outlast.journal.entry import (
     MessageSent,
     OperationId,
     RunEnded,
+    RunTimedOut,
     StepFailed,
 )
 from outlast.journal.failure import Failure
@@ -43,7 +44,8 @@ _ENDS = frozenset(
 def retry_position(entries: Sequence[Entry]) -> int:
     """Return the position from which a run that has ended is done anew.
 
-    That is: the outcome whose failure it ended with, the end of a child among them; the approval that was not given; the first cancel. When the workflow's own code
+    That is: the outcome whose failure it ended with, the end of a child among them; the approval that was not given; the first cancel; but
+    never after the end of its time, which what follows would be cancelled by. When the workflow's own code
     raised: what it was told last, unless that was a message, which nobody would send again. When the run was ended from outside: the
     end of its journal. But never after the request for an approval that was given and not used up: a fork inherits none, so it must
     be asked again.
@@ -52,6 +54,11 @@ def retry_position(entries: Sequence[Entry]) -> int:
 
 
 def _failing_place(entries: Sequence[Entry]) -> int:
+    out_of_time = (n for n, one in enumerate(entries) if isinstance(one, RunTimedOut))
+    return min(_place_of_end(entries), next(out_of_time, len(entries)))
+
+
+def _place_of_end(entries: Sequence[Entry]) -> int:
     match entries[-1:]:
         case [Failed(failure) | Cancelled(failure) as end]:
             places = [_place(entries, leaf) for leaf in _leaves(failure)]

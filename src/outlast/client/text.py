@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +16,9 @@ _KEPT = frozenset("\n\t")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 """Letters and symbols that show nothing."""
+
+_ABOUT_RUNS = frozenset({"runs", "approvals"})
+"""Commands whose commands name a run first."""
 
 _SELECTORS = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 
@@ -80,6 +83,20 @@ def length(gap: timedelta) -> str:
 def command(words: Iterable[str]) -> str:
     """Return words as they are typed into a shell."""
     return shlex.join(words)
+
+
+def typed(options: Iterable[str], words: Sequence[str]) -> str:
+    """Return a command of Outlast as it is typed into a shell; an id that begins with a dash is told from an option.
+
+    Args:
+        options: Behind `outlast`.
+        words: The command, then what it is about, then options of its own.
+    """
+    about = list(words[2:]) if words[0] in _ABOUT_RUNS else []
+    end = next((n for n, one in enumerate(about) if n and one.startswith("--")), len(about))
+    if any(one.startswith("-") for one in about[:end]):
+        words = [*words[:2], *about[end:], "--", *about[:end]]
+    return command(["outlast", *options, *words])
 
 
 def _is_hidden(character: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from outlast.client.patience import Patience
 from outlast.client.port import Port
 from outlast.client.view import not_found
 from outlast.errors import (
@@ -23,28 +24,26 @@ from outlast.errors import (
     UpdateFailedError,
     UpdateRejectedError,
 )
-from outlast.journal.codec import codec_for
+from outlast.journal.canonical import sha256_of
 from outlast.journal.entry import ENTRY_NESTING, UpdateAnswered
 from outlast.journal.failure import Failure, is_too_deep, rebuild
-from outlast.journal.parse import NotJsonError, parse_as, read
+from outlast.journal.parse import NotJsonError, parse, parse_as, read
 from outlast.store.change import (
     MAX_UNREAD,
     Applied,
     Message,
     MessageKind,
-    PutMessage,
     Refused,
     RunKey,
     Verdict,
 )
-from outlast.workflows.message import Signal, Update
+from outlast.workflows.message import Signal, Update, encoded
 
 _FIRST_POLL_SECONDS = 0.05
 _LONGEST_POLL_SECONDS = 2.0
 _GAP = 0.05
 """Part of the time waited so far that passes between two looks, however many hints come: many who wait must not wear the store out."""
 _LONGEST_GAP_SECONDS = 0.5
-_NO_WORKER_AFTER_SECONDS = 5.0
 
 _answers = msgspec.json.Decoder(UpdateAnswered)
 
@@ -57,13 +56,10 @@ def signal_message(client: Port, signal: Signal[Any] | str, value: Any, message_
 
     Raises:
         EncodeError: The value does not fit the signal's type.
+        DefinitionError: No signal can have that name.
     """
-    if isinstance(signal, Signal):
-        name, body = signal.name, signal.codec.encode(value)
-    else:
-        name, body = signal, codec_for(Any, where=f"signal {signal!r}").encode(value)
-    message_id = f"signal/{message_id or client.new_id()}"
-    return Message(message_id, MessageKind.SIGNAL, name, client.principal, body)
+    name, body = encoded(signal, value, what="signal")
+    return _message(client, MessageKind.SIGNAL, name, body, message_id)
 
 
 def update_message(
@@ -76,13 +72,17 @@ def update_message(
 
     Raises:
         EncodeError: The value does not fit the update's type.
+        DefinitionError: No update can have that name.
     """
-    if isinstance(update, Update):
-        name, body = update.name, update.codec.encode(value)
-    else:
-        name, body = update, codec_for(Any, where=f"update {update!r}").encode(value)
-    message_id = f"update/{message_id or client.new_id()}"
-    return Message(message_id, MessageKind.UPDATE, name, client.principal, body)
+    name, body = encoded(update, value, what="update")
+    return _message(client, MessageKind.UPDATE, name, body, message_id)
+
+
+def _message(client: Port, kind: MessageKind, name: str, body: bytes, given_id: str) -> Message:
+    message_id = f"{kind.value}/{given_id or client.new_id()}"
+    # Under an id of its own a message has no other that it could be taken for.
+    digest = sha256_of([kind.value, name, parse(body)]) if given_id else ""
+    return Message(message_id, kind, name, client.principal, body, digest)
 
 
 def check_accepted(verdict: Verdict, run: RunKey) -> None:
@@ -90,7 +90,7 @@ def check_accepted(verdict: Verdict, run: RunKey) -> None:
 
     Raises:
         RunNotFoundError: There is no such run.
-        RunConflictError: It has ended.
+        RunConflictError: It has ended, or its id has begun another run, or it has another message under this id.
         InboxFullError: It has too many messages that it has not taken in.
         StoreError: The store answered something else.
     """
@@ -103,6 +103,18 @@ def check_accepted(verdict: Verdict, run: RunKey) -> None:
             raise RunConflictError(
                 "the run has ended", run=run.run_id, hint="see `outlast runs show`"
             )
+        case Refused(reason="incarnation"):
+            raise RunConflictError(
+                "the run of this handle has ended, and its id has begun another run since",
+                run=run.run_id,
+                hint="if you mean the run that has the id now, get its handle anew: app.handle(id)",
+            )
+        case Refused(reason="other", part=message_id):
+            raise RunConflictError(
+                f"the run has a message under the id {message_id.partition('/')[2]!r} with another name or value; the first one counts",
+                run=run.run_id,
+                hint="give this one an id of its own",
+            )
         case Refused(reason="full"):
             raise InboxFullError(
                 f"the run has {MAX_UNREAD:,} messages that it has not taken in, and takes no more",
@@ -111,15 +123,6 @@ def check_accepted(verdict: Verdict, run: RunKey) -> None:
             )
         case _:
             raise StoreError(f"the store answered {verdict}", run=run.run_id)
-
-
-async def ask(
-    client: Port, run: RunKey, update: Update[Any, Any] | str, value: Any, message_id: str
-) -> Any:
-    """Send an update, and return its result. See `RunHandle.update`."""
-    message = update_message(client, update, value, message_id)
-    check_accepted(await client.commit(PutMessage(run, message)), run)
-    return await result_of(client, run, update, message)
 
 
 async def result_of(
@@ -137,19 +140,16 @@ async def result_of(
 async def _wait(client: Port, run: RunKey, message: Message) -> UpdateAnswered:
     woken = asyncio.Event()
     unsubscribe = client.store.subscribe(woken.set)
-    time = asyncio.get_running_loop().time
-    began, poll, said = time(), _FIRST_POLL_SECONDS, False
+    poll, patience = _FIRST_POLL_SECONDS, Patience(client)
     try:
         while True:
             woken.clear()
             answer = await _look(client, run, message)
             if answer is not None:
                 return answer
-            waited = time() - began
-            if not said and waited >= _NO_WORKER_AFTER_SECONDS:
-                said = True
-                await client.say_when_no_worker(await client.head(run))
-            await asyncio.sleep(min(waited * _GAP, _LONGEST_GAP_SECONDS))
+            if patience.is_due:
+                await patience.look(await client.head(run))
+            await asyncio.sleep(min(patience.waited * _GAP, _LONGEST_GAP_SECONDS))
             try:
                 async with asyncio.timeout(poll):
                     await woken.wait()

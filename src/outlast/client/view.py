@@ -1,4 +1,10 @@
-"""How runs and approvals look from outside: frozen data, made of what the store keeps."""
+"""How runs and approvals look from outside: frozen data, made of what the store keeps.
+
+An id has one row, and under it one *generation* after another, counted from 1; each has a journal and operations of its own. A generation
+begins with a start of the id, or as the roll-over of the one before it (`continue_as_new`). A *use* of the id is one run: from a start up to
+the next start, roll-overs included. Its *incarnation* is the number of its first generation. Messages and handles belong to a use;
+operations, completion tokens and approvals to a generation. What a store keeps under `generation` of a message is the incarnation.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +42,24 @@ from outlast.store.change import (
     RunKey,
     Status,
 )
+from outlast.store.condition import HISTORY
 from outlast.store.protocol import GenerationRow
 
 _SHOWN = 200
 """Characters of an entry in its repr."""
 _ENDS = frozenset({"completed", "failed", "cancelled", "continued_as_new"})
+
+
+class Room(msgspec.Struct, frozen=True):
+    """What would let a run go on that is blocked at the limit of its journal, in entries; bytes are allowed in proportion.
+
+    Args:
+        least: With fewer nothing is raised.
+        more: With so many there is room for as much again.
+    """
+
+    least: int
+    more: int
 
 
 class _Note(msgspec.Struct):
@@ -62,6 +81,7 @@ class _Note(msgspec.Struct):
     updates: list[str] = []
     untaken: dict[str, int] = {}
     runs: dict[str, str] = {}
+    room: Room | None = None
 
 
 class _Cover(msgspec.Struct):
@@ -321,6 +341,16 @@ def view_of(row: ApprovalRow) -> ApprovalView:
         decided_at=row.decided_at,
         genuine=genuine,
     )
+
+
+def room_in(head: RunHead) -> Room | None:
+    """Return what was noted of a run that is blocked at the limit of its journal; None for any other."""
+    if head.status is not Status.BLOCKED or head.reason != HISTORY or not head.note:
+        return None
+    try:
+        return parse_as(_notes, head.note).room
+    except NotJsonError:
+        return None
 
 
 def _waits_in(note: bytes) -> dict[str, Any]:

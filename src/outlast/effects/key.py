@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import Any
 
 from outlast.errors import DefinitionError
 
@@ -20,7 +21,7 @@ _ID_LIMIT = 512
 def namespace(tenant: str, run_id: str, generation: int) -> str:
     """Return the `workflow_id` of a run's keys.
 
-    The run id; `~n` after it for the n-th use of the id; a tenant other than the default before it, with a control character
+    The run id; `~n` after it for generation n from the second on; a tenant other than the default before it, with a control character
     between that neither may hold, so that no two runs share one.
     """
     used = run_id if generation == 1 else f"{run_id}~{generation}"
@@ -69,16 +70,19 @@ def idempotency_key(workflow_id: str, step: str, payload_sha256: str, *, number:
 
 def check_name(name: str, *, what: str) -> str:
     """Return `name`, or refuse one that would make keys ambiguous."""
+    article = "an" if what[0] in "aeiou" else "a"
+    _check_text(name, f"the name of {article} {what}")
     if not name.strip() or ":" in name or "#" in name or _CONTROL.search(name):
         raise DefinitionError(
-            f"{name!r} cannot be the name of a {what}",
+            f"{name!r} cannot be the name of {article} {what}",
             hint="a name is not blank and holds no ':', no '#' and no control character",
         )
-    return _encodable(name, f"name of a {what}")
+    return _encodable(name, f"name of {article} {what}")
 
 
 def check_run_id(run_id: str) -> str:
     """Return `run_id`, or refuse one that would make keys ambiguous."""
+    _check_text(run_id, "a run id")
     if not run_id or "~" in run_id or _CONTROL.search(run_id) or len(run_id) > _ID_LIMIT:
         raise DefinitionError(
             f"{run_id[:80]!r} cannot be a run id",
@@ -90,12 +94,21 @@ def check_run_id(run_id: str) -> str:
 
 def check_tenant(tenant: str) -> str:
     """Return `tenant`, or refuse one that would make keys ambiguous."""
+    _check_text(tenant, "a tenant")
     if not tenant or _CONTROL.search(tenant) or len(tenant) > _ID_LIMIT:
         raise DefinitionError(
             f"{tenant[:80]!r} cannot be a tenant",
             hint=f"a tenant is not empty, at most {_ID_LIMIT} characters, and holds no control character",
         )
     return _encodable(tenant, "tenant")
+
+
+def _check_text(given: Any, what: str) -> None:
+    if not isinstance(given, str):
+        raise DefinitionError(
+            f"{given!r:.80} cannot be {what}: it is {type(given).__name__}, and no str",
+            hint="write it as text, as in f'invoice-{number}'",
+        )
 
 
 def _encodable(text: str, what: str) -> str:

@@ -124,6 +124,14 @@ class ArgumentCodec:
         ]
         return tuple(bound.pop(name) for name in positional), bound
 
+    def recode(self, data: bytes) -> bytes | None:
+        """Return stored arguments as today's types write them; None when they do not fit them."""
+        try:
+            args, kwargs = self.decode(data)
+        except DecodeError:
+            return None
+        return self.encode(args, kwargs)
+
     def decode_bound(self, data: bytes) -> dict[str, Any]:
         """Return the argument of each parameter; one that the data lacks takes its default.
 

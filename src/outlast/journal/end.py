@@ -13,8 +13,18 @@ _E = TypeVar("_E", bound=OutlastError)
 _UNSAID = ("", "the run was cancelled")
 
 
-def terminated(run_id: str, reason: str) -> RunTerminatedError:
-    """Return the error of a run that was ended by an operator, or with its parent."""
+def terminated(run_id: str, reason: str, *, is_former: bool = False) -> RunTerminatedError:
+    """Return the error of a run that was ended by an operator, or with its parent.
+
+    Args:
+        is_former: Its id has begun another run since.
+    """
+    if is_former:
+        return RunTerminatedError(
+            "the run was terminated, and its id has begun another run since",
+            run=run_id,
+            hint="`outlast runs show` lists what the id was used for; app.handle(id) is the run that has it now",
+        )
     return RunTerminatedError(
         f"the run was terminated: {reason}" if reason else "the run was terminated",
         run=run_id,

@@ -89,6 +89,8 @@ class Message(Struct, frozen=True):
         name: Of the signal; of the operation for outcomes and resolutions.
         sender: Principal or run that sent it.
         body: JSON by kind.
+        digest: Of what it says, to tell another message under the same id from the same one sent again: kept as long as the id is known.
+            Two that both have one, and not the same, are two messages. Empty: the id alone says which message it is.
     """
 
     message_id: Annotated[str, PLAIN]
@@ -96,6 +98,7 @@ class Message(Struct, frozen=True):
     name: Annotated[str, PLAIN]
     sender: Annotated[str, PLAIN]
     body: Annotated[bytes, PAYLOAD]
+    digest: Annotated[str, PLAIN] = ""
 
 
 MAX_UNREAD = 10_000
@@ -396,7 +399,8 @@ class StartRun(Struct, frozen=True, tag="start"):
         fingerprint: SHA-256 of workflow name and arguments; equal ones attach.
         entries: `Started`, and `Taken` too when the run is born claimed.
         worker: Born claimed by this worker, at epoch 1 or the former epoch + 1; or none, and `ready`.
-        messages: In the inbox from the beginning; one whose id is known there already is that one.
+        messages: In the inbox from the beginning; one whose id is known there already is that one. Refused with `other` when the one that
+            is known has another digest.
         times: Of the first entries, where these are older than the run (a fork keeps its origin's); all others have the time of the
             commit. Refused with `times` when they go back, or beyond the commit's time, or when there are more of them than entries.
         origin: Of a child: the operation that starts it (`origin_of`).
@@ -418,12 +422,16 @@ class StartRun(Struct, frozen=True, tag="start"):
 class PutMessage(Struct, frozen=True, tag="message"):
     """Put an item into the inbox of a run's current generation. The same id again is applied without effect.
 
+    Refused with `other` when the item that is known under the id has another digest.
+
     Args:
         early: Accept it although no run of that key exists yet: it waits for generation 1. Otherwise refused with `not_found`.
             A closed run refuses with `closed`; so does one that is ending, and one with `MAX_UNREAD` unread items with `full` (kinds of
             `CAPPED` only).
         generation: Only this one is meant; another one refuses with `generation`. 0 for whichever is there.
         origin: Only a run that was started by this operation is meant; another one refuses with `origin`. Empty for any.
+        incarnation: Only the run that this generation began is meant, and those that follow by roll-over; another one refuses with
+            `incarnation`, unless that run has taken the same message already. 0 for whichever is there.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -431,6 +439,7 @@ class PutMessage(Struct, frozen=True, tag="message"):
     early: Annotated[bool, PLAIN] = False
     generation: Annotated[int, PLAIN] = 0
     origin: Annotated[str, PLAIN] = ""
+    incarnation: Annotated[int, PLAIN] = 0
 
 
 class Decide(Struct, frozen=True, tag="decide"):
@@ -456,13 +465,14 @@ class Terminate(Struct, frozen=True, tag="terminate"):
     """End a run without running it: no entry is read, no payload loaded, so it works on any run.
 
     The store bumps the epoch, so that the owner is fenced. Refused with `not_found` or `closed`; with `origin` when `origin` is given
-    and another operation, or none, started the run.
+    and another operation, or none, started the run; with `incarnation` when `incarnation` is given and another generation began it.
     """
 
     run: Annotated[RunKey, PLAIN]
     by: Annotated[str, PLAIN]
     reason: Annotated[str, PLAIN]
     origin: Annotated[str, PLAIN] = ""
+    incarnation: Annotated[int, PLAIN] = 0
 
 
 class FinishTask(Struct, frozen=True, tag="finish_task"):

@@ -20,12 +20,14 @@ from outlast.store.change import (
     Decide,
     GrantSpend,
     HeadUpdate,
+    Message,
     MessageKind,
     PutMessage,
     Refused,
     RunChange,
     StartRun,
     Status,
+    Terminate,
 )
 
 PENDING = "pending"
@@ -127,16 +129,24 @@ def due_from(head: HeadUpdate, *, calls: bool, recalled: bool, now: datetime) ->
     return head.wake_at
 
 
-def stranger_refusal(change: PutMessage, generation: int, origin: str) -> str:
-    """Return why a message is for another run than the one that has the id: `generation` or `origin`.
+def stranger_refusal(
+    change: PutMessage | Terminate, *, generation: int, incarnation: int, origin: str
+) -> str:
+    """Return why a message or a termination is for another run than the one that has the id: `generation`, `incarnation` or `origin`.
 
     Args:
-        generation: Of the run that has it.
-        origin: Of the run that has it.
+        generation: Of the run that has it; so are the others.
     """
-    if change.generation not in (0, generation):
+    if isinstance(change, PutMessage) and change.generation not in (0, generation):
         return "generation"
+    if change.incarnation not in (0, incarnation):
+        return "incarnation"
     return "" if change.origin in ("", origin) else "origin"
+
+
+def is_other(message: Message, digest: str) -> bool:
+    """Whether a message says something else than the one that is known under its id, which has this digest."""
+    return bool(message.digest and digest) and message.digest != digest
 
 
 def spend_refusal(row: ApprovalRow | None, spend: GrantSpend, now: datetime) -> str:

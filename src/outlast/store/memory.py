@@ -64,6 +64,7 @@ from outlast.store.condition import (
     WITHDRAWN,
     decision_refusal,
     due_from,
+    is_other,
     listed_state,
     next_refusal,
     offers,
@@ -418,6 +419,8 @@ class MemoryStore:
             incarnation=change.generation,
             origin=change.origin,
         )
+        if (other := self._other_message(change)) is not None:
+            return Refused("other", other.message_id)
         if change.watch is not None:
             self._outbox.watch(change.run, change.watch)
         if run is None:
@@ -427,23 +430,31 @@ class MemoryStore:
         run.head, run.calls, run.unfit_builds, run.ending = head, False, (), False
         run.due, run.due_set_at = None if change.worker else now, now
         for message in change.messages:
-            if self._known(change.run, run, message) is None:
+            if self._known(change.run, change.generation, message) is None:
                 self._add(change.run, run, message, now)
         run.head = replace(head, mail=bool(self._unconsumed(run)))
         stamped = zip(change.entries, times, strict=True)
         run.journals[change.generation] = [StampedRow(row, time) for row, time in stamped]
         return Applied(at, run.head.epoch if change.worker else 0)
 
+    def _other_message(self, change: StartRun) -> Message | None:
+        """Return the first message of a start that is another one than that which its inbox knows."""
+        for message in change.messages:
+            known = self._known(change.run, change.generation, message)
+            if known is not None and is_other(message, known.stamped.message.digest):
+                return message
+        return None
+
     def _put_message(self, change: PutMessage, now: datetime) -> Verdict:
         run = self._runs.get(change.run)
-        known = self._known(change.run, run, change.message)
+        known = self._known(change.run, change.incarnation or _receiving(run), change.message)
+        if known is not None and is_other(change.message, known.stamped.message.digest):
+            return Refused("other", change.message.message_id)
         if known is not None:
             return Applied(known.stamped.at)
         if run is None and not change.early:
             return Refused("not_found")
-        if run is not None and (
-            refusal := stranger_refusal(change, run.head.generation, run.head.origin)
-        ):
+        if run is not None and (refusal := _stranger_refusal(change, run.head)):
             return Refused(refusal)
         if run is not None and run.head.status.closed:
             return Refused("closed")
@@ -461,7 +472,7 @@ class MemoryStore:
         if run is None or run.head.status.closed or run.head.generation != change.generation:
             return Applied(now)
         for message in change.answers:
-            if self._known(change.run, run, message) is None:
+            if self._known(change.run, _receiving(run), message) is None:
                 self._deliver(change.run, message, now)
         return Applied(now)
 
@@ -496,7 +507,7 @@ class MemoryStore:
 
     def _decide(self, change: Decide, now: datetime) -> Verdict:
         run = self._runs.get(change.run)
-        known = self._known(change.run, run, change.message)
+        known = self._known(change.run, _receiving(run), change.message)
         if known is not None:
             return Applied(known.stamped.at)
         row = None if run is None else run.approvals.get(change.approval_id)
@@ -512,8 +523,8 @@ class MemoryStore:
         run = self._runs.get(change.run)
         if run is None:
             return Refused("not_found")
-        if change.origin not in ("", run.head.origin):
-            return Refused("origin")
+        if refusal := _stranger_refusal(change, run.head):
+            return Refused(refusal)
         if run.head.status.closed:
             return Refused("closed")
         at = max(now, run.head.changed_at)
@@ -563,7 +574,7 @@ class MemoryStore:
     def _finish_task(self, change: FinishTask, now: datetime) -> Verdict:
         run = self._runs.get(change.run)
         if change.message is not None:
-            known = self._known(change.run, run, change.message)
+            known = self._known(change.run, _receiving(run), change.message)
             if known is not None:
                 return Applied(known.stamped.at)
         if not self._live(change.worker):
@@ -939,8 +950,8 @@ class MemoryStore:
         item = self._inboxes.get(run.head.run, {}).get((run.head.incarnation, message_id))
         return item is not None and not item.consumed
 
-    def _known(self, key: RunKey, run: _Run | None, message: Message) -> _Item | None:
-        return self._inboxes.get(key, {}).get((_receiving(run), message.message_id))
+    def _known(self, key: RunKey, incarnation: int, message: Message) -> _Item | None:
+        return self._inboxes.get(key, {}).get((incarnation, message.message_id))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -961,6 +972,12 @@ def _missed_beat(run: _Run, change: RunChange) -> Refused | None:
 
 def _offered(run: _Run, build: str) -> bool:
     return build not in run.unfit_builds or run.calls
+
+
+def _stranger_refusal(change: PutMessage | Terminate, head: RunHead) -> str:
+    return stranger_refusal(
+        change, generation=head.generation, incarnation=head.incarnation, origin=head.origin
+    )
 
 
 def _receiving(run: _Run | None) -> int:

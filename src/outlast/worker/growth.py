@@ -146,9 +146,16 @@ class Growth:
         self.suggested = True
         return ContinueSuggested(self.entries, self.size_bytes)
 
+    def room(self) -> dict[str, int]:
+        """Return how many entries an operator would have to allow: at `least`, so that something is raised, and for `more` than a little."""
+        limits = self._limits
+        in_bytes = -(-(self.size_bytes + 1) * limits.most_entries // limits.most_bytes)
+        least = max(self._most + 1, self.entries + 1, in_bytes)
+        return {"least": least, "more": max(self._most + limits.most_entries, least)}
+
     def error(self, run_id: str) -> OutlastError:
         """Return what is said of a run that is stopped here."""
-        more = self._most + self._limits.most_entries
+        more = self.room()["more"]
         return OutlastError(
             f"the journal has {self.entries:,} entries of {self.size_bytes / MIB:,.1f} MiB, and a generation may have "
             f"{self._most:,} of {self._most_bytes / MIB:,.1f} MiB",

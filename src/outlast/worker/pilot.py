@@ -636,7 +636,7 @@ class Pilot:
             return False
         error = self._growth.error(self.run_key.run_id)
         logger.error("run %s is blocked (%s): %s", self.run_key, HISTORY, error)
-        await self._park(Status.BLOCKED, HISTORY, plain(error))
+        await self._park(Status.BLOCKED, HISTORY, plain(error), room=self._growth.room())
         return True
 
     def _carry_out(self) -> None:
@@ -869,12 +869,13 @@ class Pilot:
         waits = self._waits or self._machine.waiting_for_others()
         return Status.BLOCKED if self._machine.in_doubt and not waits else Status.WAITING
 
-    async def _park(self, status: Status, reason: str = "", error: str = "") -> None:
+    async def _park(self, status: Status, reason: str = "", error: str = "", **noted: Any) -> None:
         """Give the run back.
 
         Args:
             reason: Of a blocked one; an effect is in doubt by default.
             error: Why, in words. Nothing but an operator's word wakes it then.
+            noted: For `explain`, what else is to be known.
         """
         if status is Status.BLOCKED:
             reason = reason or "in doubt"
@@ -886,6 +887,7 @@ class Pilot:
             "untaken": self._machine.mailbox.untaken,
             "in_doubt": self._machine.in_doubt,
             "alarms": [f"{one.what} {one.about}".strip() for one in self._alarms.standing],
+            **noted,
         }
         head = HeadUpdate(
             status=status,

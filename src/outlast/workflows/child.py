@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from outlast.effects.key import check_run_id, child_id
 from outlast.errors import DefinitionError
-from outlast.journal.codec import codec_for
 from outlast.journal.entry import NO_OPERATION, OperationId, RunName
 from outlast.journal.parse import read
 from outlast.replay.context import (
@@ -27,7 +26,7 @@ from outlast.replay.context import (
 )
 from outlast.workflows.call import Call
 from outlast.workflows.definition import Workflow
-from outlast.workflows.message import Signal
+from outlast.workflows.message import Signal, encoded
 from outlast.workflows.timeout import run_seconds
 
 R = TypeVar("R")
@@ -419,10 +418,7 @@ def _identify(given: str | None, what: str) -> Callable[[RunName, str, bool], st
 def _signal(
     run_id: str, signal: Signal[Any] | str, value: Any, child: OperationId = NO_OPERATION
 ) -> MessageRequest:
-    if isinstance(signal, Signal):
-        name, body = signal.name, signal.codec.encode(value)
-    else:
-        name, body = signal, codec_for(Any, where=f"signal {signal!r}").encode(value)
+    name, body = encoded(signal, value, what="signal")
     return MessageRequest(run_id, "signal", name, body, child)
 
 

@@ -20,7 +20,6 @@ from outlast.effects.intent import SETTLE, Repeat
 from outlast.effects.key import check_name
 from outlast.effects.retry import ONCE, RetryPolicy
 from outlast.errors import (
-    DecodeError,
     DefinitionError,
     EffectOutsideWorkflowError,
     ForbiddenInWorkflowError,
@@ -360,7 +359,7 @@ class Effect(Definition[P, R]):
                 action_sha256=self._action_sha256(fields),
                 fields=fields,
                 repeats=self.rules.repeats,
-                same_arguments=lambda recorded: self._recode(recorded) == arguments,
+                same_arguments=lambda recorded: self.arguments.recode(recorded) == arguments,
                 decode=self.result.decode,
                 raises=self.options.raises,
                 has_deadline=self.options.schedule_to_close_timeout is not None,
@@ -389,14 +388,6 @@ class Effect(Definition[P, R]):
             "arguments": {name: msgspec.json.decode(value) for name, value in fields.items()},
         }
         return sha256_of(action)
-
-    def _recode(self, recorded: bytes) -> bytes | None:
-        """Return recorded arguments as today's types write them; None when they do not fit them."""
-        try:
-            args, kwargs = self.arguments.decode(recorded)
-        except DecodeError:
-            return None
-        return self.arguments.encode(args, kwargs)
 
     def _check_rules(self) -> None:
         rules, options = self.rules, self.options

@@ -26,7 +26,8 @@ class Signal(Generic[T]):
 
     Args:
         name: Unique in the run.
-        type: Of the value that it carries; None for nothing.
+        type: Of the value that it carries; None for nothing. Hints know a class; of what is none, as `Literal["yes", "no"]`, they say
+            `Any`.
 
     Raises:
         DefinitionError: The name makes ambiguous messages, or the type cannot be stored.
@@ -57,6 +58,8 @@ class Signal(Generic[T]):
     def __init__(self: Signal[None], name: str, type: None = None) -> None: ...
     @overload
     def __init__(self: Signal[Given], name: str, type: type[Given]) -> None: ...
+    @overload
+    def __init__(self: Signal[Any], name: str, type: Any) -> None: ...
     def __init__(self, name: str, type: Any = None) -> None:  # noqa: A002 - the field's word
         self.name = check_name(name, what="signal")
         self.type: Any = type
@@ -125,6 +128,16 @@ class Update(Generic[T, R]):
     def __init__(
         self: Update[Given, Told], name: str, type: type[Given], result: type[Told]
     ) -> None: ...
+    @overload
+    def __init__(self: Update[Given, Any], name: str, type: type[Given], result: Any) -> None: ...
+    @overload
+    def __init__(self: Update[None, Any], name: str, type: None, result: Any) -> None: ...
+    @overload
+    def __init__(self: Update[Any, None], name: str, type: Any, result: None = None) -> None: ...
+    @overload
+    def __init__(self: Update[Any, Told], name: str, type: Any, result: type[Told]) -> None: ...
+    @overload
+    def __init__(self: Update[Any, Any], name: str, type: Any, result: Any) -> None: ...
     def __init__(self, name: str, type: Any = None, result: Any = None) -> None:  # noqa: A002 - the field's word
         self.name = check_name(name, what="update")
         self.type: Any = type
@@ -138,6 +151,25 @@ class Update(Generic[T, R]):
         """Show name and types."""
         names = [getattr(one, "__name__", one) for one in (self.type, self.result)]
         return f"Update({self.name!r}, {names[0]}, {names[1]})"
+
+
+def encoded(
+    message: Signal[Any] | Update[Any, Any] | str, value: Any, *, what: str
+) -> tuple[str, bytes]:
+    """Return name and JSON of a value as a message carries it.
+
+    Args:
+        message: A name too; then the value is plain JSON data.
+        what: `signal` or `update`, for the error.
+
+    Raises:
+        DefinitionError: No message can have that name.
+        EncodeError: The value does not fit the type.
+    """
+    if not isinstance(message, str):
+        return message.name, message.codec.encode(value)
+    name = check_name(message, what=what)
+    return name, codec_for(Any, where=f"{what} {name!r}").encode(value)
 
 
 def misfit(name: str, value: bytes) -> str:

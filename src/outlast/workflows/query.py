@@ -16,6 +16,7 @@ from outlast.workflows.handler import taking_a_value
 T = TypeVar("T")
 R = TypeVar("R")
 A = TypeVar("A")
+Given = TypeVar("Given")
 
 
 class Query(Generic[T, R]):
@@ -64,7 +65,15 @@ class Query(Generic[T, R]):
     @overload
     def __init__(self: Query[None, A], name: str, type: None, result: type[A]) -> None: ...
     @overload
-    def __init__(self, name: str, type: type[T], result: type[R]) -> None: ...
+    def __init__(self: Query[Given, A], name: str, type: type[Given], result: type[A]) -> None: ...
+    @overload
+    def __init__(self: Query[None, Any], name: str, type: None, result: Any) -> None: ...
+    @overload
+    def __init__(self: Query[Given, Any], name: str, type: type[Given], result: Any) -> None: ...
+    @overload
+    def __init__(self: Query[Any, A], name: str, type: Any, result: type[A]) -> None: ...
+    @overload
+    def __init__(self: Query[Any, Any], name: str, type: Any, result: Any) -> None: ...
     def __init__(self, name: str, type: Any, result: Any) -> None:  # noqa: A002 - the field's word
         self.name = check_name(name, what="query")
         self.type: Any = type

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -305,3 +306,60 @@ def test_table_leaves_out_what_says_nothing(world: World) -> None:
     assert "WAITS FOR / REASON" in listed
     assert "+00:00" not in listed
     assert "T" not in listed.split("timer r:1 at ")[1][:20]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs", "list", "--limit", f"{10**20}"),
+        ("runs", "journal", "plain", "--generation", f"{10**22}"),
+        ("runs", "export", "plain", "--generation", f"{10**22}"),
+        ("runs", "accept", "plain", "--history", f"{10**22}", "--reason", "x"),
+        ("runs", "accept", "plain", "--entry", f"{10**22}", "--reason", "x"),
+        ("runs", "fork", "plain", "--generation", f"{10**22}", "--id", "f", "--reason", "x"),
+        ("runs", "fork", "plain", "--at", f"{10**22}", "--id", "f", "--reason", "x"),
+    ],
+)
+def test_a_number_that_no_store_can_hold_is_typed_wrong(
+    world: World, words: tuple[str, ...]
+) -> None:
+    """It is refused as other numbers out of range are."""
+    result = world.cli(*words)
+    assert result.exit_code == 2, result.output
+    assert "Input should be less than or equal to" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("where", ["nowhere/x.json", "."])
+def test_a_journal_that_cannot_be_written_is_told(world: World, where: str) -> None:
+    """In a folder that is not there, or over one: in words, and not as a traceback."""
+    result = world.cli("runs", "export", "plain", "-o", str(world.folder / where))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "cannot be written: " in result.stderr
+    assert "--output FILE" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["", "a\x1bb"])
+def test_a_name_that_no_message_can_have_is_refused(world: World, name: str) -> None:
+    """Nothing is sent that no code could take."""
+    result = world.cli("runs", "send", "signal", name)
+    assert result.exit_code == 1
+    assert "cannot be the name of a signal" in result.stderr
+    assert json.loads(world.cli("runs", "show", "signal", "--json").stdout)["unread_messages"] == 0
+
+
+def test_what_is_to_be_typed_tells_an_id_with_a_dash_from_an_option(world: World) -> None:
+    """Of a run that begins so: each command that `explain` and `show` name can be typed as it is printed."""
+
+    async def begin() -> None:
+        async with outlast.connect(world.url) as client:
+            await client.handle("signal").fork(id="-x", reason="to see")
+
+    asyncio.run(begin())
+    explained = json.loads(world.cli("runs", "explain", "--json", "--", "-x").stdout)
+    shown = world.cli("runs", "show", "--", "-x").stdout
+    assert "outlast runs explain -- -x" in shown
+    typed = [*explained["commands"], "outlast runs journal --generation 1 -- -x"]
+    for one in typed:
+        if " runs " in one:
+            assert " -- -x" in one
+    assert world.cli(*shlex.split(typed[-1])[1:]).exit_code == 0

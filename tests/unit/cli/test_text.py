@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.cli.text import ago, json_text, length, parse_length, safe
+from outlast.cli.text import ago, json_text, length, parse_length, safe, typed
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 
@@ -85,3 +85,15 @@ def test_no_length(text: str) -> None:
     """What is no length is refused."""
     with pytest.raises(ValueError, match="no length of time"):
         parse_length(text)
+
+
+def test_an_id_that_begins_with_a_dash_stands_behind_the_options() -> None:
+    """Also a value behind it; a command without such an id is left as it is."""
+    words = ("runs", "accept", "-x", "--history", "9", "--reason", "TEXT")
+    assert typed((), words) == "outlast runs accept --history 9 --reason TEXT -- -x"
+    assert (
+        typed(["-d", "u"], ("runs", "send", "-x", "go", "J")) == "outlast -d u runs send -- -x go J"
+    )
+    assert typed((), ("runs", "send", "x", "-5")) == "outlast runs send -- x -5"
+    assert typed((), ("runs", "show", "x", "--json")) == "outlast runs show x --json"
+    assert typed((), ("worker", "MODULE", "--queue", "gpu")) == "outlast worker MODULE --queue gpu"

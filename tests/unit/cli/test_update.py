@@ -118,3 +118,25 @@ def test_a_run_that_takes_updates_says_so(tmp_path: Path) -> None:
     assert "update add to it" in listed.stdout
     assert "It takes the update 'add to it'" in explained.stdout
     assert "outlast runs update counted 'add to it' JSON" in explained.stdout
+
+
+def test_who_does_not_wait_for_ever_is_told_how_to_ask_again(tmp_path: Path) -> None:
+    """The update stays, and the same id waits for its answer."""
+
+    async def test(alone: Alone, typed: Any) -> Any:
+        await alone.handle("counted").pause("maintenance")
+        while (await alone.handle("counted").status()).status != "paused":
+            await asyncio.sleep(0.02)
+        words = ("runs", "update", "counted", "add to it", "4", "--id", "once")
+        late = await typed(*words, "--timeout", "100ms")
+        unnamed = await typed(*words[:5], "--timeout", "100ms")
+        await alone.handle("counted").resume()
+        return late, unnamed, await typed(*words, "--timeout", "1h")
+
+    late, unnamed, again = with_app(tmp_path, test)
+    assert (late.exit_code, late.stdout) == (1, "")
+    assert "has not answered the update 'add to it' in time" in late.stderr
+    assert "outlast runs explain counted" in late.stderr
+    assert "outlast runs update counted 'add to it' 4 --id once" in late.stderr
+    assert "outlast runs update counted 'add to it' 4 --id " in unnamed.stderr
+    assert (again.exit_code, json.loads(again.stdout)) == (0, 4)

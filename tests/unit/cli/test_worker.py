@@ -146,6 +146,15 @@ def test_code_that_is_not_there(empty: World, argument: str, words: str) -> None
     assert not empty.file.exists()
 
 
+def test_code_in_a_file_without_its_suffix_is_refused(empty: World) -> None:
+    """The error says what the file is to be called."""
+    (empty.folder / "agentfile").write_text("import outlast\n", encoding="utf-8")
+    done = _once(empty, "worker", "agentfile")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "agentfile is not named as a file of Python code" in done.stderr
+    assert "ends in .py" in done.stderr
+
+
 def test_error_inside_the_code_keeps_its_traceback(empty: World) -> None:
     """What fails while the author's module is imported is theirs to see."""
     (empty.folder / "agent.py").write_text("import no_such_thing\n", encoding="utf-8")

@@ -986,7 +986,7 @@ def test_a_former_generation_can_be_forked() -> None:
         await sim.client.start(order("car"), id="o", if_closed="restart")
         await sim.closed("o")
         old = await origin.fork(2, id="f1", reason="to see", generation=1)
-        new = await origin.fork(2, id="f2", reason="to see")
+        new = await sim.client.handle("o", order).fork(2, id="f2", reason="to see")
         return await old.result(), await new.result()
 
     assert Simulation(CODE).run(scenario) == ("paid 4, shipped a lamp", "paid 3, shipped a car")

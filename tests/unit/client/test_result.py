@@ -28,11 +28,18 @@ async def pay(amount: int) -> int:
     return amount
 
 
+@outlast.effect(start_to_close_timeout=timedelta(seconds=1), settle=timedelta(0))
+async def unsure() -> int:
+    raise ConnectionError("cut off")
+
+
 @outlast.workflow
 async def flow(kind: str) -> int:
     match kind:
         case "step":
             return await divide(0)
+        case "doubt":
+            return await unsure()
         case "repeat":
             return await pay(1) + await pay(1)
         case _:
@@ -40,7 +47,7 @@ async def flow(kind: str) -> int:
             return 1
 
 
-CODE = [divide, pay, flow]
+CODE = [divide, pay, unsure, flow]
 
 
 def ended(kind: str, *, cancel: str | None = None) -> outlast.OutlastError:
@@ -257,3 +264,90 @@ def test_an_unused_timeout_is_a_time(tmp_path: Path) -> None:
     text = Simulation([ask]).run(scenario)
     assert "expires_in=5, which is no length of time" in text
     assert timedelta.__name__ in text
+
+
+@pytest.mark.parametrize("how", ["result", "update"])
+@pytest.mark.parametrize("why", ["paused", "in doubt"])
+def test_who_waits_for_a_run_that_stands_is_told(how: str, why: str) -> None:
+    """Once, with the reason and where to look: it stands until a person acts."""
+
+    async def scenario(sim: Simulation) -> None:
+        await sim.start_worker()
+        handle = await sim.client.start(flow("doubt" if why == "in doubt" else "sleep"), id="r")
+        if why == "paused":
+            await handle.pause("maintenance")
+            await sim.until("r", lambda head: head.status == "paused")
+        else:
+            await sim.until("r", lambda head: head.reason == "in doubt")
+        waiting = sim.spawn(handle.result() if how == "result" else handle.update("any", 1))
+        await asyncio.sleep(4.8)
+        assert said == []
+        await asyncio.sleep(100)
+        waiting.cancel()
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        Simulation(CODE).run(scenario)
+    (one,) = said
+    assert one.category is outlast.RunHeldWarning
+    what = "paused" if why == "paused" else "blocked (in doubt)"
+    assert f"run r is {what}, and stays so until a person acts" in str(one.message)
+    assert "`outlast runs explain r`" in str(one.message)
+
+
+def test_who_waits_is_told_when_the_run_comes_to_stand() -> None:
+    """However long after the wait began."""
+
+    async def scenario(sim: Simulation) -> None:
+        await sim.start_worker()
+        handle = await sim.client.start(flow("sleep"), id="r")
+        waiting = sim.spawn(handle.result())
+        await asyncio.sleep(60)
+        assert said == []
+        await handle.pause("maintenance")
+        await asyncio.sleep(200)
+        waiting.cancel()
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        Simulation(CODE).run(scenario)
+    assert [one.category for one in said] == [outlast.RunHeldWarning]
+
+
+@pytest.mark.parametrize("make", [outlast.open, outlast.connect])
+def test_an_app_that_was_not_entered_says_how_it_is_used(make: Any) -> None:
+    """Whatever is asked of it; what it never had it has not."""
+
+    async def main() -> None:
+        client = make("memory://")
+        for ask in (
+            lambda: client.start(flow("sleep"), id="r"),
+            lambda: client.run(flow("sleep"), id="r"),
+            lambda: client.runs.list(),
+        ):
+            with pytest.raises(outlast.DefinitionError, match="before it was opened") as caught:
+                await ask()
+            assert f"async with outlast.{make.__name__}(" in caught.value.hint
+        with pytest.raises(outlast.DefinitionError, match="before it was opened"):
+            client.handle("r")
+        assert not hasattr(client, "nothing")
+
+    asyncio.run(main())
+
+
+def test_a_list_takes_words_for_statuses() -> None:
+    """What is no status, and no page, is refused before anything is read."""
+
+    async def scenario(sim: Simulation) -> Any:
+        await sim.client.start(flow("sleep"), id="r")
+        wrong: Any = "ready"
+        for given in ({"redy"}, wrong):
+            with pytest.raises(outlast.DefinitionError, match="status"):
+                await sim.client.runs.list(statuses=given)
+        for limit in (-1, 10**20):
+            with pytest.raises(outlast.DefinitionError, match="page"):
+                await sim.client.runs.list(limit=limit)
+        found = await sim.client.runs.list(statuses={"ready"})
+        return [one.run_id for one in found], await sim.client.runs.list(statuses=["failed"])
+
+    assert Simulation(CODE).run(scenario) == (["r"], [])

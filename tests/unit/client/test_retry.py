@@ -175,6 +175,29 @@ async def sleeps() -> str:
     return await step("b")
 
 
+@outlast.workflow(timeout=timedelta(seconds=10))
+async def hurries(how: str) -> int:
+    """Has not heard in time, and cleans up."""
+    try:
+        return await outlast.receive(go)
+    except asyncio.CancelledError:
+        match how:
+            case "effect":
+                await effect("!cleanup")
+            case "slow":
+                await outlast.sleep(1000)
+            case _:
+                await step("cleanup")
+        if how == "caught":
+            raise RuntimeError("too late") from None
+        raise
+
+
+@outlast.workflow
+async def hurries_by_child() -> int:
+    return await outlast.run_child(hurries("step"))
+
+
 CODE = [
     step,
     effect,
@@ -189,6 +212,8 @@ CODE = [
     tidies,
     overlapping,
     sleeps,
+    hurries,
+    hurries_by_child,
 ]
 
 
@@ -362,6 +387,53 @@ def test_a_cancelled_run_goes_on_from_before_the_cancel() -> None:
 
     assert Simulation(CODE).run(scenario) == "b"
     assert done == {"cleanup": 1, "b": 1}
+
+
+@pytest.mark.parametrize("how", ["step", "effect", "caught"])
+def test_a_run_that_ran_out_of_time_has_time_again(how: str) -> None:
+    """Whatever its clean-up did: what is kept ends before its time was over."""
+
+    async def scenario(sim: Simulation) -> int:
+        await sim.start_worker()
+        handle = await sim.client.start(hurries(how), id="o")
+        with pytest.raises(outlast.WorkflowFailedError):
+            await handle.result()
+        again = await handle.retry(reason="it may take that long")
+        await again.send(go, 5)
+        return await again.result()
+
+    assert Simulation(CODE).run(scenario) == 5
+
+
+def test_a_run_that_was_ended_while_it_cleaned_up_has_time_again() -> None:
+    """Also one that an operator terminated after its time was over."""
+
+    async def scenario(sim: Simulation) -> int:
+        await sim.start_worker()
+        handle = await sim.client.start(hurries("slow"), id="o")
+        await asyncio.sleep(15)
+        await handle.terminate("it takes too long")
+        again = await handle.retry(reason="it may take that long")
+        await again.send(go, 5)
+        return await again.result()
+
+    assert Simulation(CODE).run(scenario) == 5
+
+
+def test_a_child_that_ran_out_of_time_has_time_again() -> None:
+    """It is retried with its parent, and from before its time was over."""
+
+    async def scenario(sim: Simulation) -> int:
+        await sim.start_worker()
+        handle = await sim.client.start(hurries_by_child(), id="o")
+        with pytest.raises(outlast.WorkflowFailedError):
+            await handle.result()
+        again = await handle.retry(reason="it may take that long")
+        await sim.until("o/retry-1/r:1", lambda head: head.status is Status.WAITING)
+        await sim.client.handle("o/retry-1/r:1").send(go, 5)
+        return await again.result()
+
+    assert Simulation(CODE).run(scenario) == 5
 
 
 def test_a_terminated_run_goes_on_where_it_was() -> None:
@@ -567,6 +639,11 @@ def test_two_who_retry_at_once_make_one_retry() -> None:
         )
         await sim.closed("o/retry-1")
         assert await sim.store.head(RunKey("default", "o/retry-2")) is None
+        for one in answers:
+            if isinstance(one, outlast.RunConflictError):
+                said = ("in the same moment", "it is running", "it is ready")
+                assert (one.run, any(text in one.message for text in said)) == ("o/retry-1", True)
+                assert "new id" not in one.hint
         return [type(one).__name__ for one in answers]
 
     assert sorted(Simulation(CODE).run(scenario)) == [

@@ -385,7 +385,7 @@ def test_whoever_gives_up_leaves_nothing_behind() -> None:
         assert unread.message.message_id == "update/once"
         answer = UpdateAnswered("update/once", put.name, value=msgspec.Raw(b"7"))
         await store.answer_with("update/once", msgspec.json.encode(answer))
-        return await handle.update(put, "something else", id="once")
+        return await handle.update(put, "tea", id="once")
 
     assert scripted(test) == 7
 

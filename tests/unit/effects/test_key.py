@@ -82,3 +82,15 @@ def test_ambiguous_names_are_refused(wrong):
     """Nothing in a name can be taken for a part of the key, or for a number."""
     with pytest.raises(DefinitionError, match="step"):
         check_name(wrong, what="step")
+
+
+@pytest.mark.parametrize("given", [123, None, b"run"])
+def test_an_id_that_is_no_text_is_refused(given):
+    """The error names the id, and what was given for it."""
+    for check, what in ((check_run_id, "a run id"), (check_tenant, "a tenant")):
+        with pytest.raises(
+            DefinitionError, match=f"cannot be {what}: it is {type(given).__name__}"
+        ):
+            check(given)
+    with pytest.raises(DefinitionError, match="cannot be the name of an effect: it is"):
+        check_name(given, what="effect")

@@ -204,7 +204,15 @@ async def three() -> list[int]:
     return [one.frames for one in scenes]
 
 
-CODE = [*STEPS.values(), pay, film, guarded, paying, cut, three]
+@outlast.workflow
+async def serial(left: int) -> int:
+    frames = (await render()).frames
+    if left:
+        outlast.continue_as_new(serial(left - 1))
+    return frames
+
+
+CODE = [*STEPS.values(), pay, film, guarded, paying, cut, three, serial]
 PARKING = WorkerOptions(library="simulated", idle=SECOND)
 
 
@@ -255,6 +263,21 @@ def test_a_step_is_completed_from_outside(how: str) -> None:
     result, outcome, rows = simulation().run(scenario)
     assert (result, outcome.by, rows) == (24, "tester", 0)
     assert len(tokens) == 1
+
+
+def test_each_generation_has_answers_of_its_own() -> None:
+    """Their operations have the same ids: an answer under an id that a former generation knew is no second one."""
+
+    async def scenario(sim: Simulation) -> int:
+        await sim.start_worker()
+        handle = await sim.client.start(serial(1), id="r")
+        for generation in (1, 2):
+            token = await handed_out(sim, generation)
+            await sim.until("r", lambda head: head.owner is None)
+            await sim.client.complete(token, Scene(generation), id="done")
+        return await handle.result()
+
+    assert simulation().run(scenario) == 2
 
 
 def test_a_step_fails_from_outside_for_good() -> None:
@@ -787,7 +810,7 @@ def test_a_beat_for_what_nobody_waits_for_says_so() -> None:
         with pytest.raises(outlast.RunConflictError, match="has ended"):
             await sim.client.heartbeat(token)
         await sim.client.start(after(), id="r", if_closed="restart")
-        with pytest.raises(outlast.RunConflictError, match="use 1 of this id"):
+        with pytest.raises(outlast.RunConflictError, match="generation 1 of this id"):
             await sim.client.heartbeat(token)
 
     sims.append(Simulation([render_alive, after], options=PARKING))
@@ -1051,7 +1074,7 @@ def test_a_token_is_good_for_one_generation_and_one_tenant() -> None:
             await sim.client.complete(token, Scene(1))
         await sim.client.start(film("async"), id="r", if_closed="restart")
         await handed_out(sim, 2)
-        with pytest.raises(outlast.RunConflictError, match="use 1 of this id"):
+        with pytest.raises(outlast.RunConflictError, match="generation 1 of this id"):
             await sim.client.fail(token, "no")
         with pytest.raises(outlast.EncodeError):
             await sim.client.complete(tokens[1], float("nan"))

@@ -232,6 +232,32 @@ def test_the_accepted_limit_is_one_too() -> None:
     assert Simulation(CODE, options=SMALL).run(scenario) == (40, 41)
 
 
+def test_what_is_advised_lets_it_go_on_when_bytes_are_the_limit() -> None:
+    """`explain` and the worker name one number, which is enough; one that raises nothing in bytes is refused."""
+
+    async def scenario(sim: Simulation) -> Any:
+        handle = await start(sim, grows_big())
+        first = (await sim.until("r", blocked)).next_seq
+        explained = await handle.explain()
+        (typed,) = [one for one in explained.commands if "--history" in one]
+        more = int(typed.partition("--history ")[2].partition(" ")[0])
+        with pytest.raises(
+            DefinitionError, match="no room for more, in entries or in bytes"
+        ) as caught:
+            await handle.accept(history=2 * first, reason="as many again")
+        assert f"give {more} or another number from 100" in caught.value.hint
+        await handle.accept(history=more, reason="as explained")
+        second = await sim.until("r", lambda head: blocked(head) and head.next_seq > first)
+        await handle.terminate()
+        return first, second.next_seq, more, (await handle.status()).waits, explained.text
+
+    limits = options(warn_bytes=500_000, most_bytes=1_000_000, warn_entries=20, most_entries=1000)
+    first, second, more, _, text = Simulation(CODE, options=limits).run(scenario)
+    assert second > 2 * first - 4
+    assert more == 2000
+    assert "--history 2000" in text
+
+
 def test_bytes_count_too_and_rise_with_the_entries() -> None:
     """Twenty entries may have a megabyte here; what an operator allows in entries is allowed in bytes in proportion."""
 

@@ -37,7 +37,7 @@ HEAD = (
 )
 ENTRY = "seq, turn, kind, operation, name, at, body"
 OPERATION = "operation, kind, name, failures, due_at, detail, progress, awaits, unapplied, beats, heard_at, silence"
-MESSAGE = "number, message_id, kind, name, sender, at, body"
+MESSAGE = "number, message_id, kind, name, sender, at, body, digest"
 OUTBOX = (
     "tenant, run_id, number, target_tenant, target_run_id, kind, message_id, name, sender, body, generation, operation,"
     " target_generation, origin, reason"
@@ -141,10 +141,9 @@ def operation_values(put: OperationPut) -> Row:
 
 def message_of(row: Row) -> StampedMessage:
     """Return the inbox item in the columns `MESSAGE`."""
-    number, message_id, kind, name, sender, at, body = row
-    return StampedMessage(
-        Message(message_id, MessageKind(kind), name, sender, body), from_micros(at), number
-    )
+    number, message_id, kind, name, sender, at, body, digest = row
+    message = Message(message_id, MessageKind(kind), name, sender, body, digest)
+    return StampedMessage(message, from_micros(at), number)
 
 
 def outbox_of(row: Row) -> tuple[RunKey, OutboxItem]:

@@ -36,6 +36,7 @@ from outlast.store.condition import (
     LIFTING,
     RECALLS,
     decision_refusal,
+    is_other,
     start_times,
     stranger_refusal,
 )
@@ -60,7 +61,7 @@ _HAS_UNREAD = """
 SELECT EXISTS (SELECT 1 FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0)
 """
 _KNOWN_MESSAGE = """
-SELECT at FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND message_id = ?
+SELECT at, digest FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND message_id = ?
 """
 _SPAN = """
 SELECT (SELECT max(number) FROM message WHERE tenant = ?1 AND run_id = ?2) - min(number) + 1
@@ -73,9 +74,9 @@ WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0
 _FIRST_GENERATION = 1
 """A message that comes before its run waits for this one."""
 _ADD_MESSAGE = """
-INSERT INTO message (tenant, run_id, number, message_id, generation, kind, name, sender, at, body)
+INSERT INTO message (tenant, run_id, number, message_id, generation, kind, name, sender, at, body, digest)
 VALUES (?1, ?2, (SELECT ifnull(max(number), 0) + 1 FROM message WHERE tenant = ?1 AND run_id = ?2),
-    ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+    ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
 """
 _IS_OFFERED = f"CASE WHEN status = 'paused' THEN ?4 WHEN status = 'blocked' AND reason = '{HISTORY}' THEN ?5 ELSE 1 END"
 _OFFER = f"""
@@ -155,15 +156,25 @@ def start(writing: Writing, change: StartRun) -> Verdict:
     epoch += change.worker is not None
     if change.watch is not None:
         outbox.put_watch(writing, change, change.watch)
-    for message in change.messages:
-        if _known_at(writing, change.run, change.generation, message) is None:
-            _add_message(writing, change.run, message, change.generation)
+    if (refusal := _add_messages(writing, change)) is not None:
+        return refusal
     database.run(_ADD_RUN, _run_values(writing, change, epoch, at, kept))
     for entry, time in zip(change.entries, times, strict=True):
         names = (entry.seq, entry.turn, entry.kind, entry.operation, entry.name)
         values = (*names, to_micros(time), entry.body)
         database.run(_ADD_ENTRY, (*key, change.generation, *values))
     return Applied(from_micros(at), epoch if change.worker else 0)
+
+
+def _add_messages(writing: Writing, change: StartRun) -> Refused | None:
+    """Put the messages of a start into its inbox, but for those that are known there; return why that does not hold."""
+    for message in change.messages:
+        known = _known_at(writing, change.run, change.generation, message)
+        if isinstance(known, Refused):
+            return known
+        if known is None:
+            _add_message(writing, change.run, message, change.generation)
+    return None
 
 
 def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, kept: Row) -> Row:
@@ -187,12 +198,12 @@ def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, kept: R
 def _put_message(writing: Writing, change: PutMessage) -> Verdict:
     row = _standing(writing, change.run)
     inbox = _FIRST_GENERATION if row is None else row[3]
-    known = _known_at(writing, change.run, inbox, change.message)
+    known = _known_at(writing, change.run, change.incarnation or inbox, change.message)
     if known is not None:
         return known
     if row is None and not change.early:
         return Refused("not_found")
-    if row is not None and (refusal := stranger_refusal(change, row[0], row[5])):
+    if row is not None and (refusal := _stranger_refusal(change, row)):
         return Refused(refusal)
     if row is not None and not row[1]:
         return Refused("closed")
@@ -259,9 +270,9 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
     row = _standing(writing, change.run)
     if row is None:
         return Refused("not_found")
-    generation, open_, changed_at, _, _, origin = row
-    if change.origin not in ("", origin):
-        return Refused("origin")
+    generation, open_, changed_at, *_ = row
+    if refusal := _stranger_refusal(change, row):
+        return Refused(refusal)
     if not open_:
         return Refused("closed")
     at = max(writing.micros, changed_at)
@@ -335,10 +346,25 @@ def _standing(writing: Writing, run: RunKey) -> Row | None:
     return writing.database.row(_STANDING, (run.tenant, run.run_id))
 
 
-def _known_at(writing: Writing, run: RunKey, inbox: int, message: Message) -> Applied | None:
+def _stranger_refusal(change: PutMessage | Terminate, standing: Row) -> str:
+    generation, _, _, incarnation, _, origin = standing
+    return stranger_refusal(change, generation=generation, incarnation=incarnation, origin=origin)
+
+
+def _known_at(
+    writing: Writing, run: RunKey, inbox: int, message: Message
+) -> Applied | Refused | None:
+    """Return what a message is answered with that an inbox knows already; None when it does not know it."""
     key = (run.tenant, run.run_id, inbox, message.message_id)
-    at = writing.database.value(_KNOWN_MESSAGE, key)
-    return None if at is None else Applied(from_micros(at))
+    row = writing.database.row(_KNOWN_MESSAGE, key)
+    if row is None:
+        return None
+    at, digest = row
+    return (
+        Refused("other", message.message_id)
+        if is_other(message, digest)
+        else Applied(from_micros(at))
+    )
 
 
 def _deliver(writing: Writing, run: RunKey, message: Message, inbox: int) -> None:
@@ -356,5 +382,6 @@ def _add_message(writing: Writing, run: RunKey, message: Message, inbox: int) ->
         message.sender,
         writing.micros,
         message.body,
+        message.digest,
     )
     writing.database.run(_ADD_MESSAGE, (run.tenant, run.run_id, *values))

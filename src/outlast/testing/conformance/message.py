@@ -171,6 +171,59 @@ class MessageConformance:
         assert await bench.apply(sending(head.run)) == second
 
     @scenario
+    async def test_another_message_under_a_known_id_is_refused(self, bench: Bench) -> None:
+        """Two that both have a digest, and not the same, are two; also after the first was consumed. The first one stays."""
+        head = await bench.owned()
+        first = await bench.apply(PutMessage(head.run, marked("d1")))
+        assert await bench.one(PutMessage(head.run, marked("d2"))) == Refused("other", "m1")
+        assert [one.message for one in await bench.store.mail(head.run)] == [marked("d1")]
+        await bench.apply(following(head, consumed=("m1",)))
+        bench.clock.advance(SECOND)
+        assert await bench.one(PutMessage(head.run, marked("d2"))) == Refused("other", "m1")
+        for digest in ("d1", ""):
+            assert await bench.apply(PutMessage(head.run, marked(digest))) == first
+
+    @scenario
+    async def test_a_message_without_a_digest_is_known_by_its_id_alone(self, bench: Bench) -> None:
+        """Whatever is sent under its id is that message."""
+        head = await bench.owned()
+        first = await bench.apply(sending(head.run))
+        assert await bench.apply(PutMessage(head.run, marked("d2"))) == first
+        assert [one.message for one in await bench.store.mail(head.run)] == [letter()]
+
+    @scenario
+    async def test_a_start_with_another_message_under_a_known_id_is_refused(
+        self, bench: Bench
+    ) -> None:
+        """Of a message that came before its run the first one counts too: nothing is started."""
+        run = RunKey("default", "run")
+        await bench.apply(PutMessage(run, marked("d1"), early=True))
+        change = starting(messages=(letter("m0"), marked("d2")))
+        assert await bench.one(change) == Refused("other", "m1")
+        assert await bench.store.head(run) is None
+        await bench.apply(starting(messages=(letter("m0"), marked("d1"))))
+        mail = await bench.store.mail(run)
+        assert [one.message for one in mail] == [marked("d1"), letter("m0")]
+
+    @scenario
+    async def test_what_is_meant_for_a_former_run_of_the_id_is_refused(self, bench: Bench) -> None:
+        """A message, and an end from outside, that name an incarnation reach that run, and none that follows under its id."""
+        head = await bench.owned()
+        first = await bench.apply(sending(head.run, incarnation=1))
+        await bench.apply(ending(head, consumed=("m1",)))
+        assert await bench.one(sending(head.run, "m2", incarnation=1)) == Refused("closed")
+        await bench.start(generation=2)
+        bench.clock.advance(SECOND)
+        assert await bench.one(sending(head.run, "m2", incarnation=1)) == Refused("incarnation")
+        refused = await bench.one(Terminate(head.run, "alice", "old", incarnation=1))
+        assert refused == Refused("incarnation")
+        # What that run has taken it is known to have taken.
+        assert await bench.apply(sending(head.run, incarnation=1)) == first
+        assert await bench.store.mail(head.run) == ()
+        await bench.apply(sending(head.run, incarnation=2))
+        await bench.apply(Terminate(head.run, "alice", "enough", incarnation=2))
+
+    @scenario
     async def test_numbers_go_on_in_the_next_generation(self, bench: Bench) -> None:
         """A message is numbered after all that the id was ever sent."""
         head = await bench.owned()
@@ -379,6 +432,11 @@ class MessageConformance:
         await bench.apply(Terminate(head.run, by="alice", reason="enough"))
         await bench.start(generation=2)
         await bench.apply(sending(head.run))
+
+
+def marked(digest: str) -> Message:
+    """Return a signal that says what it is."""
+    return replace(letter(), digest=digest)
 
 
 def update(message_id: str) -> Message:

@@ -124,6 +124,15 @@ class RollOverConformance:
         assert not (await bench.head(head.run)).mail
 
     @scenario
+    async def test_a_roll_over_is_the_same_run_to_who_means_it(self, bench: Bench) -> None:
+        """What names the incarnation reaches each of its generations."""
+        head = await bench.owned()
+        await bench.apply(rolling(head))
+        await bench.apply(sending(head.run, incarnation=1))
+        assert await bench.one(sending(head.run, "m2", incarnation=2)) == Refused("incarnation")
+        await bench.apply(Terminate(head.run, "alice", "enough", incarnation=1))
+
+    @scenario
     async def test_a_message_is_known_across_roll_overs(self, bench: Bench) -> None:
         """One that was consumed in a former generation, and is sent again, is applied without effect."""
         head = await bench.owned()

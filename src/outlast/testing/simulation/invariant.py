@@ -215,7 +215,7 @@ class Invariants:
             case StartRun():
                 self._started(change, now)
             case PutMessage():
-                self._accepted(change.run, change.message)
+                self._accepted(change.run, change.message, change.incarnation)
             case Decide():
                 self._decided(change, now)
             case Terminate():
@@ -262,10 +262,14 @@ class Invariants:
         for message in change.messages:
             self._accepted(change.run, message)
 
-    def _accepted(self, key: RunKey, message: Message) -> bool:
-        """Note a message; False when it is known already."""
+    def _accepted(self, key: RunKey, message: Message, incarnation: int = 0) -> bool:
+        """Note a message; False when it is known already.
+
+        Args:
+            incarnation: The only one that was meant; 0 for whichever is there.
+        """
         run = self.runs.setdefault(key, Run())
-        name = (max(run.incarnation, 1), message.message_id)
+        name = (incarnation or max(run.incarnation, 1), message.message_id)
         if name in run.inbox:
             return False
         self.check(not run.closed, 5, "a message was accepted for a run that has ended", run=key)

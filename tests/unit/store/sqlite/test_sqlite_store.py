@@ -142,7 +142,7 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
         "ALTER TABLE operation DROP COLUMN progress; ALTER TABLE operation DROP COLUMN awaits",
         "ALTER TABLE operation DROP COLUMN unapplied",
         *(f"ALTER TABLE operation DROP COLUMN {name}" for name in ("beats", "heard_at", "silence")),
-        "ALTER TABLE run DROP COLUMN incarnation",
+        "ALTER TABLE run DROP COLUMN incarnation; ALTER TABLE message DROP COLUMN digest",
         "DROP TABLE watch; ALTER TABLE run DROP COLUMN origin; ALTER TABLE run DROP COLUMN outbox_number",
         *(f"ALTER TABLE outbox DROP COLUMN {name}" for name in OUTBOX_LATER),
     )
