@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from outlast.errors import StoreCorruptError
 from outlast.store.change import RunHead, RunKey, Status, WorkerId, WorkerRow
 from outlast.store.moment import (
+    BEGINNING_OF_TIME,
     END_OF_TIME,
     Instant,
     elapsed,
@@ -317,11 +318,12 @@ class Claiming:
         return min((from_micros(due) for due in found if due is not None), default=None)
 
     def _next_relay(self) -> datetime | None:
+        """Return when the oldest item is anybody's. One whose time is damaged is older, or younger, than any: anybody's now."""
         oldest = self._database.value(_OLDEST_ITEM)
         if oldest is None:
             return None
         ahead = self._database.value(_NEWEST_ITEM) > to_micros(self._now)
-        return self._now if ahead else from_micros(oldest) + RELAY_AFTER
+        return self._now if ahead else from_micros(max(oldest, BEGINNING_OF_TIME)) + RELAY_AFTER
 
 
 def _due_run(row: Row) -> _DueRun:

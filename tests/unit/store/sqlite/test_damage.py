@@ -12,11 +12,14 @@ from outlast.store.beat import silent_at
 from outlast.store.change import (
     Applied,
     BeatOperation,
+    ClearOutbox,
     Decide,
     Message,
     MessageKind,
     OperationDrop,
     OperationPut,
+    OutboxItem,
+    OutboxKind,
     Refused,
     RunKey,
     Status,
@@ -195,6 +198,28 @@ def test_absurd_alarm_does_not_stop_claims(with_bench):
         await bench.apply(parking(head, wake_at=bench.clock.now() + timedelta(hours=1)))
         damage(f"UPDATE run SET due = {1 << 62}")
         assert (await bench.claim(WorkerId("w1"))).next_due is None
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize("at", [-(1 << 63), -9_000_000_000_000_000_000, 1 << 62, (1 << 63) - 1])
+def test_absurd_time_of_an_outbox_item_stops_nobody(with_bench, at):
+    """What was claimed is told, at each look; the item is anybody's, and goes once the relay has seen to it."""
+
+    async def test(bench, damage):
+        head = await bench.owned("sender")
+        await bench.apply(following(head, outbox=(OutboxItem(head.run, OutboxKind.CANCEL),)))
+        damage(f"UPDATE outbox SET at = {at}")
+        for name in ("a", "b"):
+            await bench.start(name)
+            claim = await bench.claim(WorkerId("w1"))
+            assert [one.head.run.run_id for one in claim.runs] == [name]
+            assert claim.next_relay is not None
+            assert claim.next_relay <= claim.now
+        listed = await bench.store.outbox(10, age=timedelta(seconds=2))
+        assert [(run, item.number) for run, item in listed] == [(head.run, 1)]
+        await bench.apply(ClearOutbox(head.run, (1,)))
+        assert (await bench.claim(WorkerId("w1"))).next_relay is None
 
     with_bench(test)
 
