@@ -49,8 +49,9 @@ UPDATE run SET
     owner = NULL, wake_at = NULL, calls = mail, lapses = min(lapses, 1000000) + ?, stopped_boot = ?, stopped = ?,
     status = CASE status WHEN 'paused' THEN 'paused' ELSE 'ready' END,
     due = CASE WHEN status <> 'paused' OR EXISTS (
-        SELECT 1 FROM message AS unread
-        WHERE unread.tenant = run.tenant AND unread.run_id = run.run_id AND unread.generation = run.generation
+        SELECT 1 FROM message AS unread INDEXED BY message_unread
+        WHERE unread.tenant = run.tenant AND unread.run_id = run.run_id
+          AND unread.generation = CASE run.incarnation WHEN 0 THEN run.generation ELSE run.incarnation END
           AND unread.consumed = 0 AND unread.kind IN ({RECALL_KINDS})
     ) THEN ? END, due_set_at = ?
 WHERE owner = ?
