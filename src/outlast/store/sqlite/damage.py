@@ -31,7 +31,7 @@ UNREADABLE = (
     ValueError,
     msgspec.MsgspecError,
 )
-"""What values raise that nobody wrote: text that is not UTF-8, times beyond the calendar, JSON of another shape."""
+"""What values raise that nobody wrote, and none that is asked for (`Database` sees to those): text that is not UTF-8, times beyond the calendar, JSON of another shape."""
 
 RUN = ("tenant", "run_id")
 WORKER_ID = ("worker",)

@@ -90,12 +90,16 @@ _APPROVALS = (
 
 
 class HeadFilter(Struct, frozen=True):
-    """Which page of which runs; see `StoreReader.heads`."""
+    """Which page of which runs; see `StoreReader.heads`.
+
+    Args:
+        before: Microseconds since 1970, and the run id.
+    """
 
     statuses: frozenset[Status]
     workflow: str
     limit: int
-    before: tuple[datetime, str] | None
+    before: tuple[int, str] | None
 
 
 def head(database: Database, run: RunKey) -> RunHead | None:
@@ -144,7 +148,7 @@ def _page(
         parameters.append(wanted.workflow)
     if wanted.before is not None:
         terms.append("(created_at, run_id) < (?, ?)")
-        parameters += [to_micros(wanted.before[0]), wanted.before[1]]
+        parameters += wanted.before
     # Only constant terms are joined here; every value is bound.
     sql = f"SELECT {HEAD} FROM run WHERE {' AND '.join(terms)} ORDER BY created_at DESC, run_id DESC LIMIT ?"
     return _readable(database, sql, tuple(parameters), head_of, max(wanted.limit, 0))
