@@ -123,10 +123,6 @@ class _Run:
         self.head = replace(self.head, status=status, owner=None, wake_at=None)
         self.due, self.due_set_at, self.stopped = due, now, stopped
 
-    def is_due(self, now: datetime) -> bool:
-        """Whether it can be claimed; what was set by a wall clock that was ahead of now means nothing any more."""
-        return self.due is not None and (self.due <= now or self.due_set_at > now)
-
 
 @dataclass(slots=True)
 class _Worker:
@@ -622,7 +618,10 @@ class MemoryStore:
                 for run in self._runs.values()
                 if run.due is not None and run.head.workflow in workflows and _offered(run, build)
             )
-            can_go_on = [key for _, key in parked if self._runs[key].is_due(now)]
+            # Those whose time means nothing come last, by the time at which it was set.
+            can_go_on = [key for due, key in parked if due <= now]
+            ahead = [(self._runs[key].due_set_at, key) for due, key in parked if due > now]
+            can_go_on += [key for set_at, key in sorted(ahead) if set_at > now]
             due_now = self._one_suspect(can_go_on, worker)
             taken = [self._take(self._runs[key], worker) for key in due_now[: max(limit, 0)]]
             left = [due for due, key in parked if due > now and self._runs[key].due is not None]

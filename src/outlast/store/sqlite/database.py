@@ -156,11 +156,12 @@ def _asked(execute: Any, sql: str, values: Row) -> Any:
 def _like(value: Any) -> Any:
     """Return what SQLite can be given in the place of `value`: equal to no text, or the nearest number that it knows."""
     if isinstance(value, str):
-        return value if _encodes(value) else value.encode(errors="surrogatepass")
+        return value if encodes(value) else value.encode(errors="surrogatepass")
     return max(_LEAST, min(value, _MOST)) if isinstance(value, int) else value
 
 
-def _encodes(text: str) -> bool:
+def encodes(text: str) -> bool:
+    """Return whether a row can hold the text: it has no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
