@@ -182,7 +182,7 @@ def origin_of(run_id: str, generation: int, operation: str) -> str:
     return f"{run_id}~{generation}~{operation}"
 
 
-class OperationPut(Struct, frozen=True):
+class OperationPut(Struct, frozen=True, tag="put"):
     """The mutable row of an open operation: what is known of its attempts, or which other run it stands for.
 
     Args:
@@ -214,7 +214,7 @@ class OperationPut(Struct, frozen=True):
     silence: Annotated[timedelta | None, PLAIN] = None
 
 
-class OperationDrop(Struct, frozen=True):
+class OperationDrop(Struct, frozen=True, tag="drop"):
     """The operation is settled; its row goes.
 
     Args:
@@ -225,7 +225,7 @@ class OperationDrop(Struct, frozen=True):
     beats: Annotated[int | None, PLAIN] = None
 
 
-class TaskPut(Struct, frozen=True):
+class TaskPut(Struct, frozen=True, tag="put"):
     """One attempt of a remote step waits for a worker that serves its queue, in place of whatever task the operation had.
 
     Whoever works on the former task is fenced by this.
@@ -246,7 +246,7 @@ class TaskPut(Struct, frozen=True):
     progress: Annotated[bytes, PAYLOAD] = b""
 
 
-class TaskDrop(Struct, frozen=True):
+class TaskDrop(Struct, frozen=True, tag="drop"):
     """Nobody waits for the task any more: it goes, whoever works on it. No error when there is none.
 
     Args:
@@ -270,7 +270,7 @@ class CoverRow(Struct, frozen=True):
     match_sha256: Annotated[str, PLAIN]
 
 
-class ApprovalPut(Struct, frozen=True):
+class ApprovalPut(Struct, frozen=True, tag="put"):
     """A request, pending.
 
     Args:
@@ -287,7 +287,7 @@ class ApprovalPut(Struct, frozen=True):
     body: Annotated[bytes, PAYLOAD]
 
 
-class ApprovalExpire(Struct, frozen=True):
+class ApprovalExpire(Struct, frozen=True, tag="expire"):
     """Close a pending request whose time is over.
 
     Refused with `decided` when a decision came first, `not_due` when the store's clock says that there is time left.
@@ -296,7 +296,7 @@ class ApprovalExpire(Struct, frozen=True):
     approval_id: Annotated[str, PLAIN]
 
 
-class ApprovalWithdraw(Struct, frozen=True):
+class ApprovalWithdraw(Struct, frozen=True, tag="withdraw"):
     """Close a pending request that nobody waits for any more. No error when it is closed already."""
 
     approval_id: Annotated[str, PLAIN]
@@ -640,8 +640,9 @@ class Conflict(Struct, frozen=True):
     """Something else stands there.
 
     Args:
-        head: For `StartRun`: the run that has the id.
-        version: For `PutControl`: the current version.
+        head: For `StartRun`: the run that has the id, or None where no run has it and a later generation was to start. For `RunChange`:
+            the run as it stands.
+        version: For `PutControl` and `RunChange`: the current version.
     """
 
     head: RunHead | None = None
@@ -701,10 +702,12 @@ def fingerprint_of(workflow: str, arguments: bytes) -> str:
 
 
 def digest_of(change: RunChange) -> bytes:
-    """Return SHA-256 over everything in `change` but its digest."""
-    return hashlib.sha256(
-        msgspec.msgpack.encode(msgspec.structs.replace(change, digest=b""))
-    ).digest()
+    """Return SHA-256 over everything in `change` but its digest, and over what each part of it is; nothing for one that no store takes."""
+    try:
+        encoded = msgspec.msgpack.encode(msgspec.structs.replace(change, digest=b""))
+    except (OverflowError, UnicodeEncodeError):
+        return b""
+    return hashlib.sha256(encoded).digest()
 
 
 class WorkerRow(Struct, frozen=True):
