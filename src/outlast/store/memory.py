@@ -7,6 +7,7 @@ workers against one. Every change is judged before anything of it is written.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from outlast.clock import Clock
 from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import StampedRow
 from outlast.store.beat import AWAITS, missed_beat
-from outlast.store.bound import UNSTORABLE, unstorable_part
+from outlast.store.bound import CORRUPT, UNSTORABLE, unstorable_part
 from outlast.store.change import (
     CAPPED,
     MAX_UNREAD,
@@ -86,6 +87,8 @@ from outlast.store.protocol import (
     RunImage,
 )
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
+
+logger = logging.getLogger("outlast.store")
 
 _BOOT = "memory"
 
@@ -160,7 +163,7 @@ class MemoryStore:
             verdicts: list[Verdict] = [Applied(now)] * len(changes)
             for index in sorted(range(len(changes)), key=lambda index: place_of(changes[index])):
                 change = changes[index]
-                verdicts[index] = self._apply(change, now)
+                verdicts[index] = self._apply_alone(change, now)
                 if (
                     isinstance(verdicts[index], Applied)
                     and isinstance(change, RunChange | StartRun)
@@ -171,6 +174,14 @@ class MemoryStore:
                 self._workers[worker].renewed = self._lease.instant()
         self._wake()
         return verdicts
+
+    def _apply_alone(self, change: Change, now: datetime) -> Verdict:
+        """Return the verdict on one change: what it raises while it is judged is its own, and takes no other down."""
+        try:
+            return self._apply(change, now)
+        except Exception as error:
+            logger.exception("a change is refused")
+            return Refused(CORRUPT, type(error).__name__)
 
     def _apply(self, change: Change, now: datetime) -> Verdict:
         part = unstorable_part(change)
