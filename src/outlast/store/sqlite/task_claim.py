@@ -117,7 +117,7 @@ class TaskClaiming(Claiming):
         ]
         return TaskClaim(
             (*unknown, *taken),
-            tuple(sorted(known - held.keys())),
+            tuple(sorted(known - (held.keys() - news))),
             self._next_task(places),
             self._now,
         )
