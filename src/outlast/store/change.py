@@ -84,7 +84,7 @@ class Message(Struct, frozen=True):
 
     Args:
         message_id: Unique in the run, also after it was consumed and after a roll-over: a second one with the same id is the same
-            message, as long as it is among the last 10,000. A restarted id is a new run, which knows nothing of what
+            message, as long as it is among the last 10,000, or an update that is yet to be answered. A restarted id is a new run, which knows nothing of what
             the former one was sent.
         name: Of the signal; of the operation for outcomes and resolutions.
         sender: Principal or run that sent it.
@@ -394,7 +394,8 @@ class StartRun(Struct, frozen=True, tag="start"):
     Args:
         workflow: The name under which workers register it.
         fingerprint: SHA-256 of workflow name and arguments; equal ones attach.
-        entries: `Started`, and `Taken` too when the run is born claimed.
+        entries: `Started`, and `Taken` too when the run is born claimed. Refused with `seq` when there is none, or when they are not
+            numbered from 0.
         worker: Born claimed by this worker, at epoch 1 or the former epoch + 1; or none, and `ready`.
         messages: In the inbox from the beginning; one whose id is known there already is that one.
         times: Of the first entries, where these are older than the run (a fork keeps its origin's); all others have the time of the

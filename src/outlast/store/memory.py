@@ -333,7 +333,7 @@ class MemoryStore:
             return
         last = len(inbox) + run.forgotten
         for name, item in list(inbox.items()):
-            if item.consumed and item.stamped.number <= last - KNOWN_MESSAGES:
+            if item.stamped.number <= last - KNOWN_MESSAGES and not _waits(run, item):
                 del inbox[name]
                 run.forgotten += 1
 
@@ -398,7 +398,7 @@ class MemoryStore:
             return Conflict(former)
         if change.worker is not None and not self._live(change.worker):
             return Fenced("the worker's lease has lapsed")
-        if [row.seq for row in change.entries] != list(range(len(change.entries))):
+        if [row.seq for row in change.entries] != list(range(max(len(change.entries), 1))):
             return Refused("seq")
         at = now if former is None else max(now, former.changed_at)
         times = start_times(change, at)
@@ -429,6 +429,8 @@ class MemoryStore:
             self._outbox.watch(change.run, change.watch)
         if run is None:
             run = self._runs[change.run] = _Run(head, None)
+        else:
+            self._empty_unread(run)
         run.former_approvals.extend(run.approvals.values())
         run.approvals.clear()
         run.head, run.calls, run.unfit_builds, run.ending = head, False, (), False
@@ -440,6 +442,11 @@ class MemoryStore:
         stamped = zip(change.entries, times, strict=True)
         run.journals[change.generation] = [StampedRow(row, time) for row, time in stamped]
         return Applied(at, run.head.epoch if change.worker else 0)
+
+    def _empty_unread(self, run: _Run) -> None:
+        """What the former run of the id was sent and never read is nobody's from now on."""
+        for item in self._unconsumed(run):
+            item.stamped = replace(item.stamped, message=replace(item.stamped.message, body=b""))
 
     def _put_message(self, change: PutMessage, now: datetime) -> Verdict:
         run = self._runs.get(change.run)
@@ -967,6 +974,14 @@ def _missed_beat(run: _Run, change: RunChange) -> Refused | None:
         if isinstance(act, OperationPut) and act.awaits:
             beats[act.operation] = act.beats
     return None
+
+
+def _waits(run: _Run, item: _Item) -> bool:
+    """Whether the run has yet to read or to answer a message."""
+    if item.generation != run.head.incarnation:
+        return False
+    is_update = item.stamped.message.kind is MessageKind.UPDATE
+    return not item.consumed or (is_update and item.answer is None)
 
 
 def _offered(run: _Run, build: str) -> bool:

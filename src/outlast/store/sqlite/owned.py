@@ -81,10 +81,11 @@ _BEGIN_NEXT = """
 UPDATE run SET generation = ?, incarnation = ?, workflow = ?, next_seq = ? WHERE tenant = ? AND run_id = ?
 """
 _FORGET = """
-DELETE FROM message WHERE tenant = ?1 AND run_id = ?2 AND consumed = 1 AND number <= (
+DELETE FROM message WHERE tenant = ?1 AND run_id = ?2 AND number <= (
     SELECT max(number) - ?3 FROM message WHERE tenant = ?1 AND run_id = ?2
-)
+) AND (generation <> ?4 OR consumed = 1 AND NOT (kind = 'update' AND answer IS NULL))
 """
+"""Messages of a former use of the id are nobody's any more; of the present one those that wait, to be read or answered, are not forgotten."""
 _PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, {OPERATION}) VALUES ({'?, ' * 13}?)"
 _BEATS = (
     "SELECT beats FROM operation WHERE tenant = ? AND run_id = ? AND operation = ? AND awaits = 1"
@@ -180,7 +181,7 @@ def _begin_next(
         _add_entry(writing, key, generation + 1, row, at)
     begun = (generation + 1, incarnation, change.next[0].name, len(change.next))
     writing.database.run(_BEGIN_NEXT, (*begun, *key))
-    writing.database.run(_FORGET, (*key, KNOWN_MESSAGES))
+    writing.database.run(_FORGET, (*key, KNOWN_MESSAGES, incarnation))
     return sends
 
 

@@ -53,6 +53,10 @@ INSERT INTO run (tenant, run_id, generation, workflow, fingerprint, status, owne
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD_ENTRY = f"INSERT INTO entry (tenant, run_id, generation, seq, turn, kind, operation, name, at, body) VALUES ({'?, ' * 9}?)"
+_EMPTY_UNREAD = """
+UPDATE message INDEXED BY message_unread SET body = x''
+WHERE tenant = ? AND run_id = ? AND generation < ? AND consumed = 0
+"""
 _KEPT = "SELECT stopped_boot, stopped, outbox_number FROM run WHERE tenant = ? AND run_id = ?"
 """What a former use of the id leaves to the next one."""
 _STANDING = f"SELECT generation, open, changed_at, {INCARNATION}, ending, origin FROM run WHERE tenant = ? AND run_id = ?"
@@ -141,7 +145,7 @@ def start(writing: Writing, change: StartRun) -> Verdict:
         return Conflict(former)
     if change.worker is not None and not writing.live(change.worker):
         return Fenced("the worker's lease has lapsed")
-    if any(row.seq != seq for seq, row in enumerate(change.entries)):
+    if [row.seq for row in change.entries] != list(range(max(len(change.entries), 1))):
         return Refused("seq")
     at, epoch, kept = writing.micros, 0, (None, None, 0)
     if row is not None and former is not None:
@@ -152,6 +156,8 @@ def start(writing: Writing, change: StartRun) -> Verdict:
     if former is not None:
         kept = database.row(_KEPT, key) or kept
         database.run("DELETE FROM run WHERE tenant = ? AND run_id = ?", key)
+        # What the former one was sent and never read is nobody's from now on.
+        database.run(_EMPTY_UNREAD, (*key, change.generation))
     epoch += change.worker is not None
     if change.watch is not None:
         outbox.put_watch(writing, change, change.watch)

@@ -115,6 +115,13 @@ class ChangeConformance:
         assert await bench.store.head(two.run) is None
 
     @scenario
+    async def test_start_without_entries_is_refused(self, bench: Bench) -> None:
+        """A journal has a beginning: whoever asks for its last entry finds one."""
+        assert await bench.one(starting(entries=())) == Refused("seq")
+        assert await bench.one(starting(entries=(row(1),))) == Refused("seq")
+        assert await bench.store.generations(RunKey("default", "run")) == ()
+
+    @scenario
     async def test_start_next_generation(self, bench: Bench) -> None:
         """A closed run can begin again, one generation on, its epoch never going back; an open one cannot."""
         head = await bench.owned()

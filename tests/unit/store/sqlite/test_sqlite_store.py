@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from outlast.errors import StoreCorruptError, StoreUnavailableError, StoreVersionError
-from outlast.store.change import Applied, RunKey, Unknown, WorkerId, WorkerRow
+from outlast.store.change import Applied, RunKey, Terminate, Unknown, WorkerId, WorkerRow
 from outlast.store.sqlite import connection as connection_module
 from outlast.store.sqlite import read as read_module
 from outlast.store.sqlite import store as store_module
@@ -557,3 +557,25 @@ def test_latest_published_reads_no_journal(tmp_path):
     assert "entry_published (tenant=? AND run_id=? AND generation=? AND name=?)" in plan
     assert "TEMP B-TREE" not in plan
     assert sql.endswith("WHERE kind = 'published'")
+
+
+def test_restart_leaves_no_body_of_what_was_never_read(tmp_path):
+    """What a terminated run was sent stays with it; once its id is used again nobody can read it, and nothing of it is kept."""
+    path = tmp_path / "s.db"
+
+    def bodies():
+        database = apsw.Connection(str(path))
+        found = [row[0] for row in database.execute("SELECT body FROM message ORDER BY number")]
+        database.close()
+        return found
+
+    async def test(bench):
+        head = await bench.owned()
+        await bench.apply(sending(head.run))
+        await bench.apply(Terminate(head.run, "alice", "enough"))
+        before = bodies()
+        await bench.start(generation=2)
+        await bench.apply(sending(head.run, "m2"))
+        return before, bodies()
+
+    assert with_bench(path, test) == ([b'"hi"'], [b"", b'"hi"'])
