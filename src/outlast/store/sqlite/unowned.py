@@ -39,7 +39,7 @@ from outlast.store.condition import (
     start_times,
     stranger_refusal,
 )
-from outlast.store.moment import from_micros, to_micros
+from outlast.store.moment import END_OF_TIME, from_micros, to_micros
 from outlast.store.sqlite import outbox, task
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.owned import end_run, find_approval, put_approval
@@ -88,7 +88,8 @@ UPDATE run SET mail = 1, calls = calls OR {_IS_OFFERED}, due_set_at = ?1,
 WHERE tenant = ?2 AND run_id = ?3
 """
 _TERMINATE = """
-UPDATE run SET status = 'terminated', reason = ?, ended_by = ?, epoch = epoch + 1, changed_at = ?
+UPDATE run SET status = 'terminated', reason = ?, ended_by = ?, changed_at = ?,
+    epoch = CASE WHEN epoch < 9223372036854775807 THEN epoch + 1 ELSE epoch END
 WHERE tenant = ? AND run_id = ?
 """
 _BEAT = """
@@ -270,7 +271,8 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
         return Refused("origin")
     if not open_:
         return Refused("closed")
-    at = max(writing.micros, changed_at)
+    # A time beyond the calendar is damage, and keeps nobody from ending the run.
+    at = max(writing.micros, changed_at) if changed_at < END_OF_TIME else writing.micros
     writing.database.run(_TERMINATE, (change.reason, change.by, at, *key))
     sends = end_run(writing, key, generation, at)
     return Applied(from_micros(at), outbox=sends)

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from outlast.errors import StoreCorruptError, StoreUnavailableError
 from outlast.store.beat import silent_at
@@ -23,6 +24,7 @@ from outlast.store.change import (
     Refused,
     RunKey,
     Status,
+    Terminate,
     WorkerId,
 )
 from outlast.store.sqlite import damage, transaction
@@ -220,6 +222,45 @@ def test_absurd_time_of_an_outbox_item_stops_nobody(with_bench, at):
         assert [(run, item.number) for run, item in listed] == [(head.run, 1)]
         await bench.apply(ClearOutbox(head.run, (1,)))
         assert (await bench.claim(WorkerId("w1"))).next_relay is None
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize(
+    "damaging",
+    [
+        f"{column} = {value}"
+        for column in ("changed_at", "created_at", "epoch", "version", "lapses", "outbox_number")
+        for value in (-(1 << 63), (1 << 63) - 1)
+    ],
+)
+def test_damaged_run_can_be_terminated(with_bench, damaging):
+    """Whatever number of its row makes no sense, it can be ended, and its owner writes nothing more."""
+
+    async def test(bench, damage):
+        head = await bench.owned()
+        damage(f"UPDATE run SET {damaging}")
+        await bench.apply(Terminate(head.run, "alice", "enough"))
+        with apsw.Connection(bench.store.describe()) as other:
+            found = other.execute("SELECT status, owner FROM run").fetchall()
+        other.close()
+        assert found == [("terminated", None)]
+        assert not isinstance(await bench.one(following(head)), Applied)
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize("column", ["changed_at", "next_seq", "version"])
+def test_change_that_meets_a_damaged_number_is_corrupt(with_bench, column):
+    """The word says that the row is damaged, and not that the change cannot be kept."""
+
+    async def test(bench, damage):
+        head = await bench.owned()
+        damage(f"UPDATE run SET {column} = {(1 << 63) - 1}")
+        damaged = replace(head, **{column: (1 << 63) - 1}) if column != "changed_at" else head
+        verdict = await bench.one(following(damaged))
+        assert isinstance(verdict, Refused)
+        assert verdict.reason == "corrupt"
 
     with_bench(test)
 
