@@ -578,6 +578,15 @@ Change: TypeAlias = (
 )
 
 
+def place_of(change: Change) -> tuple[str, str]:
+    """Return by what changes are put in order: one order in which every store judges and locks."""
+    return (
+        (change.tenant, "")
+        if isinstance(change, PutControl)
+        else (change.run.tenant, change.run.run_id)
+    )
+
+
 class RunHead(Struct, frozen=True):
     """A run's row: indexes and the fence. The truth about the run is its journal.
 

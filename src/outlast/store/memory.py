@@ -55,6 +55,7 @@ from outlast.store.change import (
     Verdict,
     WorkerId,
     WorkerRow,
+    place_of,
 )
 from outlast.store.condition import (
     APPROVED,
@@ -991,12 +992,3 @@ def _offered(run: _Run, build: str) -> bool:
 def _receiving(run: _Run | None) -> int:
     """Return the incarnation that a message is for; one that comes before its run waits for the first."""
     return 1 if run is None else run.head.incarnation
-
-
-def place_of(change: Change) -> tuple[str, str]:
-    """Return by what changes are put in order: one order in which every store judges and locks."""
-    return (
-        (change.tenant, "")
-        if isinstance(change, PutControl)
-        else (change.run.tenant, change.run.run_id)
-    )

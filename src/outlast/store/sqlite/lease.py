@@ -35,10 +35,9 @@ from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.failure import concerns_all
 from outlast.store.sqlite.lock import LockFolder
 from outlast.store.sqlite.owned import RECALL_KINDS
-from outlast.store.sqlite.row import HEAD, LEASE, WORKER, head_of, lease_of, unfit_line
+from outlast.store.sqlite.row import FIND_LEASE, HEAD, LEASE, WORKER, head_of, lease_of, unfit_line
 from outlast.store.sqlite.scope import Writing
 
-_LEASE = f"SELECT {LEASE} FROM worker WHERE worker = ?"
 _BUILD = f"SELECT CAST(build AS BLOB), {LEASE} FROM worker WHERE worker = ?"
 _OTHERS = f"""
 SELECT worker, EXISTS (SELECT 1 FROM run WHERE owner = worker.worker), {LEASE} FROM worker WHERE worker <> ?
@@ -251,7 +250,7 @@ class Claiming:
             return False
 
     def _bury(self, worker: WorkerId) -> bool:
-        row = self._database.row(_LEASE, (worker,))
+        row = self._database.row(FIND_LEASE, (worker,))
         if row is None:
             return False
         renewed, lease = lease_of(row)

@@ -32,6 +32,7 @@ from outlast.store.sqlite.lock import LockFolder
 from outlast.store.sqlite.row import (
     APPROVAL,
     ENTRY,
+    FIND_HEAD,
     HEAD,
     INCARNATION,
     MESSAGE,
@@ -53,7 +54,6 @@ T = TypeVar("T")
 _UNLISTED = "run %s is left out of lists"
 _UNASKED = "an approval of run %s is left out of lists"
 _OF_RUN = "tenant = ? AND run_id = ?"
-_HEAD = f"SELECT {HEAD} FROM run WHERE {_OF_RUN}"
 _OWNED = f"SELECT {HEAD} FROM run WHERE owner = ? ORDER BY tenant, run_id"
 _ENTRIES = f"SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? AND seq > ? ORDER BY seq"
 _LATEST = f"""
@@ -105,7 +105,7 @@ class HeadFilter(Struct, frozen=True):
 def head(database: Database, run: RunKey) -> RunHead | None:
     """Return the run's row."""
     with naming("the run's row", run.run_id):
-        row = database.row(_HEAD, (run.tenant, run.run_id))
+        row = database.row(FIND_HEAD, (run.tenant, run.run_id))
         return None if row is None else head_of(row)
 
 

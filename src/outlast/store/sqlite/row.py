@@ -1,3 +1,4 @@
+# ruff: noqa: S608 - only constants of this package are joined to statements; every value is bound
 """Rows of SQLite as the values of the contract: the only place that knows the order of columns."""
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ APPROVAL = (
     " requested_at, decided_at, decided_by, body"
 )
 WORKER = "worker, host, pid, build, workflows, lease, boot, renewed, queues"
+FIND_HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
 LEASE = "CAST(boot AS BLOB), renewed, lease"
 """The boot as bytes: a row whose text is damaged is one of another boot, and not one that cannot be judged."""
+FIND_LEASE = f"SELECT {LEASE} FROM worker WHERE worker = ?"
 
 
 _MOST_FAILURES = (1 << 31) - 1

@@ -42,17 +42,15 @@ from outlast.store.condition import (
 from outlast.store.moment import END_OF_TIME, from_micros, to_micros
 from outlast.store.sqlite import outbox, task
 from outlast.store.sqlite.database import Row
-from outlast.store.sqlite.owned import end_run, find_approval, put_approval
-from outlast.store.sqlite.row import HEAD, INCARNATION, head_of
+from outlast.store.sqlite.owned import add_entry, end_run, find_approval, put_approval
+from outlast.store.sqlite.row import FIND_HEAD, INCARNATION, head_of
 from outlast.store.sqlite.scope import Writing
 
-_HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
 _ADD_RUN = """
 INSERT INTO run (tenant, run_id, generation, workflow, fingerprint, status, owner, epoch, next_seq, mail,
     created_at, changed_at, due, due_set_at, stopped_boot, stopped, outbox_number, origin)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_ADD_ENTRY = f"INSERT INTO entry (tenant, run_id, generation, seq, turn, kind, operation, name, at, body) VALUES ({'?, ' * 9}?)"
 _EMPTY_UNREAD = """
 UPDATE message INDEXED BY message_unread SET body = x''
 WHERE tenant = ? AND run_id = ? AND generation < ? AND consumed = 0
@@ -136,7 +134,7 @@ def start(writing: Writing, change: StartRun) -> Verdict:
     """Insert a run, or the next generation of a closed one."""
     database = writing.database
     key = (change.run.tenant, change.run.run_id)
-    row = database.row(_HEAD, key)
+    row = database.row(FIND_HEAD, key)
     former = None if row is None else head_of(row)
     if former is None:
         fits = change.generation == 1
@@ -167,9 +165,7 @@ def start(writing: Writing, change: StartRun) -> Verdict:
             _add_message(writing, change.run, message, change.generation)
     database.run(_ADD_RUN, _run_values(writing, change, epoch, at, kept))
     for entry, time in zip(change.entries, times, strict=True):
-        names = (entry.seq, entry.turn, entry.kind, entry.operation, entry.name)
-        values = (*names, to_micros(time), entry.body)
-        database.run(_ADD_ENTRY, (*key, change.generation, *values))
+        add_entry(writing, key, change.generation, entry, to_micros(time))
     return Applied(from_micros(at), epoch if change.worker else 0)
 
 
