@@ -603,6 +603,7 @@ class RunHead(Struct, frozen=True):
         changed_at: When the last owned change was committed; entry times never go below it.
         incarnation: The generation that the last start began: later ones are roll-overs, and share its inbox.
         origin: Of a child: the operation that started it (`origin_of`). Generations that follow by roll-over keep it.
+        ended_by: Who terminated it.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -624,6 +625,7 @@ class RunHead(Struct, frozen=True):
     note: Annotated[bytes, PAYLOAD] = b""
     incarnation: Annotated[int, PLAIN] = 1
     origin: Annotated[str, PLAIN] = ""
+    ended_by: Annotated[str, PLAIN] = ""
 
 
 class Applied(Struct, frozen=True):

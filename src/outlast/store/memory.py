@@ -536,6 +536,7 @@ class MemoryStore:
             run.head,
             status=Status.TERMINATED,
             reason=change.reason,
+            ended_by=change.by,
             epoch=run.head.epoch + 1,
             changed_at=at,
         )

@@ -159,6 +159,10 @@ def test_cancel_and_terminate(world: World) -> None:
     shown = json.loads(world.cli("runs", "show", "timer", "--json").stdout)
     assert (shown["status"], shown["result"]) == ("terminated", None)
     assert "too late" in shown["reason"]
+    assert shown["terminated_by"]
+    for command in ("show", "explain"):
+        said = f" by {shown['terminated_by']}: too late"
+        assert said in world.cli("runs", command, "timer").stdout.replace("\n", " ")
     again = world.cli("runs", "cancel", "timer")
     assert again.exit_code == 1
     assert "the run has ended" in again.stderr

@@ -34,7 +34,7 @@ INCARNATION = "CASE incarnation WHEN 0 THEN generation ELSE incarnation END"
 HEAD = (
     "tenant, run_id, generation, workflow, fingerprint, status, reason, owner, epoch, version,"
     " next_seq, digest, wake_at, mail, lapses, created_at, changed_at, note, origin,"
-    f" {INCARNATION}"
+    f" {INCARNATION}, ended_by"
 )
 ENTRY = "seq, turn, kind, operation, name, at, body"
 OPERATION = "operation, kind, name, failures, due_at, detail, progress, awaits, unapplied, beats, heard_at, silence"
@@ -95,6 +95,7 @@ def head_of(row: Row) -> RunHead:
         note=row[17],
         origin=row[18],
         incarnation=row[19],
+        ended_by=row[20],
     )
 
 

@@ -450,11 +450,14 @@ class ChangeConformance:
             None,
             head.epoch + 1,
         )
+        assert after.ended_by == "root"
         assert isinstance(await bench.one(following(head)), Fenced)
         assert await bench.one(Terminate(head.run, "root", "again")) == Refused("closed")
         assert await bench.one(Terminate(RunKey("default", "no"), "root", "")) == Refused(
             "not_found"
         )
+        await bench.start(generation=2)
+        assert (await bench.head(head.run)).ended_by == ""
 
     @scenario
     async def test_entry_times_never_go_back(self, bench: Bench) -> None:
