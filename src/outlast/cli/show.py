@@ -116,6 +116,7 @@ def run_document(detail: RunDetail) -> dict[str, Any]:
         "alarms": plain(detail.alarms),
         "raised": detail.place,
         "cancelled_by": detail.cancelled_by,
+        "terminated_by": detail.terminated_by,
         "paused_by": detail.paused_by,
         "deadline": plain(detail.deadline),
         "durability": detail.durability,
@@ -213,7 +214,8 @@ def _status_text(detail: RunDetail) -> str:
         return f"{status.status} {detail.cancelled_by}"
     # A failure has a line of its own.
     is_told = status.status in {Status.FAILED, Status.CANCELLED} and detail.entries
-    return status.status + (f": {status.reason}" if status.reason and not is_told else "")
+    by = f" by {detail.terminated_by}" if detail.terminated_by else ""
+    return f"{status.status}{by}" + (f": {status.reason}" if status.reason and not is_told else "")
 
 
 def _generation_text(one: Generation) -> str:

@@ -10,6 +10,7 @@ from outlast.client.view import (
     ApprovalView,
     view_of,
 )
+from outlast.effects.key import check_run_id
 from outlast.errors import (
     DecisionRefusedError,
     StoreCorruptError,
@@ -30,8 +31,12 @@ class Approvals:
         self._client = client
 
     async def list(self, *, pending: bool = True, run_id: str = "") -> list[ApprovalView]:
-        """Return approvals, oldest first."""
-        run = RunKey(self._client.tenant, run_id) if run_id else None
+        """Return approvals, oldest first.
+
+        Raises:
+            DefinitionError: No run can have that id.
+        """
+        run = RunKey(self._client.tenant, check_run_id(run_id)) if run_id else None
         rows = await self._client.store.approvals(self._client.tenant, pending=pending, run=run)
         return [view_of(row) for row in rows]
 

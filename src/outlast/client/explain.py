@@ -208,6 +208,8 @@ class _Teller:
         if status.status is Status.CANCELLED and detail.cancelled_by:
             return f", asked {_one_line(detail.cancelled_by)}"
         why = f": {_one_line(status.reason)}" if status.reason else ""
+        if detail.terminated_by:
+            return f", by {_one_line(detail.terminated_by)}{why}"
         return f"{why}, raised {detail.place}" if detail.place else why
 
     def waits(self) -> Iterator[Wait]:

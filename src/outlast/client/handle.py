@@ -691,6 +691,7 @@ class RunHandle(Generic[R]):
             alarms=alarms((one.entry, one.at) for one in entries),
             place=place_in(written),
             cancelled_by=cancel_in(written),
+            terminated_by=image.head.ended_by,
             paused_by=pause_in(written),
             deadline=deadline_in(entries),
             timed_out_at=time_out_in(entries),

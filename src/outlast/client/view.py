@@ -191,6 +191,7 @@ class RunDetail(msgspec.Struct, frozen=True):
         alarms: What came for the run and was put aside, since it last made progress there.
         place: Where in the author's code the failure was raised that ended the run.
         cancelled_by: Who asked it to stop, and why.
+        terminated_by: Who terminated it; `status` says why.
         paused_by: Who asked it to begin nothing, and why; empty when it is not paused.
         deadline: When its time is over, as its start says.
         timed_out_at: When its time was over and it was told so.
@@ -211,6 +212,7 @@ class RunDetail(msgspec.Struct, frozen=True):
     alarms: list[Alarm] = []
     place: str = ""
     cancelled_by: str = ""
+    terminated_by: str = ""
     paused_by: str = ""
     deadline: datetime | None = None
     timed_out_at: datetime | None = None

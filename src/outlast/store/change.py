@@ -84,7 +84,7 @@ class Message(Struct, frozen=True):
 
     Args:
         message_id: Unique in the run, also after it was consumed and after a roll-over: a second one with the same id is the same
-            message, as long as it is among the last 10,000. A restarted id is a new run, which knows nothing of what
+            message, as long as it is among the last 10,000, or an update that is yet to be answered. A restarted id is a new run, which knows nothing of what
             the former one was sent.
         name: Of the signal; of the operation for outcomes and resolutions.
         sender: Principal or run that sent it.
@@ -185,7 +185,7 @@ def origin_of(run_id: str, generation: int, operation: str) -> str:
     return f"{run_id}~{generation}~{operation}"
 
 
-class OperationPut(Struct, frozen=True):
+class OperationPut(Struct, frozen=True, tag="put"):
     """The mutable row of an open operation: what is known of its attempts, or which other run it stands for.
 
     Args:
@@ -217,7 +217,7 @@ class OperationPut(Struct, frozen=True):
     silence: Annotated[timedelta | None, PLAIN] = None
 
 
-class OperationDrop(Struct, frozen=True):
+class OperationDrop(Struct, frozen=True, tag="drop"):
     """The operation is settled; its row goes.
 
     Args:
@@ -228,7 +228,7 @@ class OperationDrop(Struct, frozen=True):
     beats: Annotated[int | None, PLAIN] = None
 
 
-class TaskPut(Struct, frozen=True):
+class TaskPut(Struct, frozen=True, tag="put"):
     """One attempt of a remote step waits for a worker that serves its queue, in place of whatever task the operation had.
 
     Whoever works on the former task is fenced by this.
@@ -249,7 +249,7 @@ class TaskPut(Struct, frozen=True):
     progress: Annotated[bytes, PAYLOAD] = b""
 
 
-class TaskDrop(Struct, frozen=True):
+class TaskDrop(Struct, frozen=True, tag="drop"):
     """Nobody waits for the task any more: it goes, whoever works on it. No error when there is none.
 
     Args:
@@ -273,7 +273,7 @@ class CoverRow(Struct, frozen=True):
     match_sha256: Annotated[str, PLAIN]
 
 
-class ApprovalPut(Struct, frozen=True):
+class ApprovalPut(Struct, frozen=True, tag="put"):
     """A request, pending.
 
     Args:
@@ -290,7 +290,7 @@ class ApprovalPut(Struct, frozen=True):
     body: Annotated[bytes, PAYLOAD]
 
 
-class ApprovalExpire(Struct, frozen=True):
+class ApprovalExpire(Struct, frozen=True, tag="expire"):
     """Close a pending request whose time is over.
 
     Refused with `decided` when a decision came first, `not_due` when the store's clock says that there is time left.
@@ -299,7 +299,7 @@ class ApprovalExpire(Struct, frozen=True):
     approval_id: Annotated[str, PLAIN]
 
 
-class ApprovalWithdraw(Struct, frozen=True):
+class ApprovalWithdraw(Struct, frozen=True, tag="withdraw"):
     """Close a pending request that nobody waits for any more. No error when it is closed already."""
 
     approval_id: Annotated[str, PLAIN]
@@ -397,7 +397,8 @@ class StartRun(Struct, frozen=True, tag="start"):
     Args:
         workflow: The name under which workers register it.
         fingerprint: SHA-256 of workflow name and arguments; equal ones attach.
-        entries: `Started`, and `Taken` too when the run is born claimed.
+        entries: `Started`, and `Taken` too when the run is born claimed. Refused with `seq` when there is none, or when they are not
+            numbered from 0.
         worker: Born claimed by this worker, at epoch 1 or the former epoch + 1; or none, and `ready`.
         messages: In the inbox from the beginning; one whose id is known there already is that one. Refused with `other` when the one that
             is known has another digest.
@@ -587,6 +588,15 @@ Change: TypeAlias = (
 )
 
 
+def place_of(change: Change) -> tuple[str, str]:
+    """Return by what changes are put in order: one order in which every store judges and locks."""
+    return (
+        (change.tenant, "")
+        if isinstance(change, PutControl)
+        else (change.run.tenant, change.run.run_id)
+    )
+
+
 class RunHead(Struct, frozen=True):
     """A run's row: indexes and the fence. The truth about the run is its journal.
 
@@ -603,6 +613,7 @@ class RunHead(Struct, frozen=True):
         changed_at: When the last owned change was committed; entry times never go below it.
         incarnation: The generation that the last start began: later ones are roll-overs, and share its inbox.
         origin: Of a child: the operation that started it (`origin_of`). Generations that follow by roll-over keep it.
+        ended_by: Who terminated it.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -624,6 +635,7 @@ class RunHead(Struct, frozen=True):
     note: Annotated[bytes, PAYLOAD] = b""
     incarnation: Annotated[int, PLAIN] = 1
     origin: Annotated[str, PLAIN] = ""
+    ended_by: Annotated[str, PLAIN] = ""
 
 
 class Applied(Struct, frozen=True):
@@ -650,8 +662,9 @@ class Conflict(Struct, frozen=True):
     """Something else stands there.
 
     Args:
-        head: For `StartRun`: the run that has the id.
-        version: For `PutControl`: the current version.
+        head: For `StartRun`: the run that has the id, or None where no run has it and a later generation was to start. For `RunChange`:
+            the run as it stands.
+        version: For `PutControl` and `RunChange`: the current version.
     """
 
     head: RunHead | None = None
@@ -711,10 +724,12 @@ def fingerprint_of(workflow: str, arguments: bytes) -> str:
 
 
 def digest_of(change: RunChange) -> bytes:
-    """Return SHA-256 over everything in `change` but its digest."""
-    return hashlib.sha256(
-        msgspec.msgpack.encode(msgspec.structs.replace(change, digest=b""))
-    ).digest()
+    """Return SHA-256 over everything in `change` but its digest, and over what each part of it is; nothing for one that no store takes."""
+    try:
+        encoded = msgspec.msgpack.encode(msgspec.structs.replace(change, digest=b""))
+    except (OverflowError, UnicodeEncodeError):
+        return b""
+    return hashlib.sha256(encoded).digest()
 
 
 class WorkerRow(Struct, frozen=True):

@@ -93,7 +93,8 @@ LIFTING = frozenset({MessageKind.ACCEPT, MessageKind.CANCEL, MessageKind.RESOLUT
 """The messages for which such a run is offered. All others wait with it: each look at a journal of that length is dear."""
 
 KNOWN_MESSAGES = 10_000
-"""So many messages of a run are known by their ids after they were consumed and the run has rolled over; older ones are not."""
+"""So many messages of a run are known by their ids after they were consumed and the run has rolled over; of older ones only updates that
+the run has yet to answer."""
 
 
 def offers(status: Status, reason: str, kind: MessageKind) -> bool:

@@ -7,6 +7,7 @@ workers against one. Every change is judged before anything of it is written.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from outlast.clock import Clock
 from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import StampedRow
 from outlast.store.beat import AWAITS, missed_beat
-from outlast.store.bound import UNSTORABLE, unstorable_part
+from outlast.store.bound import CORRUPT, UNSTORABLE, unstorable_part
 from outlast.store.change import (
     CAPPED,
     MAX_UNREAD,
@@ -54,6 +55,7 @@ from outlast.store.change import (
     Verdict,
     WorkerId,
     WorkerRow,
+    place_of,
 )
 from outlast.store.condition import (
     APPROVED,
@@ -87,6 +89,8 @@ from outlast.store.protocol import (
     RunImage,
 )
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
+
+logger = logging.getLogger("outlast.store")
 
 _BOOT = "memory"
 
@@ -123,10 +127,6 @@ class _Run:
         """Leave the run without an owner."""
         self.head = replace(self.head, status=status, owner=None, wake_at=None)
         self.due, self.due_set_at, self.stopped = due, now, stopped
-
-    def is_due(self, now: datetime) -> bool:
-        """Whether it can be claimed; what was set by a wall clock that was ahead of now means nothing any more."""
-        return self.due is not None and (self.due <= now or self.due_set_at > now)
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ class MemoryStore:
             verdicts: list[Verdict] = [Applied(now)] * len(changes)
             for index in sorted(range(len(changes)), key=lambda index: place_of(changes[index])):
                 change = changes[index]
-                verdicts[index] = self._apply(change, now)
+                verdicts[index] = self._apply_alone(change, now)
                 if (
                     isinstance(verdicts[index], Applied)
                     and isinstance(change, RunChange | StartRun)
@@ -176,6 +176,14 @@ class MemoryStore:
                 self._workers[worker].renewed = self._lease.instant()
         self._wake()
         return verdicts
+
+    def _apply_alone(self, change: Change, now: datetime) -> Verdict:
+        """Return the verdict on one change: what it raises while it is judged is its own, and takes no other down."""
+        try:
+            return self._apply(change, now)
+        except Exception as error:
+            logger.exception("a change is refused")
+            return Refused(CORRUPT, type(error).__name__)
 
     def _apply(self, change: Change, now: datetime) -> Verdict:
         part = unstorable_part(change)
@@ -327,7 +335,7 @@ class MemoryStore:
             return
         last = len(inbox) + run.forgotten
         for name, item in list(inbox.items()):
-            if item.consumed and item.stamped.number <= last - KNOWN_MESSAGES:
+            if item.stamped.number <= last - KNOWN_MESSAGES and not _waits(run, item):
                 del inbox[name]
                 run.forgotten += 1
 
@@ -392,7 +400,7 @@ class MemoryStore:
             return Conflict(former)
         if change.worker is not None and not self._live(change.worker):
             return Fenced("the worker's lease has lapsed")
-        if [row.seq for row in change.entries] != list(range(len(change.entries))):
+        if [row.seq for row in change.entries] != list(range(max(len(change.entries), 1))):
             return Refused("seq")
         at = now if former is None else max(now, former.changed_at)
         times = start_times(change, at)
@@ -425,6 +433,8 @@ class MemoryStore:
             self._outbox.watch(change.run, change.watch)
         if run is None:
             run = self._runs[change.run] = _Run(head, None)
+        else:
+            self._empty_unread(run)
         run.former_approvals.extend(run.approvals.values())
         run.approvals.clear()
         run.head, run.calls, run.unfit_builds, run.ending = head, False, (), False
@@ -444,6 +454,11 @@ class MemoryStore:
             if known is not None and is_other(message, known.stamped.message.digest):
                 return message
         return None
+
+    def _empty_unread(self, run: _Run) -> None:
+        """What the former run of the id was sent and never read is nobody's from now on."""
+        for item in self._unconsumed(run):
+            item.stamped = replace(item.stamped, message=replace(item.stamped.message, body=b""))
 
     def _put_message(self, change: PutMessage, now: datetime) -> Verdict:
         run = self._runs.get(change.run)
@@ -532,6 +547,7 @@ class MemoryStore:
             run.head,
             status=Status.TERMINATED,
             reason=change.reason,
+            ended_by=change.by,
             epoch=run.head.epoch + 1,
             changed_at=at,
         )
@@ -633,7 +649,10 @@ class MemoryStore:
                 for run in self._runs.values()
                 if run.due is not None and run.head.workflow in workflows and _offered(run, build)
             )
-            can_go_on = [key for _, key in parked if self._runs[key].is_due(now)]
+            # Those whose time means nothing come last, by the time at which it was set.
+            can_go_on = [key for due, key in parked if due <= now]
+            ahead = [(self._runs[key].due_set_at, key) for due, key in parked if due > now]
+            can_go_on += [key for set_at, key in sorted(ahead) if set_at > now]
             due_now = self._one_suspect(can_go_on, worker)
             taken = [self._take(self._runs[key], worker) for key in due_now[: max(limit, 0)]]
             left = [due for due, key in parked if due > now and self._runs[key].due is not None]
@@ -970,6 +989,14 @@ def _missed_beat(run: _Run, change: RunChange) -> Refused | None:
     return None
 
 
+def _waits(run: _Run, item: _Item) -> bool:
+    """Whether the run has yet to read or to answer a message."""
+    if item.generation != run.head.incarnation:
+        return False
+    is_update = item.stamped.message.kind is MessageKind.UPDATE
+    return not item.consumed or (is_update and item.answer is None)
+
+
 def _offered(run: _Run, build: str) -> bool:
     return build not in run.unfit_builds or run.calls
 
@@ -983,12 +1010,3 @@ def _stranger_refusal(change: PutMessage | Terminate, head: RunHead) -> str:
 def _receiving(run: _Run | None) -> int:
     """Return the incarnation that a message is for; one that comes before its run waits for the first."""
     return 1 if run is None else run.head.incarnation
-
-
-def place_of(change: Change) -> tuple[str, str]:
-    """Return by what changes are put in order: one order in which every store judges and locks."""
-    return (
-        (change.tenant, "")
-        if isinstance(change, PutControl)
-        else (change.run.tenant, change.run.run_id)
-    )

@@ -40,10 +40,6 @@ class _Task:
     progress: bytes = b""
     held: bool = False
 
-    def may_be_taken(self, now: datetime) -> bool:
-        """Whether its time has come; what was set by a wall clock that was ahead of now means nothing any more."""
-        return self.due <= now or self.set_at > now
-
 
 class TaskTable:
     """Every task, by run and operation."""
@@ -150,7 +146,11 @@ class TaskTable:
             key=lambda task: (task.due, task.row.key.run, task.row.key.operation),
         )
         room = not any(task.row.lapses >= SUSPECT_LAPSES for task in held.values())
-        due_now = _one_suspect([task for task in waiting if task.may_be_taken(now)], room=room)
+        can_go_on = [task for task in waiting if task.due <= now]
+        # Those whose time means nothing come last, by the time at which it was set.
+        ahead = [task for task in waiting if task.due > now and task.set_at > now]
+        ahead.sort(key=lambda task: (task.set_at, task.row.key.run, task.row.key.operation))
+        due_now = _one_suspect([*can_go_on, *ahead], room=room)
         taken = [self._take(task, worker, now) for task in due_now[: max(limit, 0)]]
         places = {task.row.key for task in taken}
         left = [task.due for task in waiting if task.due > now and task.row.key not in places]

@@ -16,6 +16,8 @@ from outlast.clock import Clock
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 END_OF_TIME = 253_402_300_800_000_000
 """Microseconds since 1970 at the end of the year 9999: no `datetime` goes so far."""
+BEGINNING_OF_TIME = -62_135_596_800_000_000
+"""Microseconds since 1970 at the beginning of the year 1: no `datetime` is before."""
 _FARTHEST = (1 << 63) - 1
 """Nanoseconds beyond which no store can keep a moment of the lease clock."""
 _MICROSECOND = timedelta(microseconds=1)

@@ -227,7 +227,7 @@ class Store(StoreReader, Protocol):
         given back at a time which has not come yet is taken too: the wall clock was set back since, and its `wake_at` means nothing
         any more. A paused run is taken for mail that resumes or cancels it, and for nothing else. A run whose unfit builds (`HeadUpdate.unfit_build`) include the worker's is taken for
         mail only. Claiming leaves them as they are. A run whose row cannot be read, or whose status nobody knows, is skipped.
-        Oldest first by the time since which it could have gone on. Takes nothing for a worker whose lease has lapsed.
+        Oldest first by the time since which it could have gone on; those whose times mean nothing last. Takes nothing for a worker whose lease has lapsed.
 
         A worker owns one suspect at a time: of runs with `lapses` of `SUSPECT_LAPSES` or more at most one is taken, and none
         while the worker owns one. So the deaths that a run causes are no longer counted against its neighbours.
@@ -246,7 +246,7 @@ class Store(StoreReader, Protocol):
         """Take up to `limit` tasks of these queues and steps that may be taken and are with no living worker.
 
         Oldest first by the time since which it could have been taken first; a task whose worker lapsed or is proved dead keeps its
-        place. A due time that was set by a wall clock which was ahead means nothing. Nothing that is held (`RunChange.hold`) is taken, nothing
+        place. A due time that was set by a wall clock which was ahead means nothing, and its task comes last. Nothing that is held (`RunChange.hold`) is taken, nothing
         by a worker whose lease has lapsed, and of tasks with `lapses` of `SUSPECT_LAPSES` or more a worker has one at a time.
 
         Args:

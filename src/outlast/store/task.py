@@ -61,7 +61,8 @@ class TaskClaim(Struct, frozen=True):
 
     Args:
         tasks: Taken now, or the worker's already without its knowing: the answer to an earlier claim was lost.
-        lost: Of those that the worker works on, those that are its own no longer.
+        lost: Of those that the worker works on, those that are its own no longer. One that is among `tasks` too was taken from it and
+            taken anew: what is under way is of the former taking.
         next_due: When the next task that waits may be taken, if any.
         now: The store's time.
     """

@@ -59,6 +59,9 @@ _STORE_RETRY_SECONDS = 0.5
 _OWNED_SECONDS = 1.0
 """Between two looks at what is ours: a run that cannot be moved must not be taken up again and again without a pause."""
 
+_MISSING_SECONDS = 2.0
+"""The store may know of more runs of ours than we do, for as long as a birth or an end takes; after so long we have missed one."""
+
 _TURN_SECONDS = 2.5
 """At most so long between two notes that the event loop is alive, however long the lease is."""
 
@@ -145,6 +148,7 @@ class Worker:
         self._lapsed = False
         self._unsure = False
         self._owned_at = -_OWNED_SECONDS
+        self._missing_since: float | None = None
         self._unsubscribe: Callable[[], None] = _nothing
         self._looking: asyncio.Task[None]
         self._turning: asyncio.Task[None]
@@ -375,6 +379,8 @@ class Worker:
             except Exception:
                 # A worker that no longer looks would keep its lease and its runs, and move none of them.
                 logger.exception("worker %s: looking for work broke inside Outlast", self.id)
+                # What it broke on may have come after the claim: then runs are ours, and the answer that names them is lost.
+                self._unsure = True
                 seconds = self._rest()
             if seconds <= 0:
                 continue
@@ -404,11 +410,24 @@ class Worker:
             # Perhaps one was terminated; its attempts must not go on until its next write.
             self._unsure = True
             await self._find_owned_if_unsure()
+        self._watch_for_missing(claim)
         due = await self._tasks.look()
         if limit and len(claim.runs) == limit:
             return 0
         soon = math.inf if due is None else due
         return min(self._next_look(claim), self._next_sweep(claim), soon)
+
+    def _watch_for_missing(self, claim: Claim) -> None:
+        """Notice runs that are ours in the store at each look and never in memory."""
+        if claim.held <= len(self._pilots):
+            self._missing_since = None
+            return
+        now = self._clock.monotonic()
+        if self._missing_since is None:
+            self._missing_since = now
+        elif now - self._missing_since >= _MISSING_SECONDS:
+            self._missing_since = None
+            self._unsure = True
 
     def _next_sweep(self, claim: Claim) -> float:
         """Have outboxes swept when there is something in them that others left; return when to look again."""

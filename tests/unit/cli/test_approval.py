@@ -75,6 +75,15 @@ def test_approve_and_deny_with_the_hash(world: World) -> None:
     assert "decided before" in again.stderr
 
 
+def test_id_that_no_run_can_have(world: World) -> None:
+    """What was typed is told, and nobody is sent to restore a backup."""
+    for command in (("list", "--run", "\udcff"), ("show", "\udcff")):
+        result = world.cli("approvals", *command)
+        assert result.exit_code == 1
+        assert "the run id holds a lone surrogate" in result.stderr
+        assert "backup" not in result.stderr
+
+
 def test_no_request(world: World) -> None:
     """A run that asks nothing says so."""
     result = world.cli("approvals", "show", "signal")

@@ -36,6 +36,10 @@ def test_list_narrows(world: World) -> None:
     assert len(json.loads(world.cli("runs", "list", "--limit", "2", "--json").stdout)) == 2
     assert json.loads(world.cli("runs", "list", "--workflow", "other", "--json").stdout) == []
     assert world.cli("runs", "list", "--status", "nonsense").exit_code == 2
+    assert json.loads(world.cli("runs", "list", "--workflow", "\udcff", "--json").stdout) == []
+    assert len(json.loads(world.cli("runs", "list", "--limit", "9" * 20, "--json").stdout)) > 2
+    no_such = world.cli("runs", "journal", "plain", "--generation", "9" * 20)
+    assert "cannot be read" not in no_such.output
 
 
 def test_table_says_what_runs_wait_for(world: World) -> None:
@@ -156,6 +160,10 @@ def test_cancel_and_terminate(world: World) -> None:
     shown = json.loads(world.cli("runs", "show", "timer", "--json").stdout)
     assert (shown["status"], shown["result"]) == ("terminated", None)
     assert "too late" in shown["reason"]
+    assert shown["terminated_by"]
+    for command in ("show", "explain"):
+        said = f" by {shown['terminated_by']}: too late"
+        assert said in world.cli("runs", command, "timer").stdout.replace("\n", " ")
     again = world.cli("runs", "cancel", "timer")
     assert again.exit_code == 1
     assert "the run has ended" in again.stderr

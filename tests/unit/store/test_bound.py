@@ -1,18 +1,21 @@
 """What no store can keep is named by its path, so that whoever wrote it can be told which."""
 
-from dataclasses import dataclass
-from datetime import datetime
+import typing
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from outlast.store.bound import MAX_BODY_BYTES, unstorable_part
 from outlast.store.change import (
     Answer,
+    ApprovalExpire,
     ApprovalPut,
     ApprovalWithdraw,
     BeatOperation,
     BeatTask,
+    Change,
     ClearOutbox,
     CoverRow,
     Decide,
@@ -34,6 +37,7 @@ from outlast.store.change import (
     Terminate,
     Watch,
     WorkerId,
+    digest_of,
 )
 from outlast.testing.conformance.bench import letter, row, sending, starting
 
@@ -42,6 +46,31 @@ BAD = "a\0b"
 TORN = "\udce9"
 SENT = OutboxKind.SIGNAL
 NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - without a zone on purpose
+
+
+WEST, EAST = timezone(timedelta(hours=-5)), timezone(timedelta(hours=5))
+LATE = datetime.max.replace(tzinfo=WEST)
+EARLY = datetime.min.replace(tzinfo=EAST)
+"""Aware, and beyond the calendar in UTC."""
+FAR = 1 << 63
+
+
+class NoZone(tzinfo):
+    """A zone that does not know, or fails."""
+
+    def utcoffset(self, _):
+        """Know nothing."""
+
+
+class BrokenZone(tzinfo):
+    """A zone that fails."""
+
+    def utcoffset(self, _):
+        """Fail."""
+        raise LookupError
+
+
+NO_ZONE, BROKEN_ZONE = (datetime(2026, 1, 1, tzinfo=zone()) for zone in (NoZone, BrokenZone))
 
 
 def put(**fields):
@@ -61,8 +90,7 @@ def head(**fields):
     return owned(head=HeadUpdate(Status.WAITING, **fields))
 
 
-@dataclass
-class Length:
+class Length(bytes):
     """Stands for a body that is too large, without its bytes."""
 
     def __len__(self):
@@ -133,6 +161,23 @@ class Length:
         (FinishTask(RUN, 1, BAD, 1, WorkerId("w")), "operation"),
         (FinishTask(RUN, 1, "r:1", 1, WorkerId("w"), letter(BAD)), "message.message_id"),
         (FinishTask(RUN, 1, "r:1", 1, WorkerId("w"), letter(body=Length())), "message.body"),
+        *((head(wake_at=time), "head.wake_at") for time in (LATE, EARLY, NO_ZONE, BROKEN_ZONE)),
+        (owned(times=(LATE,)), "times[0]"),
+        (owned(approvals=(put(expires_at=LATE),)), "approvals[0].expires_at"),
+        (owned(tasks=(TaskPut("r:1", 1, "q", "n", b"", EARLY),)), "tasks[0].due_at"),
+        (owned(operations=(OperationPut("r:1", "s", "n", FAR),)), "operations[0].failures"),
+        (owned(operations=(OperationPut("r:1", "s", "n", beats=-FAR - 1),)), "operations[0].beats"),
+        (owned(tasks=(TaskPut("r:1", FAR, "q", "n", b""),)), "tasks[0].attempt"),
+        (owned(outbox=(OutboxItem(RUN, SENT, generation=FAR),)), "outbox[0].generation"),
+        (head(mail_seen=FAR), "head.mail_seen"),
+        (owned(entries=(replace(row(1), turn=FAR),)), "entries[0].turn"),
+        (starting(generation=FAR), "generation"),
+        (starting(worker=WorkerId(TORN)), "worker"),
+        (sending(RUN, generation=FAR), "generation"),
+        (PutWatch(RUN, Watch(RUN, FAR, "r:1")), "watch.generation"),
+        (ClearOutbox(RUN, (1, FAR)), "numbers[1]"),
+        (PutControl("default", "n", FAR, b""), "version"),
+        (Decide(RUN, "a1", TORN, True, "bob", letter()), "seen_sha256"),
     ],
 )
 def test_part_is_named(change, part):
@@ -147,8 +192,46 @@ def test_part_is_named(change, part):
         sending(RUN, ""),
         owned(entries=(row(1, bytes(256)),), approvals=(put(),), consumed=("m",)),
         head(reason="r", wake_at=datetime.fromisoformat("2026-01-01T00:00+02:00")),
+        head(wake_at=datetime.max.replace(tzinfo=UTC), mail_seen=FAR - 1),
+        head(wake_at=datetime.min.replace(tzinfo=UTC), mail_seen=-FAR),
+        head(wake_at=datetime.min.replace(tzinfo=WEST)),
     ],
 )
 def test_what_can_be_kept_has_no_such_part(change):
-    """Any other text, any bytes and any aware time are kept."""
+    """Any other text, any bytes, any number of 63 bits and any aware time of the calendar are kept."""
     assert unstorable_part(change) == ""
+
+
+def structs_of(hint):
+    """Yield the struct types in an annotation, and in those of their fields, each with the union that it stands in."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        for inner in typing.get_type_hints(hint).values():
+            yield from structs_of(inner)
+        return
+    members = typing.get_args(hint)
+    among = [one for one in members if isinstance(one, type) and issubclass(one, msgspec.Struct)]
+    if len(among) > 1:
+        yield tuple(among)
+    for one in members:
+        yield from structs_of(one)
+
+
+def test_whatever_may_stand_in_one_place_says_what_it_is():
+    """Two acts with the same fields are two acts: their digests differ, so that none is taken for the other."""
+    unions = set(structs_of(Change))
+    assert {ApprovalPut, ApprovalExpire, ApprovalWithdraw} in map(set, unions)
+    for union in unions:
+        tags = [one.__struct_config__.tag for one in union]
+        assert None not in tags, union
+        assert len(set(tags)) == len(tags), union
+    acts = (ApprovalExpire("a1"), ApprovalWithdraw("a1"))
+    assert len({digest_of(owned(approvals=(act,))) for act in acts}) == 2
+
+
+@pytest.mark.parametrize(
+    "change", [head(wake_at=LATE), head(reason=TORN), head(mail_seen=-1 << 64)]
+)
+def test_what_no_store_takes_has_no_digest(change):
+    """It is refused with the name of its field, and not before that with an error of the encoder."""
+    assert digest_of(change) == b""
+    assert unstorable_part(change)

@@ -23,6 +23,7 @@ from outlast.store.change import (
 )
 from outlast.store.memory import MemoryStore
 from outlast.testing import Faults, FaultyStore, SimulatedClock, SimulatedLoop
+from outlast.testing.conformance.bench import row
 
 RUN, WORKER = RunKey("default", "r"), WorkerId("w")
 
@@ -56,7 +57,7 @@ def test_an_echo_is_an_owned_change_again_and_changes_nothing() -> None:
 
     async def main() -> bytes:
         await store.register(WorkerRow(WORKER, "h", 1, "b", ("w",), timedelta(minutes=1)))
-        await store.commit([StartRun(RUN, "w", "f", (), worker=WORKER)])
+        await store.commit([StartRun(RUN, "w", "f", (row(0),), worker=WORKER)])
         for version in range(3):
             (verdict,) = await store.commit([change(version)])
             assert isinstance(verdict, Applied)

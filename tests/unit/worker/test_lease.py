@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 import outlast
@@ -315,6 +316,37 @@ def test_a_claim_whose_answer_was_lost_orphans_no_run() -> None:
 
     often = WorkerOptions(library="simulated")
     assert Simulation(CODE, options=often).run(scenario) < 5
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_claim_that_broke_or_told_nothing_orphans_no_run(raises: bool) -> None:
+    """Whatever became of the answer, the worker takes up what the store says it holds."""
+
+    async def scenario(sim: Simulation) -> tuple[bool, float]:
+        worker = await sim.start_worker()
+        await asyncio.sleep(1)
+        real = worker.store.claim
+        broken: list[int] = []
+
+        async def breaking(whose: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+            claim = await real(whose, workflows, limit)
+            if not claim.runs:
+                return claim
+            broken.append(len(claim.runs))
+            if raises:
+                raise ArithmeticError("a row that makes no sense")
+            return msgspec.structs.replace(claim, runs=())
+
+        worker.store.claim = breaking
+        since = sim.clock.monotonic()
+        await sim.client.start(three("r"), id="r")
+        await sim.closed("r")
+        return broken == [1], sim.clock.monotonic() - since
+
+    often = WorkerOptions(library="simulated")
+    once, seconds = Simulation(CODE, options=often).run(scenario)
+    assert once
+    assert seconds < 5
 
 
 def test_a_birth_whose_answer_was_lost_orphans_no_run() -> None:

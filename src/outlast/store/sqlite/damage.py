@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
 
 import msgspec
 
 from outlast.errors import DecodeError, StoreCorruptError
 from outlast.store.change import RunKey
-from outlast.store.sqlite.database import Database, Row
+from outlast.store.sqlite.database import Database, Row, encodes
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ UNREADABLE = (
     ValueError,
     msgspec.MsgspecError,
 )
-"""What values raise that nobody wrote: text that is not UTF-8, times beyond the calendar, JSON of another shape."""
+"""What values raise that nobody wrote, and none that is asked for (`Database` sees to those): text that is not UTF-8, times beyond the calendar, JSON of another shape."""
 
 RUN = ("tenant", "run_id")
 WORKER_ID = ("worker",)
@@ -64,6 +64,34 @@ def decoded(
                 place += 1
             else:
                 return
+
+
+def paged(
+    database: Database,
+    sql: str,
+    values: Row,
+    first: int,
+    decode: Callable[[Row], T],
+    lost: tuple[tuple[str, ...], str],
+) -> Generator[T, None, None]:
+    """Yield each row that can be read, page by page: no statement stays open between two rows, however many questions go on at once.
+
+    Args:
+        sql: Ends with `LIMIT` and `OFFSET`, whose values come last.
+        first: So many rows are read when the first is asked for; then twice as many each time.
+    """
+    size, start = first, 0
+    while True:
+        page = list(decoded(database, sql, (*values, size, start), decode, lost))
+        yield from (one for one in page if one is not None)
+        if len(page) < size:
+            return
+        size, start = 2 * size, start + size
+
+
+def names_json(names: Iterable[str]) -> str:
+    """Return the names as a JSON array for SQL to look through; one that no row can hold is left out."""
+    return msgspec.json.encode([name for name in sorted(names) if encodes(name)]).decode()
 
 
 def key_at(database: Database, sql: str, values: Row, key: tuple[str, ...], place: int) -> str:

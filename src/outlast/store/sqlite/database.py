@@ -13,6 +13,9 @@ import apsw
 
 Row: TypeAlias = tuple[Any, ...]
 
+_MOST = (1 << 63) - 1
+_LEAST = -(1 << 63)
+
 
 class Database:
     """A connection. Used by one thread.
@@ -43,24 +46,24 @@ class Database:
 
     def row(self, sql: str, values: Row = ()) -> Row | None:
         """Return the first row."""
-        return self._execute(sql, values).fetchone()
+        return self._asked(sql, values).fetchone()
 
     def rows(self, sql: str, values: Row = ()) -> list[Row]:
         """Return all rows."""
-        return self._execute(sql, values).fetchall()
+        return self._asked(sql, values).fetchall()
 
     @contextlib.contextmanager
     def each(self, sql: str, values: Row = ()) -> Generator[Iterator[Row], None, None]:
         """Give the rows one by one: those that are not asked for are not read."""
         cursor = self._connection.cursor()
         try:
-            yield cursor.execute(sql, values)
+            yield _asked(cursor.execute, sql, values)
         finally:
             cursor.close(True)
 
     def value(self, sql: str, values: Row = ()) -> Any:
         """Return the first column of the first row, or None."""
-        row = self._execute(sql, values).fetchone()
+        row = self._asked(sql, values).fetchone()
         return None if row is None else row[0]
 
     def pragma(self, name: str, value: str | int | None = None) -> Any:
@@ -133,7 +136,34 @@ class Database:
         """Close the file."""
         self._connection.close()
 
+    def _asked(self, sql: str, values: Row) -> Any:
+        return _asked(self._execute, sql, values)
+
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
             with contextlib.suppress(apsw.Error):
                 self._execute("ROLLBACK")
+
+
+def _asked(execute: Any, sql: str, values: Row) -> Any:
+    """Run a question. What is asked for by a value that no row can hold is not there, and no row is damaged because of it."""
+    try:
+        return execute(sql, values)
+    except (UnicodeEncodeError, OverflowError):
+        return execute(sql, tuple(map(_like, values)))
+
+
+def _like(value: Any) -> Any:
+    """Return what SQLite can be given in the place of `value`: equal to no text, or the nearest number that it knows."""
+    if isinstance(value, str):
+        return value if encodes(value) else value.encode(errors="surrogatepass")
+    return max(_LEAST, min(value, _MOST)) if isinstance(value, int) else value
+
+
+def encodes(text: str) -> bool:
+    """Return whether a row can hold the text: it has no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -62,15 +62,8 @@ _EVERYBODYS = (
     apsw.ReadOnlyError,
     MemoryError,
 )
-_UNSTORABLE = (
-    apsw.ConstraintError,
-    apsw.MismatchError,
-    apsw.RangeError,
-    apsw.TooBigError,
-    OverflowError,
-    TypeError,
-    UnicodeEncodeError,
-)
+_UNSTORABLE = (apsw.RangeError, apsw.TooBigError, TypeError)
+"""What the values of a change itself lead to, although `unstorable_part` has found none that cannot be kept."""
 
 
 def concerns_all(error: Exception) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from outlast.errors import OutlastError
-from outlast.journal.entry import EntryRow
-from outlast.store.change import Change, RunChange, StartRun, TaskPut, Verdict
+from outlast.store.bound import size_bytes
+from outlast.store.change import Change, Verdict
 
 MAX_CHANGES = 2048
 MAX_BYTES = 16 * 1024 * 1024
@@ -23,26 +23,8 @@ class _Part:
 
     def __init__(self, changes: Sequence[Change]) -> None:
         self.changes = changes
-        self.size_bytes = sum(
-            len(row.body) for change in changes for row in _rows_of(change)
-        ) + sum(
-            len(act.arguments) + len(act.progress)
-            for change in changes
-            if isinstance(change, RunChange)
-            for act in change.tasks
-            if isinstance(act, TaskPut)
-        )
+        self.size_bytes = sum(map(size_bytes, changes))
         self.verdicts: Future[list[Verdict]] = Future()
-
-
-def _rows_of(change: Change) -> tuple[EntryRow, ...]:
-    match change:
-        case RunChange():
-            return (*change.entries, *change.next)
-        case StartRun():
-            return change.entries
-        case _:
-            return ()
 
 
 class GroupCommit:

@@ -7,7 +7,6 @@ that its process held. Its runs are given back as of that moment, in the same tr
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -20,6 +19,7 @@ from msgspec.structs import replace
 from outlast.errors import StoreCorruptError
 from outlast.store.change import RunHead, RunKey, Status, WorkerId, WorkerRow
 from outlast.store.moment import (
+    BEGINNING_OF_TIME,
     END_OF_TIME,
     Instant,
     elapsed,
@@ -30,15 +30,14 @@ from outlast.store.moment import (
 )
 from outlast.store.protocol import RELAY_AFTER, SUSPECT_LAPSES, Claim, ClaimedRun
 from outlast.store.sqlite import task
-from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, say
+from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, names_json, paged, say
 from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.failure import concerns_all
 from outlast.store.sqlite.lock import LockFolder
 from outlast.store.sqlite.owned import RECALL_KINDS
-from outlast.store.sqlite.row import HEAD, LEASE, WORKER, head_of, lease_of, unfit_line
+from outlast.store.sqlite.row import FIND_LEASE, HEAD, LEASE, WORKER, head_of, lease_of, unfit_line
 from outlast.store.sqlite.scope import Writing
 
-_LEASE = f"SELECT {LEASE} FROM worker WHERE worker = ?"
 _BUILD = f"SELECT CAST(build AS BLOB), {LEASE} FROM worker WHERE worker = ?"
 _OTHERS = f"""
 SELECT worker, EXISTS (SELECT 1 FROM run WHERE owner = worker.worker), {LEASE} FROM worker WHERE worker <> ?
@@ -48,26 +47,55 @@ UPDATE run SET
     owner = NULL, wake_at = NULL, calls = mail, lapses = min(lapses, 1000000) + ?, stopped_boot = ?, stopped = ?,
     status = CASE status WHEN 'paused' THEN 'paused' ELSE 'ready' END,
     due = CASE WHEN status <> 'paused' OR EXISTS (
-        SELECT 1 FROM message AS unread
-        WHERE unread.tenant = run.tenant AND unread.run_id = run.run_id AND unread.generation = run.generation
+        SELECT 1 FROM message AS unread INDEXED BY message_unread
+        WHERE unread.tenant = run.tenant AND unread.run_id = run.run_id
+          AND unread.generation = CASE run.incarnation WHEN 0 THEN run.generation ELSE run.incarnation END
           AND unread.consumed = 0 AND unread.kind IN ({RECALL_KINDS})
     ) THEN ? END, due_set_at = ?
 WHERE owner = ?
 """
 _MAIL = "SELECT tenant, run_id FROM run WHERE owner = ? AND mail = 1 ORDER BY tenant, run_id"
 _HELD = "SELECT count(*) FROM run WHERE owner = ?"
-_FITS = "(unfit_builds = '' OR calls = 1 OR NOT instr(unfit_builds, ?))"
+_PLACE = """
+WITH RECURSIVE place (workflow, unfit) AS (
+    SELECT value, (
+        SELECT min(unfit) FROM run INDEXED BY run_due WHERE run.workflow = value AND due IS NOT NULL
+    ) FROM json_each(?1)
+    UNION ALL
+    SELECT workflow, (
+        SELECT min(run.unfit) FROM run INDEXED BY run_due
+        WHERE run.workflow = place.workflow AND due IS NOT NULL AND run.unfit > place.unfit
+    ) FROM place WHERE unfit IS NOT NULL
+)
+"""
+"""Where due runs of the worker's workflows stand: with each workflow the builds that do not fit. Found by one step in an index for
+each, whatever else is stored."""
+_FITS = "unfit IS NOT NULL AND NOT instr(unfit, ?2)"
+_IN_PLACE = "run.workflow = place.workflow AND run.unfit = place.unfit"
+_PLACES = f"""
+{_PLACE}
+SELECT * FROM (
+    SELECT workflow, CAST(unfit AS BLOB),
+        EXISTS (SELECT 1 FROM run INDEXED BY run_due WHERE {_IN_PLACE} AND due <= ?3) AS is_due,
+        EXISTS (SELECT 1 FROM run INDEXED BY run_due_set WHERE {_IN_PLACE} AND due IS NOT NULL AND due_set_at > ?3) AS is_ahead
+    FROM place WHERE {_FITS}
+) WHERE is_due OR is_ahead
+"""
+_AT_PLACE = "workflow = ?1 AND unfit = CAST(?2 AS TEXT)"
 _DUE = f"""
-SELECT due, {HEAD}, stopped_boot, stopped FROM run
-WHERE workflow = ? AND due <= ? AND {_FITS} ORDER BY due, tenant, run_id
+SELECT due, {HEAD}, stopped_boot, stopped FROM run INDEXED BY run_due
+WHERE {_AT_PLACE} AND due <= ?3 ORDER BY due, tenant, run_id LIMIT ?4 OFFSET ?5
 """
 _SET_AHEAD = f"""
-SELECT due, {HEAD}, stopped_boot, stopped FROM run INDEXED BY run_due_set
-WHERE workflow = ?1 AND due_set_at > ?2 AND due > ?2 AND {_FITS.replace("?", "?3")} ORDER BY due, tenant, run_id
+SELECT due_set_at, {HEAD}, stopped_boot, stopped FROM run INDEXED BY run_due_set
+WHERE {_AT_PLACE} AND due_set_at > ?3 AND due > ?3 ORDER BY due_set_at, tenant, run_id LIMIT ?4 OFFSET ?5
 """
 """Runs that were given back when the wall clock was ahead of now: their times mean nothing, and whoever takes them judges anew."""
 _NEXT_DUE = f"""
-SELECT due FROM run WHERE workflow = ? AND due > ? AND due < {END_OF_TIME} AND {_FITS} ORDER BY due LIMIT 1
+{_PLACE}
+SELECT min((
+    SELECT due FROM run INDEXED BY run_due WHERE {_IN_PLACE} AND due > ?3 AND due < {END_OF_TIME} ORDER BY due LIMIT 1
+)) FROM place WHERE {_FITS}
 """
 _OLDEST_ITEM = "SELECT min(at) FROM outbox"
 _NEWEST_ITEM = "SELECT max(at) FROM outbox"
@@ -129,7 +157,11 @@ def retire(writing: Writing, worker: WorkerId) -> None:
 
 
 class _DueRun(Struct, frozen=True):
-    """A run that can be taken, since when, and when its former owner stopped."""
+    """A run that can be taken, since when, and when its former owner stopped.
+
+    Args:
+        due: Of one whose time means nothing, when that was set.
+    """
 
     due: int
     head: RunHead
@@ -218,7 +250,7 @@ class Claiming:
             return False
 
     def _bury(self, worker: WorkerId) -> bool:
-        row = self._database.row(_LEASE, (worker,))
+        row = self._database.row(FIND_LEASE, (worker,))
         if row is None:
             return False
         renewed, lease = lease_of(row)
@@ -266,22 +298,28 @@ class Claiming:
         """Return up to `limit` runs that can be taken, oldest first; hardly one more is read than needed to find them."""
         if limit <= 0:
             return []
-        values = (to_micros(self._now), unfit_line(build))
-        with contextlib.ExitStack() as open_looks:
-            # A look for each workflow, so that due runs of workflows that this worker does not know are never read.
-            looks = [
-                open_looks.enter_context(
-                    contextlib.closing(
-                        decoded(self._database, sql, (workflow, *values), _due_run, _LOST)
-                    )
-                )
-                for workflow in workflows
-                for sql in (_DUE, _SET_AHEAD)
-            ]
-            in_order = heapq.merge(*(filter(None, look) for look in looks), key=_place)
-            if but:
-                in_order = (run for run in in_order if run.head.run not in but)
-            return list(itertools.islice(self._one_suspect(in_order), limit))
+        now = to_micros(self._now)
+        places = self._database.rows(_PLACES, (names_json(workflows), unfit_line(build), now))
+        due = [(workflow, unfit) for workflow, unfit, is_due, _ in places if is_due]
+        ahead = [(workflow, unfit) for workflow, unfit, _, is_ahead in places if is_ahead]
+        in_order: Iterable[_DueRun] = itertools.chain(
+            self._merged(_DUE, due, now, limit), self._merged(_SET_AHEAD, ahead, now, limit)
+        )
+        if but:
+            in_order = (run for run in in_order if run.head.run not in but)
+        return list(itertools.islice(self._one_suspect(in_order), limit))
+
+    def _merged(
+        self, sql: str, places: list[tuple[str, bytes]], now: int, limit: int
+    ) -> Iterator[_DueRun]:
+        first = limit // max(len(places), 1) + 1
+        return heapq.merge(
+            *(
+                paged(self._database, sql, (*place, now), first, _due_run, _LOST)
+                for place in places
+            ),
+            key=_place,
+        )
 
     def _one_suspect(self, runs: Iterable[_DueRun]) -> Iterator[_DueRun]:
         """Leave out those suspects that must wait for their turn to be alone."""
@@ -312,16 +350,17 @@ class Claiming:
         return ClaimedRun(taken, ago)
 
     def _next_due(self, workflows: frozenset[str], build: str) -> datetime | None:
-        values = (to_micros(self._now), unfit_line(build))
-        found = [self._database.value(_NEXT_DUE, (workflow, *values)) for workflow in workflows]
-        return min((from_micros(due) for due in found if due is not None), default=None)
+        values = (names_json(workflows), unfit_line(build), to_micros(self._now))
+        due = self._database.value(_NEXT_DUE, values)
+        return None if due is None else from_micros(due)
 
     def _next_relay(self) -> datetime | None:
+        """Return when the oldest item is anybody's. One whose time is damaged is older, or younger, than any: anybody's now."""
         oldest = self._database.value(_OLDEST_ITEM)
         if oldest is None:
             return None
         ahead = self._database.value(_NEWEST_ITEM) > to_micros(self._now)
-        return self._now if ahead else from_micros(oldest) + RELAY_AFTER
+        return self._now if ahead else from_micros(max(oldest, BEGINNING_OF_TIME)) + RELAY_AFTER
 
 
 def _due_run(row: Row) -> _DueRun:

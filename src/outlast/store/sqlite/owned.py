@@ -33,7 +33,7 @@ from outlast.store.sqlite import outbox, task
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.row import (
     APPROVAL,
-    HEAD,
+    FIND_HEAD,
     INCARNATION,
     OPERATION,
     approval_of,
@@ -60,7 +60,6 @@ _GIVE_BACK = """
 UPDATE run SET owner = NULL, wake_at = ?, open = ?, due = ?, calls = ?, stopped_boot = ?, stopped = ?, due_set_at = ?
 WHERE tenant = ? AND run_id = ?
 """
-_HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
 _CONSUME = """
 UPDATE message SET consumed = 1, body = x''
 WHERE tenant = ? AND run_id = ? AND message_id = ? AND generation = ? AND consumed = 0
@@ -71,7 +70,8 @@ WHERE tenant = ? AND run_id = ? AND message_id = ? AND generation = ?
     AND kind = 'update' AND consumed = 1 AND answer IS NULL
 """
 _LAST_UNREAD = """
-SELECT max(number) FROM message WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0
+SELECT max(number) FROM message INDEXED BY message_unread
+WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0
 """
 RECALL_KINDS = ", ".join(sorted(f"'{kind.value}'" for kind in RECALLS))
 _LAST_RECALL = f"{_LAST_UNREAD} AND kind IN ({RECALL_KINDS})"
@@ -81,10 +81,11 @@ _BEGIN_NEXT = """
 UPDATE run SET generation = ?, incarnation = ?, workflow = ?, next_seq = ? WHERE tenant = ? AND run_id = ?
 """
 _FORGET = """
-DELETE FROM message WHERE tenant = ?1 AND run_id = ?2 AND consumed = 1 AND number <= (
+DELETE FROM message WHERE tenant = ?1 AND run_id = ?2 AND number <= (
     SELECT max(number) - ?3 FROM message WHERE tenant = ?1 AND run_id = ?2
-)
+) AND (generation <> ?4 OR consumed = 1 AND NOT (kind = 'update' AND answer IS NULL))
 """
+"""Messages of a former use of the id are nobody's any more; of the present one those that wait, to be read or answered, are not forgotten."""
 _PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, {OPERATION}) VALUES ({'?, ' * 13}?)"
 _BEATS = (
     "SELECT beats FROM operation WHERE tenant = ? AND run_id = ? AND operation = ? AND awaits = 1"
@@ -138,7 +139,7 @@ def _append(writing: Writing, change: RunChange, now: tuple[int, int, int]) -> i
     times, at = dated
     for row, time in zip(change.entries, times, strict=True):
         key = (change.run.tenant, change.run.run_id)
-        _add_entry(writing, key, generation, row, to_micros(time))
+        add_entry(writing, key, generation, row, to_micros(time))
     return to_micros(at)
 
 
@@ -177,16 +178,17 @@ def _begin_next(
     generation, incarnation = now
     sends = _drop_open(writing, key, generation, at)
     for row in change.next:
-        _add_entry(writing, key, generation + 1, row, at)
+        add_entry(writing, key, generation + 1, row, at)
     begun = (generation + 1, incarnation, change.next[0].name, len(change.next))
     writing.database.run(_BEGIN_NEXT, (*begun, *key))
-    writing.database.run(_FORGET, (*key, KNOWN_MESSAGES))
+    writing.database.run(_FORGET, (*key, KNOWN_MESSAGES, incarnation))
     return sends
 
 
-def _add_entry(
+def add_entry(
     writing: Writing, key: tuple[str, str], generation: int, row: EntryRow, at: int
 ) -> None:
+    """Append an entry to the journal of one generation, with its time in microseconds since 1970."""
     values = (row.seq, row.turn, row.kind, row.operation, row.name, at, row.body)
     writing.database.run(_ADD_ENTRY, (*key, generation, *values))
 
@@ -212,7 +214,7 @@ def _fence_verdict(writing: Writing, change: RunChange, fence: Row) -> Verdict |
         return Fenced(f"the run is at epoch {epoch}, held by {owner or 'nobody'}")
     if version != change.version:
         key = (change.run.tenant, change.run.run_id)
-        row = writing.database.row(_HEAD, key)
+        row = writing.database.row(FIND_HEAD, key)
         return Conflict(None if row is None else head_of(row), version)
     return None
 

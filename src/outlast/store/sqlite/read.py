@@ -32,6 +32,7 @@ from outlast.store.sqlite.lock import LockFolder
 from outlast.store.sqlite.row import (
     APPROVAL,
     ENTRY,
+    FIND_HEAD,
     HEAD,
     INCARNATION,
     MESSAGE,
@@ -53,7 +54,6 @@ T = TypeVar("T")
 _UNLISTED = "run %s is left out of lists"
 _UNASKED = "an approval of run %s is left out of lists"
 _OF_RUN = "tenant = ? AND run_id = ?"
-_HEAD = f"SELECT {HEAD} FROM run WHERE {_OF_RUN}"
 _OWNED = f"SELECT {HEAD} FROM run WHERE owner = ? ORDER BY tenant, run_id"
 _ENTRIES = f"SELECT {ENTRY} FROM entry WHERE {_OF_RUN} AND generation = ? AND seq > ? ORDER BY seq"
 _LATEST = f"""
@@ -90,18 +90,22 @@ _APPROVALS = (
 
 
 class HeadFilter(Struct, frozen=True):
-    """Which page of which runs; see `StoreReader.heads`."""
+    """Which page of which runs; see `StoreReader.heads`.
+
+    Args:
+        before: Microseconds since 1970, and the run id.
+    """
 
     statuses: frozenset[Status]
     workflow: str
     limit: int
-    before: tuple[datetime, str] | None
+    before: tuple[int, str] | None
 
 
 def head(database: Database, run: RunKey) -> RunHead | None:
     """Return the run's row."""
     with naming("the run's row", run.run_id):
-        row = database.row(_HEAD, (run.tenant, run.run_id))
+        row = database.row(FIND_HEAD, (run.tenant, run.run_id))
         return None if row is None else head_of(row)
 
 
@@ -144,7 +148,7 @@ def _page(
         parameters.append(wanted.workflow)
     if wanted.before is not None:
         terms.append("(created_at, run_id) < (?, ?)")
-        parameters += [to_micros(wanted.before[0]), wanted.before[1]]
+        parameters += wanted.before
     # Only constant terms are joined here; every value is bound.
     sql = f"SELECT {HEAD} FROM run WHERE {' AND '.join(terms)} ORDER BY created_at DESC, run_id DESC LIMIT ?"
     return _readable(database, sql, tuple(parameters), head_of, max(wanted.limit, 0))
@@ -265,7 +269,8 @@ def approvals(
         terms.append("run_id = ?")
         parameters.append(run.run_id)
     if pending:
-        terms.append("state = 'pending'")
+        # Of one run by its key: the plus keeps SQLite from going through all that the tenant is asked.
+        terms.append("state = 'pending'" if run is None else "+state = 'pending'")
     sql = f"SELECT {APPROVAL} FROM approval WHERE {' AND '.join(terms)} ORDER BY requested_at, run_id, approval_id"
     if run is None:
         rows = decoded(database, sql, tuple(parameters), approval_of, (RUN, _UNASKED))

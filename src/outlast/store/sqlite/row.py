@@ -1,3 +1,4 @@
+# ruff: noqa: S608 - only constants of this package are joined to statements; every value is bound
 """Rows of SQLite as the values of the contract: the only place that knows the order of columns."""
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ INCARNATION = "CASE incarnation WHEN 0 THEN generation ELSE incarnation END"
 HEAD = (
     "tenant, run_id, generation, workflow, fingerprint, status, reason, owner, epoch, version,"
     " next_seq, digest, wake_at, mail, lapses, created_at, changed_at, note, origin,"
-    f" {INCARNATION}"
+    f" {INCARNATION}, ended_by"
 )
 ENTRY = "seq, turn, kind, operation, name, at, body"
 OPERATION = "operation, kind, name, failures, due_at, detail, progress, awaits, unapplied, beats, heard_at, silence"
@@ -47,8 +48,10 @@ APPROVAL = (
     " requested_at, decided_at, decided_by, body"
 )
 WORKER = "worker, host, pid, build, workflows, lease, boot, renewed, queues"
+FIND_HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
 LEASE = "CAST(boot AS BLOB), renewed, lease"
 """The boot as bytes: a row whose text is damaged is one of another boot, and not one that cannot be judged."""
+FIND_LEASE = f"SELECT {LEASE} FROM worker WHERE worker = ?"
 
 
 _MOST_FAILURES = (1 << 31) - 1
@@ -92,6 +95,7 @@ def head_of(row: Row) -> RunHead:
         note=row[17],
         origin=row[18],
         incarnation=row[19],
+        ended_by=row[20],
     )
 
 

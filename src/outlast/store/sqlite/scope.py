@@ -1,4 +1,3 @@
-# ruff: noqa: S608 - only constants of this package are joined to statements; every value is bound
 """What every statement of one write transaction shares: the database, and the moment at which all of it happens."""
 
 from __future__ import annotations
@@ -8,9 +7,7 @@ from datetime import datetime
 from outlast.store.change import WorkerId
 from outlast.store.moment import Instant, lapsed, to_micros
 from outlast.store.sqlite.database import Database
-from outlast.store.sqlite.row import LEASE, lease_of
-
-_LEASE = f"SELECT {LEASE} FROM worker WHERE worker = ?"
+from outlast.store.sqlite.row import FIND_LEASE, lease_of
 
 
 class Writing:
@@ -32,7 +29,7 @@ class Writing:
         """Return whether the worker's lease still runs."""
         known = self._live.get(worker)
         if known is None:
-            row = self.database.row(_LEASE, (worker,))
+            row = self.database.row(FIND_LEASE, (worker,))
             known = row is not None and not lapsed(*lease_of(row), self.instant)
             self._live[worker] = known
         return known

@@ -34,7 +34,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
-from outlast.store.moment import Instant, LeaseClock
+from outlast.store.moment import Instant, LeaseClock, to_micros
 from outlast.store.protocol import Claim, GenerationRow, LiveWorker, RunImage
 from outlast.store.sqlite import lease, read
 from outlast.store.sqlite.checkpoint import Checkpointer
@@ -237,7 +237,8 @@ class SQLiteStore:
         before: tuple[datetime, str] | None = None,
     ) -> list[RunHead]:
         """Return a page of the tenant's runs, newest first."""
-        wanted = read.HeadFilter(statuses, workflow, limit, before)
+        behind = None if before is None else (to_micros(before[0]), before[1])
+        wanted = read.HeadFilter(statuses, workflow, limit, behind)
         return await self._read(lambda database: read.heads(database, tenant, wanted))
 
     async def journal(

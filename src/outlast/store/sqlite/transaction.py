@@ -20,6 +20,7 @@ from outlast.store.change import (
     StartRun,
     Verdict,
     WorkerId,
+    place_of,
 )
 from outlast.store.sqlite import owned, unowned
 from outlast.store.sqlite.failure import concerns_all, refusal_of
@@ -32,7 +33,7 @@ def write_all(writing: Writing, changes: Sequence[Change]) -> list[Verdict]:
     """Write the changes within an open transaction, run by run in one order, and return their verdicts."""
     verdicts: list[Verdict] = [Applied(writing.now)] * len(changes)
     renewing: set[WorkerId] = set()
-    for index in sorted(range(len(changes)), key=lambda index: _place(changes[index])):
+    for index in sorted(range(len(changes)), key=lambda index: place_of(changes[index])):
         change = changes[index]
         verdict = verdicts[index] = _write_one(writing, change)
         if (
@@ -78,11 +79,3 @@ def _apply(writing: Writing, change: Change) -> Verdict:
 
 def _name(change: Change) -> str:
     return f"control {change.name}" if isinstance(change, PutControl) else f"run {change.run}"
-
-
-def _place(change: Change) -> tuple[str, str]:
-    return (
-        (change.tenant, "")
-        if isinstance(change, PutControl)
-        else (change.run.tenant, change.run.run_id)
-    )

@@ -40,20 +40,22 @@ from outlast.store.condition import (
     start_times,
     stranger_refusal,
 )
-from outlast.store.moment import from_micros, to_micros
+from outlast.store.moment import END_OF_TIME, from_micros, to_micros
 from outlast.store.sqlite import outbox, task
 from outlast.store.sqlite.database import Row
-from outlast.store.sqlite.owned import end_run, find_approval, put_approval
-from outlast.store.sqlite.row import HEAD, INCARNATION, head_of
+from outlast.store.sqlite.owned import add_entry, end_run, find_approval, put_approval
+from outlast.store.sqlite.row import FIND_HEAD, INCARNATION, head_of
 from outlast.store.sqlite.scope import Writing
 
-_HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
 _ADD_RUN = """
 INSERT INTO run (tenant, run_id, generation, workflow, fingerprint, status, owner, epoch, next_seq, mail,
     created_at, changed_at, due, due_set_at, stopped_boot, stopped, outbox_number, origin)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_ADD_ENTRY = f"INSERT INTO entry (tenant, run_id, generation, seq, turn, kind, operation, name, at, body) VALUES ({'?, ' * 9}?)"
+_EMPTY_UNREAD = """
+UPDATE message INDEXED BY message_unread SET body = x''
+WHERE tenant = ? AND run_id = ? AND generation < ? AND consumed = 0
+"""
 _KEPT = "SELECT stopped_boot, stopped, outbox_number FROM run WHERE tenant = ? AND run_id = ?"
 """What a former use of the id leaves to the next one."""
 _STANDING = f"SELECT generation, open, changed_at, {INCARNATION}, ending, origin FROM run WHERE tenant = ? AND run_id = ?"
@@ -85,7 +87,8 @@ UPDATE run SET mail = 1, calls = calls OR {_IS_OFFERED}, due_set_at = ?1,
 WHERE tenant = ?2 AND run_id = ?3
 """
 _TERMINATE = """
-UPDATE run SET status = 'terminated', reason = ?, ended_by = ?, epoch = epoch + 1, changed_at = ?
+UPDATE run SET status = 'terminated', reason = ?, ended_by = ?, changed_at = ?,
+    epoch = CASE WHEN epoch < 9223372036854775807 THEN epoch + 1 ELSE epoch END
 WHERE tenant = ? AND run_id = ?
 """
 _BEAT = """
@@ -132,7 +135,7 @@ def start(writing: Writing, change: StartRun) -> Verdict:
     """Insert a run, or the next generation of a closed one."""
     database = writing.database
     key = (change.run.tenant, change.run.run_id)
-    row = database.row(_HEAD, key)
+    row = database.row(FIND_HEAD, key)
     former = None if row is None else head_of(row)
     if former is None:
         fits = change.generation == 1
@@ -142,7 +145,7 @@ def start(writing: Writing, change: StartRun) -> Verdict:
         return Conflict(former)
     if change.worker is not None and not writing.live(change.worker):
         return Fenced("the worker's lease has lapsed")
-    if any(row.seq != seq for seq, row in enumerate(change.entries)):
+    if [row.seq for row in change.entries] != list(range(max(len(change.entries), 1))):
         return Refused("seq")
     at, epoch, kept = writing.micros, 0, (None, None, 0)
     if row is not None and former is not None:
@@ -153,6 +156,8 @@ def start(writing: Writing, change: StartRun) -> Verdict:
     if former is not None:
         kept = database.row(_KEPT, key) or kept
         database.run("DELETE FROM run WHERE tenant = ? AND run_id = ?", key)
+        # What the former one was sent and never read is nobody's from now on.
+        database.run(_EMPTY_UNREAD, (*key, change.generation))
     epoch += change.worker is not None
     if change.watch is not None:
         outbox.put_watch(writing, change, change.watch)
@@ -160,9 +165,7 @@ def start(writing: Writing, change: StartRun) -> Verdict:
         return refusal
     database.run(_ADD_RUN, _run_values(writing, change, epoch, at, kept))
     for entry, time in zip(change.entries, times, strict=True):
-        names = (entry.seq, entry.turn, entry.kind, entry.operation, entry.name)
-        values = (*names, to_micros(time), entry.body)
-        database.run(_ADD_ENTRY, (*key, change.generation, *values))
+        add_entry(writing, key, change.generation, entry, to_micros(time))
     return Applied(from_micros(at), epoch if change.worker else 0)
 
 
@@ -275,7 +278,8 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
         return Refused(refusal)
     if not open_:
         return Refused("closed")
-    at = max(writing.micros, changed_at)
+    # A time beyond the calendar is damage, and keeps nobody from ending the run.
+    at = max(writing.micros, changed_at) if changed_at < END_OF_TIME else writing.micros
     writing.database.run(_TERMINATE, (change.reason, change.by, at, *key))
     sends = end_run(writing, key, generation, at)
     return Applied(from_micros(at), outbox=sends)

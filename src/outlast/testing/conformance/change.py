@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 from msgspec.structs import replace
 
 from outlast.store.bound import MAX_BODY_BYTES
 from outlast.store.change import (
     Applied,
+    ApprovalExpire,
+    ApprovalWithdraw,
     Conflict,
     Fenced,
     HeadUpdate,
@@ -26,6 +28,7 @@ from outlast.store.change import (
 from outlast.testing.conformance.bench import (
     LEASE,
     Bench,
+    asking,
     ending,
     following,
     parking,
@@ -110,6 +113,13 @@ class ChangeConformance:
         times, naive = Refused("times"), Refused("unstorable", "times[1]")
         assert verdicts == [times, times, times, naive, Applied(now)]
         assert await bench.store.head(two.run) is None
+
+    @scenario
+    async def test_start_without_entries_is_refused(self, bench: Bench) -> None:
+        """A journal has a beginning: whoever asks for its last entry finds one."""
+        assert await bench.one(starting(entries=())) == Refused("seq")
+        assert await bench.one(starting(entries=(row(1),))) == Refused("seq")
+        assert await bench.store.generations(RunKey("default", "run")) == ()
 
     @scenario
     async def test_start_next_generation(self, bench: Bench) -> None:
@@ -207,6 +217,35 @@ class ChangeConformance:
         assert verdicts == [times, times, times, times, naive]
         assert await bench.head(head.run) == head
         assert len(await bench.store.journal(head.run)) == 1
+
+    @scenario
+    async def test_time_beyond_the_calendar_refuses_its_own_change(self, bench: Bench) -> None:
+        """An aware time that is no time in UTC is named and not kept; others in the same commit are, and the run can be read."""
+        head = await bench.owned("b")
+        zones = [timezone(timedelta(hours=hours)) for hours in (-5, 5)]
+        far, early = (
+            datetime.max.replace(tzinfo=zones[0]),
+            datetime.min.replace(tzinfo=zones[1]),
+        )
+        alarms = [HeadUpdate(Status.WAITING, wake_at=at, release=True) for at in (far, early)]
+        changes = [following(head, head=alarm) for alarm in alarms]
+        verdicts = await bench.store.commit([starting("a"), *changes, starting("c")])
+        refused = Refused("unstorable", "head.wake_at")
+        assert [type(one) for one in verdicts] == [Applied, Refused, Refused, Applied]
+        assert verdicts[1] == verdicts[2] == refused
+        image = await bench.store.load(head.run)
+        assert image is not None
+        assert image.head == head
+
+    @scenario
+    async def test_acts_that_look_alike_are_two(self, bench: Bench) -> None:
+        """An expiry is not recognised as the withdrawal of the same request that was applied before it."""
+        head = await bench.owned()
+        await bench.apply(following(head, approvals=(asking(bench.clock),)))
+        head = await bench.head(head.run)
+        await bench.apply(following(head, entries=0, approvals=(ApprovalWithdraw("a1"),)))
+        verdict = await bench.one(following(head, entries=0, approvals=(ApprovalExpire("a1"),)))
+        assert isinstance(verdict, Conflict)
 
     @scenario
     async def test_change_sent_again_is_applied_once(self, bench: Bench) -> None:
@@ -411,11 +450,14 @@ class ChangeConformance:
             None,
             head.epoch + 1,
         )
+        assert after.ended_by == "root"
         assert isinstance(await bench.one(following(head)), Fenced)
         assert await bench.one(Terminate(head.run, "root", "again")) == Refused("closed")
         assert await bench.one(Terminate(RunKey("default", "no"), "root", "")) == Refused(
             "not_found"
         )
+        await bench.start(generation=2)
+        assert (await bench.head(head.run)).ended_by == ""
 
     @scenario
     async def test_entry_times_never_go_back(self, bench: Bench) -> None:

@@ -99,6 +99,20 @@ class ClaimConformance:
         assert (await bench.claim_one(WorkerId("w1"))).run == head.run
 
     @scenario
+    async def test_what_a_clock_that_was_ahead_has_set_is_taken_last(self, bench: Bench) -> None:
+        """It has no place among the times of others: it comes behind them, in the order in which it was set."""
+        worker, right = await bench.worker(), bench.clock.now()
+        for name, days, wakes in (("b", 2, 1), ("a", 3, 0), ("c", 1, 9)):
+            bench.clock.set_wall(right + timedelta(days=days))
+            head = await bench.head(await bench.start(name, worker=worker))
+            await bench.apply(parking(head, wake_at=bench.clock.now() + timedelta(days=wakes)))
+        bench.clock.set_wall(right)
+        await bench.start("z")
+        taken = [(await bench.claim(worker, 1)).runs for _ in range(5)]
+        names = [one.head.run.run_id for runs in taken for one in runs]
+        assert names == ["z", "c", "b", "a"]
+
+    @scenario
     async def test_waiting_without_alarm_is_not_taken(self, bench: Bench) -> None:
         """A run that waits for a message alone is left until one comes."""
         head = await bench.owned()

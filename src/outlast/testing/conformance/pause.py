@@ -18,10 +18,12 @@ from outlast.store.change import (
 from outlast.store.condition import RECALLS
 from outlast.testing.conformance.bench import (
     LEASE,
+    WORKFLOW,
     Bench,
     following,
     letter,
     parking,
+    row,
     scenario,
     sending,
 )
@@ -96,6 +98,24 @@ class PauseConformance:
         assert (taken.run.run_id, taken.lapses) == ("resumed", 1)
         left = await bench.head(RunKey("default", "left"))
         assert (left.status, left.owner) == (Status.PAUSED, None)
+
+    @scenario
+    async def test_owner_of_a_paused_run_that_rolled_over_dies(self, bench: Bench) -> None:
+        """Its inbox is the one of its first generation: a resume that waits there offers it, as it does any other."""
+        head = await bench.owned()
+        begun = (replace(row(0, kind="started"), name=WORKFLOW),)
+        await bench.apply(following(head, head=HeadUpdate(Status.READY, release=True), next=begun))
+        taken = await bench.claim_one(WorkerId("w1"))
+        await bench.apply(following(taken, head=HeadUpdate(Status.PAUSED)))
+        bench.clock.advance(LEASE)
+        second = await bench.worker("w2")
+        assert (await bench.claim(second)).runs == ()
+        await bench.apply(asking(head.run, MessageKind.RESUME))
+        taken = await bench.claim_one(second)
+        await bench.apply(following(taken, head=HeadUpdate(Status.PAUSED)))
+        bench.clock.advance(LEASE)
+        taken = await bench.claim_one(await bench.worker("w3"))
+        assert (taken.generation, taken.incarnation) == (2, 1)
 
     @scenario
     async def test_resume_of_a_run_that_is_not_paused_is_mail(self, bench: Bench) -> None:

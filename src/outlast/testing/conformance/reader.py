@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import EntryRow
-from outlast.store.change import RunKey, Status
+from outlast.store.change import RunKey, Status, WorkerId
 from outlast.testing.conformance.bench import (
     Bench,
     ending,
@@ -130,6 +130,30 @@ class ReaderConformance:
         await bench.apply(starting(generation=2))
         assert await latest(head.run, "published", "a") is None
         assert await latest(head.run, "published", "a", generation=1) == found
+
+    @scenario
+    async def test_what_no_row_can_hold_is_not_there(self, bench: Bench) -> None:
+        """Text that cannot be encoded, and numbers beyond 63 bits, find nothing, or everything that is on this side of them."""
+        head, store, no_text, far = await bench.owned(), bench.store, "\udcff", 10**20
+        nowhere = RunKey("default", no_text)
+        assert await store.head(nowhere) is await store.load(nowhere) is None
+        assert await store.heads(no_text) == await store.heads("default", workflow=no_text) == []
+        assert await store.approvals("default", run=nowhere) == await store.approvals(no_text) == []
+        assert await store.answer(head.run, no_text) is await store.operation(head.run, no_text)
+        assert await store.latest(head.run, "published", no_text) is None
+        assert await store.control(no_text, "n") is await store.last_entry(head.run, far) is None
+        assert await store.journal(head.run, generation=far) == ()
+        assert await store.journal(head.run, after=far) == ()
+        assert len(await store.journal(head.run, after=-far)) == 1
+        assert len(await store.heads("default", limit=far)) == 1
+        assert len(await store.generations(head.run, limit=far)) == 1
+        assert await store.outbox(far) == list(await store.mail(nowhere)) == []
+        claim = await store.claim(WorkerId("w1"), frozenset({no_text}), far)
+        assert (claim.runs, claim.next_due) == ((), None)
+        tasks = await store.claim_tasks(
+            WorkerId("w1"), frozenset({no_text}), frozenset({no_text}), limit=far
+        )
+        assert (tasks.tasks, tasks.next_due) == ((), None)
 
     @scenario
     async def test_subscribers_are_woken(self, bench: Bench) -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from outlast.journal.entry import EntryRow
 from outlast.store.change import (
+    Answer,
     Applied,
     Conflict,
     Decide,
@@ -53,6 +54,11 @@ def begins(workflow: str = "fix", more: int = 0) -> tuple[EntryRow, ...]:
 def rolling(head: RunHead, /, *, workflow: str = "fix", more: int = 0, **fields: Any) -> RunChange:
     """Return the end of a generation that is the beginning of the next one."""
     return following(head, head=READY, next=begins(workflow, more), **fields)
+
+
+def updating(run: RunKey, message_id: str) -> PutMessage:
+    """Return the putting of an update."""
+    return PutMessage(run, replace(letter(message_id), kind=MessageKind.UPDATE))
 
 
 class RollOverConformance:
@@ -172,6 +178,44 @@ class RollOverConformance:
             KNOWN_MESSAGES + 4,
             KNOWN_MESSAGES + 5,
         ]
+
+    @scenario
+    async def test_update_that_waits_for_its_answer_is_known(self, bench: Bench) -> None:
+        """One that was taken in is not forgotten before it is answered, however many messages came after it."""
+        head = await bench.owned()
+        kept, told = (updating(head.run, name) for name in ("kept", "told"))
+        await bench.store.commit([kept, told])
+        answered = (Answer("told", b"{}"),)
+        await bench.apply(following(head, consumed=("kept", "told"), answers=answered))
+        names = [f"m{number}" for number in range(KNOWN_MESSAGES // 2)]
+        for part in "ab":
+            mail = tuple(f"{name}{part}" for name in names)
+            await bench.store.commit([sending(head.run, name) for name in mail])
+            await bench.apply(following(await bench.head(head.run), consumed=mail))
+        await bench.apply(rolling(await bench.head(head.run)))
+        assert await bench.store.answer(head.run, "told") is None
+        taken = await bench.claim_one(WorkerId("w1"))
+        await bench.apply(following(taken, answers=(Answer("kept", b"1"),)))
+        state = await bench.store.answer(head.run, "kept")
+        assert state is not None
+        assert (state.answered, state.answer) == (True, b"1")
+
+    @scenario
+    async def test_what_a_former_use_of_the_id_never_read_is_forgotten(self, bench: Bench) -> None:
+        """A restart leaves the ids of unread messages, and a roll-over far behind them takes those too; none is the new run's."""
+        head = await bench.owned()
+        await bench.store.commit([sending(head.run), updating(head.run, "u")])
+        await bench.apply(Terminate(head.run, "alice", "enough"))
+        assert len(await bench.store.mail(head.run)) == 2
+        await bench.apply(starting(generation=2, worker=WorkerId("w1")))
+        assert await bench.store.mail(head.run) == ()
+        state = await bench.store.answer(head.run, "u")
+        assert state is not None
+        assert (state.consumed, state.over) == (False, True)
+        names = tuple(f"n{number}" for number in range(KNOWN_MESSAGES))
+        await bench.store.commit([sending(head.run, name) for name in names])
+        await bench.apply(rolling(await bench.head(head.run), consumed=names))
+        assert await bench.store.answer(head.run, "u") is None
 
     @scenario
     async def test_what_is_open_goes(self, bench: Bench) -> None:

@@ -318,6 +318,19 @@ class TaskConformance:
         assert [(task.row.key.attempt, task.row.taken) for task in claim.tasks] == [(2, 1)]
 
     @scenario
+    async def test_task_that_was_given_back_and_is_taken_anew(self, bench: Bench) -> None:
+        """Who still works on the former taking is told of both: that it has lost this one, and that it has the other."""
+        await offered(bench)
+        second = await bench.worker("w2")
+        row = await take_one(bench, second)
+        await bench.apply(finishing(row, body=None))
+        claim = await take(bench, second, known=frozenset({row.key}))
+        assert claim.lost == (row.key,)
+        assert [(task.row.key, task.row.taken) for task in claim.tasks] == [(row.key, 2)]
+        claim = await take(bench, second, known=frozenset({row.key}))
+        assert (claim.tasks, claim.lost) == ((), ())
+
+    @scenario
     async def test_conditional_drop(self, bench: Bench) -> None:
         """A drop on a condition is refused, with the whole change, once the task is gone, another, with somebody, or was taken since."""
         head = await offered(bench)

@@ -6,20 +6,25 @@ from datetime import timedelta
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from outlast.errors import StoreCorruptError, StoreUnavailableError
 from outlast.store.beat import silent_at
 from outlast.store.change import (
     Applied,
     BeatOperation,
+    ClearOutbox,
     Decide,
     Message,
     MessageKind,
     OperationDrop,
     OperationPut,
+    OutboxItem,
+    OutboxKind,
     Refused,
     RunKey,
     Status,
+    Terminate,
     WorkerId,
 )
 from outlast.store.sqlite import damage, transaction
@@ -195,6 +200,67 @@ def test_absurd_alarm_does_not_stop_claims(with_bench):
         await bench.apply(parking(head, wake_at=bench.clock.now() + timedelta(hours=1)))
         damage(f"UPDATE run SET due = {1 << 62}")
         assert (await bench.claim(WorkerId("w1"))).next_due is None
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize("at", [-(1 << 63), -9_000_000_000_000_000_000, 1 << 62, (1 << 63) - 1])
+def test_absurd_time_of_an_outbox_item_stops_nobody(with_bench, at):
+    """What was claimed is told, at each look; the item is anybody's, and goes once the relay has seen to it."""
+
+    async def test(bench, damage):
+        head = await bench.owned("sender")
+        await bench.apply(following(head, outbox=(OutboxItem(head.run, OutboxKind.CANCEL),)))
+        damage(f"UPDATE outbox SET at = {at}")
+        for name in ("a", "b"):
+            await bench.start(name)
+            claim = await bench.claim(WorkerId("w1"))
+            assert [one.head.run.run_id for one in claim.runs] == [name]
+            assert claim.next_relay is not None
+            assert claim.next_relay <= claim.now
+        listed = await bench.store.outbox(10, age=timedelta(seconds=2))
+        assert [(run, item.number) for run, item in listed] == [(head.run, 1)]
+        await bench.apply(ClearOutbox(head.run, (1,)))
+        assert (await bench.claim(WorkerId("w1"))).next_relay is None
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize(
+    "damaging",
+    [
+        f"{column} = {value}"
+        for column in ("changed_at", "created_at", "epoch", "version", "lapses", "outbox_number")
+        for value in (-(1 << 63), (1 << 63) - 1)
+    ],
+)
+def test_damaged_run_can_be_terminated(with_bench, damaging):
+    """Whatever number of its row makes no sense, it can be ended, and its owner writes nothing more."""
+
+    async def test(bench, damage):
+        head = await bench.owned()
+        damage(f"UPDATE run SET {damaging}")
+        await bench.apply(Terminate(head.run, "alice", "enough"))
+        with apsw.Connection(bench.store.describe()) as other:
+            found = other.execute("SELECT status, owner FROM run").fetchall()
+        other.close()
+        assert found == [("terminated", None)]
+        assert not isinstance(await bench.one(following(head)), Applied)
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize("column", ["changed_at", "next_seq", "version"])
+def test_change_that_meets_a_damaged_number_is_corrupt(with_bench, column):
+    """The word says that the row is damaged, and not that the change cannot be kept."""
+
+    async def test(bench, damage):
+        head = await bench.owned()
+        damage(f"UPDATE run SET {column} = {(1 << 63) - 1}")
+        damaged = replace(head, **{column: (1 << 63) - 1}) if column != "changed_at" else head
+        verdict = await bench.one(following(damaged))
+        assert isinstance(verdict, Refused)
+        assert verdict.reason == "corrupt"
 
     with_bench(test)
 

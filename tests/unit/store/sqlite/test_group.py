@@ -3,10 +3,30 @@
 import pytest
 
 from outlast.errors import StoreUnavailableError
-from outlast.store.change import Refused
+from outlast.store.change import (
+    Answer,
+    BeatOperation,
+    BeatTask,
+    ClearOutbox,
+    Decide,
+    FinishTask,
+    HeadUpdate,
+    OperationPut,
+    OutboxItem,
+    OutboxKind,
+    PutControl,
+    PutMessage,
+    Refused,
+    RunChange,
+    RunKey,
+    Status,
+    TaskPut,
+    WorkerId,
+)
 from outlast.store.sqlite import group
 from outlast.store.sqlite.group import GroupCommit
-from outlast.testing.conformance.bench import row, starting
+from outlast.testing.conformance import ManualClock
+from outlast.testing.conformance.bench import asking, letter, row, starting
 
 
 class Disk:
@@ -56,6 +76,53 @@ def test_group_has_an_end(monkeypatch):
     while more:
         more = commits.flush()
     assert disk.transactions == [3, 2, 2, 1]
+
+
+BODY = bytes(600)
+RUN = RunKey("default", "run")
+
+
+def owned(**fields):
+    """Return an owned change."""
+    return RunChange(RUN, WorkerId("w"), 1, 1, **fields)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        PutMessage(RUN, letter(body=BODY)),
+        starting(messages=(letter(body=BODY),)),
+        Decide(RUN, "a1", "s", True, "bob", letter(body=BODY)),
+        FinishTask(RUN, 1, "r:1", 1, WorkerId("w"), letter(body=BODY)),
+        BeatTask(RUN, 1, "r:1", 1, WorkerId("w"), BODY),
+        BeatOperation(RUN, 1, "r:1", BODY),
+        ClearOutbox(RUN, (1,), (letter(body=BODY),)),
+        PutControl("default", "n", 0, BODY),
+        owned(answers=(Answer("m", BODY),)),
+        owned(outbox=(OutboxItem(RUN, OutboxKind.SIGNAL, body=BODY),)),
+        owned(approvals=(asking(ManualClock(), body=BODY),)),
+        owned(head=HeadUpdate(Status.WAITING, note=BODY)),
+        owned(operations=(OperationPut("r:1", "step", "n", detail=BODY),)),
+        owned(tasks=(TaskPut("r:1", 1, "q", "n", BODY),)),
+        owned(next=(row(0, BODY),)),
+    ],
+    ids=lambda change: type(change).__name__,
+)
+def test_every_payload_counts(monkeypatch, change):
+    """Whatever kind of change brings the bytes, a group ends with them."""
+    monkeypatch.setattr(group, "MAX_BYTES", 1000)
+    sizes = []
+
+    def write(changes):
+        sizes.append(len(changes))
+        return [Refused("seen")] * len(changes)
+
+    commits = GroupCommit(write)
+    for _ in range(4):
+        commits.add([change])
+    while commits.flush():
+        pass
+    assert sizes == [2, 2]
 
 
 def test_cancelled_call_is_not_written():

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from outlast.errors import StoreCorruptError, StoreUnavailableError, StoreVersionError
-from outlast.store.change import Applied, RunKey, Unknown, WorkerId, WorkerRow
+from outlast.store.change import Applied, RunKey, Terminate, Unknown, WorkerId, WorkerRow
 from outlast.store.sqlite import connection as connection_module
 from outlast.store.sqlite import read as read_module
 from outlast.store.sqlite import store as store_module
@@ -136,7 +136,9 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
     edit(
         path,
         "DROP TABLE task; ALTER TABLE worker DROP COLUMN queues",
-        "DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN due_set_at; DELETE FROM migration WHERE number > 1",
+        "DROP INDEX run_due; DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN unfit",
+        "CREATE INDEX run_due ON run (workflow, due) WHERE due IS NOT NULL",
+        "ALTER TABLE run DROP COLUMN due_set_at; DELETE FROM migration WHERE number > 1",
         "DROP INDEX entry_published",
         "DROP INDEX message_update; ALTER TABLE message DROP COLUMN answer; ALTER TABLE run DROP COLUMN ending",
         "ALTER TABLE operation DROP COLUMN progress; ALTER TABLE operation DROP COLUMN awaits",
@@ -555,3 +557,25 @@ def test_latest_published_reads_no_journal(tmp_path):
     assert "entry_published (tenant=? AND run_id=? AND generation=? AND name=?)" in plan
     assert "TEMP B-TREE" not in plan
     assert sql.endswith("WHERE kind = 'published'")
+
+
+def test_restart_leaves_no_body_of_what_was_never_read(tmp_path):
+    """What a terminated run was sent stays with it; once its id is used again nobody can read it, and nothing of it is kept."""
+    path = tmp_path / "s.db"
+
+    def bodies():
+        database = apsw.Connection(str(path))
+        found = [row[0] for row in database.execute("SELECT body FROM message ORDER BY number")]
+        database.close()
+        return found
+
+    async def test(bench):
+        head = await bench.owned()
+        await bench.apply(sending(head.run))
+        await bench.apply(Terminate(head.run, "alice", "enough"))
+        before = bodies()
+        await bench.start(generation=2)
+        await bench.apply(sending(head.run, "m2"))
+        return before, bodies()
+
+    assert with_bench(path, test) == ([b'"hi"'], [b"", b'"hi"'])
