@@ -204,7 +204,7 @@ class Client:
                     assert error.run == "order-17"  # the same id, another input
             ```
         """
-        workflow = _workflow_of(call)
+        workflow = self._workflow_of(call)
         run = RunKey(self.tenant, check_run_id(id))
         started = self._started(workflow, call, timeout, durability)
         generation = 1
@@ -661,7 +661,7 @@ class Client:
         timeout: timedelta | None,
     ) -> RunHandle[R]:
         """Put a message into the inbox of a run, which is started with it when there is none."""
-        workflow = _workflow_of(call)
+        workflow = self._workflow_of(call)
         run = RunKey(self.tenant, check_run_id(id))
         started = self._started(workflow, call, timeout, None)
         generation = 1
@@ -688,6 +688,13 @@ class Client:
                 case _:
                     check_accepted(verdict, run)
         return RunHandle(self, run, workflow)
+
+    def _workflow_of(self, call: Call[R]) -> Workflow[..., R]:
+        """Return the workflow that is called; the app's own worker would run that one."""
+        workflow = _workflow_of(call)
+        if self.registry is not None:
+            self.registry.check(workflow)
+        return workflow
 
     def _started(
         self,

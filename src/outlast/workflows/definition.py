@@ -257,6 +257,7 @@ class Step(Definition[P, R]):
                 decode=self.result.decode,
                 raises=self.options.raises,
                 has_deadline=self.options.schedule_to_close_timeout is not None,
+                definition=self,
             )
         )
 
@@ -364,6 +365,7 @@ class Effect(Definition[P, R]):
                 decode=self.result.decode,
                 raises=self.options.raises,
                 has_deadline=self.options.schedule_to_close_timeout is not None,
+                definition=self,
             )
         )
 
