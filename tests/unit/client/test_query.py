@@ -166,7 +166,7 @@ def test_no_worker_is_needed_and_nothing_is_written(
 
     async def ask() -> tuple[Any, ...]:
         async with outlast.connect(f"sqlite:///{file}") as client:
-            client.store = store = Noting(client.store)
+            client._store = store = Noting(client.store)
             assert not any(one.live for one in await store.workers())
             before = content()
             handle = client.handle("r")

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import heapq
 import inspect
@@ -685,6 +686,29 @@ def test_asyncio_run_within_a_workflow_is_refused(loop):
             asyncio.run(nap(1))
 
     drive(loop, main())
+
+
+def test_what_another_thread_or_loop_does_is_not_waited_for(loop):
+    """It could not wake the run. A future of the run passes; elsewhere asyncio's functions are as ever."""
+    outcome: concurrent.futures.Future[int] = concurrent.futures.Future()
+    other = asyncio.new_event_loop()
+
+    async def main():
+        with pytest.raises(ForbiddenInWorkflowError, match=r"asyncio\.wrap_future"):
+            asyncio.wrap_future(outcome)
+        with pytest.raises(ForbiddenInWorkflowError, match=r"asyncio\.run_coroutine_threadsafe"):
+            asyncio.run_coroutine_threadsafe(nap(1), other)
+        own = loop.create_future()
+        assert asyncio.wrap_future(own) is own
+
+    drive(loop, main())
+
+    async def elsewhere():
+        handed = asyncio.run_coroutine_threadsafe(asyncio.sleep(0, 5), asyncio.get_running_loop())
+        return await asyncio.wrap_future(handed)
+
+    assert other.run_until_complete(elsewhere()) == 5
+    other.close()
 
 
 def test_other_threads_cannot_reach_the_loop(loop):
