@@ -144,6 +144,13 @@ class Handlers:
         if name in self._signals:
             raise self._twice(self._signals[name].handler, "has a handler, and is received too")
 
+    def misfits(self, error: DecodeError) -> None:
+        """Note that a signal does not fit: what was sent fitted what the code said then, so it is for code that fits.
+
+        It is no failure of the run; `settle` raises it.
+        """
+        self._misfit = self._misfit or error
+
     def deliver(self, message: MessageReceived | UpdateReceived) -> None:
         """Hand the next message of the journal to its handler, or let it wait."""
         self._count += 1
@@ -309,8 +316,7 @@ class Handlers:
         try:
             value = handler.decode(bytes(message.value))
         except DecodeError as error:
-            # What was sent fitted what the code said then: it is for code that fits, and no failure of the run.
-            self._misfit = self._misfit or error
+            self.misfits(error)
             return
         await _result_of(handler.call(value))
 

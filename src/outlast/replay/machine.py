@@ -16,7 +16,7 @@ from uuid import UUID
 
 from msgspec import Raw
 
-from outlast.errors import ForbiddenInWorkflowError, OutlastError, QueryError
+from outlast.errors import DecodeError, ForbiddenInWorkflowError, OutlastError, QueryError
 from outlast.journal.entry import (
     Accepted,
     AlarmRaised,
@@ -376,10 +376,14 @@ class Machine:
         roll_over(name, arguments, path=self._loop.current_path(), run_id=self._name.run_id)
 
     async def receive(self, name: str, decode: Callable[[bytes], Any]) -> Any:
-        """Wait for the next message of that name."""
+        """Wait for the next message of that name; for one that does not fit, other code has to come."""
         self._handlers.check_receiver(name)
         message = await self.mailbox.receive(name)
-        return decode(bytes(message.value))
+        try:
+            return decode(bytes(message.value))
+        except DecodeError as error:
+            self._handlers.misfits(error)
+        return await self._loop.create_future()
 
     def handle(self, handler: Handler) -> None:
         """Handle the messages of a name, those that came before first."""

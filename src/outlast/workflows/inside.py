@@ -128,9 +128,11 @@ async def sleep(duration: timedelta | float) -> None:
 async def receive(signal: Signal[T], *, timeout: timedelta | None = None) -> T:  # noqa: ASYNC109 - durable
     """Return the next message of this signal; messages that came earlier wait in the run's inbox.
 
+    One that no longer fits the signal's type, because the code has changed, blocks the run as `undecodable`; it goes on with code that
+    fits.
+
     Raises:
         TimeoutError: None came in time.
-        DecodeError: What was sent does not fit the signal's type.
 
     Example:
         ```python
