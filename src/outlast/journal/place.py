@@ -13,10 +13,13 @@ from outlast.journal.failure import Failure
 _LIBRARY = {
     "call.py": ("Call.", "call_async", "plain"),
     "child.py": ("run_child", "start_child", "ChildHandle.", "ExternalRun.", "_ChildCall."),
+    "client.py": ("Client.commit", "Client.run", "Client.start", "Client.store", "Client._"),
     "codec.py": ("TypeCodec.", "ArgumentCodec."),
     "condition.py": ("Conditions.",),
     "definition.py": ("Definition.", "Workflow.", "Step.", "Effect."),
     "executor.py": ("Executor.",),
+    "handle.py": ("RunHandle.",),
+    "home.py": ("Home.",),
     "inside.py": ("sleep", "receive", "wait_condition", "publish", "approval", "_cover"),
     "handler.py": ("Handlers.", "_result_of", "on_signal", "on_update"),
     "growth.py": ("continue_as_new", "patched", "deprecate_patch"),
@@ -39,7 +42,7 @@ _LIBRARY = {
     "taskgroups.py": ("TaskGroup.",),
     "tasks.py": ("sleep", "wait", "wait_for", "gather", "shield", "_wait", "_cancel_and_wait"),
     "timeouts.py": ("Timeout.",),
-    "wait.py": ("wait_for",),
+    "wait.py": ("wait_for", "_wait_for", "_wrap_future", "_run_coroutine_threadsafe"),
 }
 """Files of Outlast and of asyncio, each with how the names of its functions begin."""
 
