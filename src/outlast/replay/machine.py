@@ -230,12 +230,14 @@ class Machine:
         return self._agenda.find(operation) is not None
 
     def foresee(self, entries: Iterable[Entry]) -> None:
-        """Note what entries that are about to be delivered say of the code: the markers of patches, and what was accepted."""
+        """Note what entries that are about to be delivered say of the code: patches' markers, what was accepted, and rejected."""
         for entry in entries:
             if isinstance(entry, Patched):
                 self.patches.foresee(entry)
             elif isinstance(entry, Accepted) and entry.entry is not None:
                 self._accepted.add(entry.entry)
+            elif isinstance(entry, UpdateAnswered):
+                self._handlers.foresee(entry)
 
     def deliver(self, turn: Sequence[Entry], at: datetime, *, more: bool = False) -> None:
         """Deliver one turn, and let the workflow run until it waits.
