@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from outlast.journal.entry import EffectFailed, EffectRefused, Entry, StepFailed
-from outlast.journal.failure import Failure
+from outlast.journal.failure import Failure, leaves_of
 
 _LIBRARY = {
     "call.py": ("Call.", "call_async", "plain"),
@@ -75,7 +75,7 @@ def origin_of(failure: Failure, entries: Iterable[Entry]) -> str:
         entries: The run's journal.
     """
     awaited = place_of(failure)
-    for leaf in _leaves(failure):
+    for leaf in leaves_of(failure):
         for entry in entries:
             if not isinstance(entry, StepFailed | EffectFailed | EffectRefused):
                 continue
@@ -85,9 +85,3 @@ def origin_of(failure: Failure, entries: Iterable[Entry]) -> str:
                 where = f"{at}by {entry.name} ({entry.operation})"
                 return f"{where}, awaited at {awaited}" if awaited else where
     return f"at {awaited}" if awaited else ""
-
-
-def _leaves(failure: Failure) -> list[Failure]:
-    if not failure.members:
-        return [failure]
-    return [leaf for member in failure.members for leaf in _leaves(member)]

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from outlast.errors import DecodeError, DefinitionError, NonDeterminismError
 from outlast.journal.entry import Entry, Failed, StampedRow, Started
+from outlast.journal.failure import tell
 from outlast.journal.place import place_of
 from outlast.replay.delivery import each_turn
 from outlast.replay.loop import ROOT
@@ -121,8 +122,7 @@ def _failure(told: Rehearsal, position: int, failed: Failed) -> Rehearsal:
     return replace(
         told,
         stops=FAILED,
-        why=f"{failure.type}: {failure.message}".partition("\n")[0]
-        + (f", raised {place}" if place else ""),
+        why=tell(failure).partition("\n")[0] + (f", raised {place}" if place else ""),
         position=position,
         remedy=("mend the code before it is deployed: a run that has failed is over",),
     )
