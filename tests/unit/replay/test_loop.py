@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from outlast.errors import ForbiddenInWorkflowError
-from outlast.replay.eviction import count_pinned
+from outlast.replay.eviction import _pinned
 from outlast.replay.loop import TimerHandle, WorkflowLoop
 from outlast.replay.task import RunEvicted, Startable, TaskPath, WorkflowFuture, WorkflowTask
 
@@ -847,11 +847,11 @@ def test_eviction_insists_and_pins_what_will_not_end(loop):
     async def main():
         await asyncio.gather(slow(), never())
 
-    before = count_pinned()
+    before = len(_pinned)
     evicted(loop, main())
     assert seen == [0, 1, 2, 3, 4]
     assert [one.__name__ for one in loop.pinned] == ["never"]
-    assert count_pinned() == before + 1
+    assert len(_pinned) == before + 1
 
 
 def test_eviction_of_unstarted_tasks_calls_and_generators(loop):
