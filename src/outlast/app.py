@@ -404,7 +404,8 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         tasks: How many of those it runs at once.
 
     Raises:
-        DefinitionError: A time is not a `timedelta` longer than nothing; or a queue is no name.
+        DefinitionError: A time is not a `timedelta` longer than nothing; or a queue is no name. When it is entered: two of what was
+            declared have one name, or `workflows` holds something else than workflows and modules.
 
     Example:
         ```python

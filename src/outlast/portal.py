@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import os
 import threading
@@ -20,6 +21,9 @@ from outlast.errors import DefinitionError
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+_SLICE_SECONDS = 0.5
+"""For so long a waiting thread sleeps at most before it looks whether it was interrupted."""
 
 
 class Portal:
@@ -63,7 +67,7 @@ class Portal:
         Raises:
             DefinitionError: Called from async code, after `close`, or in a process that was forked since.
         """
-        loop = self._started()
+        self._check_caller()
         context = contextvars.copy_context()
         outcome: concurrent.futures.Future[R] = concurrent.futures.Future()
         tasks: list[asyncio.Task[None]] = []
@@ -78,13 +82,21 @@ class Portal:
                 outcome.set_exception(error)
 
         def begin() -> None:
-            tasks.append(loop.create_task(answer(), context=context))
+            task = asyncio.get_running_loop().create_task(answer(), context=context)
+            # One that is cancelled before its first step never comes to its own answer.
+            task.add_done_callback(lambda _: outcome.cancel())
+            tasks.append(task)
 
         try:
-            loop.call_soon_threadsafe(begin)
-            return outcome.result()
+            # Under the lock: what is queued before `close` begins is begun, and cancelled, before the loop stops.
+            with self._lock:
+                self._started().call_soon_threadsafe(begin)
+            return _outcome_of(outcome)
         except KeyboardInterrupt:
-            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+            if self._runner is not None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed, and the call with it
+                    loop = self._runner.get_loop()
+                    loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
             raise
 
     def enter(self, manager: AbstractAsyncContextManager[T]) -> T:
@@ -107,7 +119,7 @@ class Portal:
         loop = runner.get_loop()
         left = asyncio.run_coroutine_threadsafe(self._entered.aclose(), loop)
         try:
-            left.result()
+            _outcome_of(left)
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
@@ -128,8 +140,8 @@ class Portal:
     async def _enter(self, manager: AbstractAsyncContextManager[T]) -> T:
         return await self._entered.enter_async_context(manager)
 
-    def _started(self) -> asyncio.AbstractEventLoop:
-        """Return the loop, which runs."""
+    def _check_caller(self) -> None:
+        """Return when this code, in this process, may wait for the portal."""
         if self._pid != os.getpid():
             raise DefinitionError(
                 "a portal was used in a process that was forked from the one that made it",
@@ -140,20 +152,34 @@ class Portal:
                 "a portal was called from async code, which it would stop until the answer comes",
                 hint="await the function itself: `await client.start(…)`",
             )
-        with self._lock:
-            if self._is_closed:
-                raise DefinitionError(
-                    "the portal is closed",
-                    hint="make another one: `with outlast.Portal() as portal:`",
-                )
-            if self._runner is None:
-                self._runner = asyncio.Runner()
-                self._runner.get_loop()  # made before the thread runs it
-                self._thread = threading.Thread(
-                    target=_run, args=(self._runner,), name="outlast-portal", daemon=True
-                )
-                self._thread.start()
-            return self._runner.get_loop()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        """Return the loop, which runs. To be called under the lock."""
+        if self._is_closed:
+            raise DefinitionError(
+                "the portal is closed",
+                hint="make another one: `with outlast.Portal() as portal:`",
+            )
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+            self._runner.get_loop()  # made before the thread runs it
+            self._thread = threading.Thread(
+                target=_run, args=(self._runner,), name="outlast-portal", daemon=True
+            )
+            self._thread.start()
+        return self._runner.get_loop()
+
+
+def _outcome_of(outcome: concurrent.futures.Future[R]) -> R:
+    """Wait for an outcome, and return or raise it.
+
+    In slices: a Ctrl-C that came just before the thread fell asleep is seen when it wakes, and else never.
+    """
+    while not outcome.done():
+        # The call itself may end in a TimeoutError: then it is done.
+        with contextlib.suppress(TimeoutError):
+            outcome.result(_SLICE_SECONDS)
+    return outcome.result()
 
 
 def _run(runner: asyncio.Runner) -> None:

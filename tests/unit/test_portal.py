@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextvars
 import os
@@ -9,6 +10,7 @@ import signal
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,6 +161,59 @@ def test_ctrl_c_cancels_what_was_called() -> None:
         with pytest.raises(KeyboardInterrupt):
             portal.call(hang)
         assert cancelled.wait(10)
+
+
+def test_ctrl_c_that_wakes_nobody_is_seen() -> None:
+    """A signal whose handler ran just before the thread fell asleep has left a mark and nothing else."""
+    cancelled = threading.Event()
+
+    async def hang() -> None:
+        try:
+            _thread.interrupt_main()  # the mark alone: it interrupts no sleep
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    with outlast.Portal() as portal:
+        with pytest.raises(KeyboardInterrupt):
+            portal.call(hang)
+        assert cancelled.wait(10)
+
+
+def test_a_timeout_of_the_call_is_the_callers() -> None:
+    """It is not taken for the end of a slice."""
+
+    async def late() -> None:
+        raise TimeoutError("too late")
+
+    with outlast.Portal() as portal, pytest.raises(TimeoutError, match="too late") as caught:
+        portal.call(late)
+    assert caught.value.__context__ is None
+
+
+def test_a_call_that_the_loop_never_began_is_cancelled() -> None:
+    """It was queued, and the loop stopped before its first step."""
+    portal = outlast.Portal()
+    portal.call(seen)
+    assert portal._runner is not None
+    loop = portal._runner.get_loop()
+    hold, queued = threading.Event(), threading.Event()
+    queue = loop.call_soon_threadsafe
+    queue(hold.wait, 10)
+
+    def noted(callback: Any, *arguments: Any, **options: Any) -> Any:
+        assert portal._lock.locked()  # so that `close` cannot come in between
+        handle = queue(callback, *arguments, **options)
+        queued.set()
+        return handle
+
+    loop.call_soon_threadsafe = noted  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(portal.call, asyncio.sleep, 3600)
+        assert queued.wait(10)
+        queue(loop.stop)  # in the same turn of the loop
+        hold.set()
+        assert isinstance(call.exception(10), CancelledError)
 
 
 def test_refused_after_a_fork() -> None:

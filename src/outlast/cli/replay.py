@@ -1,6 +1,6 @@
 """`outlast replay`: replays runs in flight, and journals from files, against code that is about to be deployed.
 
-Exit status: 0 when every one replays, 1 when one would stop, 2 when the command was typed wrong.
+Exit status: 0 when every one replays, 1 when one would stop or fail, 2 when the command was typed wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from outlast.errors import DecodeError, StoreError
 from outlast.replay.delivery import in_callback
 from outlast.store.change import CLOSED
 from outlast.testing.golden import Golden, export, exported
-from outlast.testing.rehearsal import Rehearsal, rehearse
+from outlast.testing.rehearsal import FAILED, Rehearsal, rehearse
 from outlast.workflows.registry import Registry
 
 _PAGE = 200
@@ -51,7 +51,7 @@ def replay(  # noqa: PLR0913 - what can be replayed, and how it is told
     workflow: Annotated[str, typer.Option(help="With --all: only runs of this workflow.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Replay runs in flight against the code of MODULE..., and name those that would stop, where, and why."""
+    """Replay runs in flight against the code of MODULE..., and name those that would stop or fail, where, and why."""
     load_all(modules)
     registry = Registry.of_everything()
     found = [_from_file(one, registry) for one in file or ()]
@@ -115,16 +115,22 @@ def _print(found: list[Rehearsal]) -> None:
         said = f"{counted(answers['changed'], 'run')} as changed, {len(former)} the former way"
         more = f" and {len(former) - _NAMED} more" if len(former) > _NAMED else ""
         say(f"patch {name}: {said}{': ' if former else ''}{', '.join(former[:_NAMED])}{more}")
-    say(f"{counted(len(found), 'journal')} replayed, {len(stopped)} would stop")
-    if stopped:
+    failed = sum(one.stops == FAILED for one in stopped)
+    also = f", {failed} would fail" if failed else ""
+    say(f"{counted(len(found), 'journal')} replayed, {len(stopped) - failed} would stop{also}")
+    if len(stopped) > failed:
         note("a run that stops is blocked until fitting code is deployed; nothing of it is lost")
+    if failed:
+        note("a run that fails has ended; `outlast runs retry` does it again from there")
 
 
 def _print_stop(one: Rehearsal) -> None:
-    where = "" if one.position is None else f" at entry {one.position} of {one.entries}"
-    say(
-        f"run {one.run_id} (workflow {one.workflow}, generation {one.generation}) would stop{where}: {one.stops}"
-    )
+    run = f"run {one.run_id} (workflow {one.workflow}, generation {one.generation})"
+    where = f"entry {one.position} of {one.entries}"
+    if one.stops == FAILED:
+        say(f"{run} would fail after {where}")
+    else:
+        say(f"{run} would stop{'' if one.position is None else f' at {where}'}: {one.stops}")
     if one.recorded or one.asked:
         say(f"  journal  {one.recorded}")
         say(f"  code     {one.asked}")

@@ -186,8 +186,18 @@ def load(name: str) -> None:
     """Import a module by its name, or a file by its path.
 
     Raises:
-        DefinitionError: There is no such module or file.
+        DefinitionError: There is no such module or file; or it ends the program, as a script does.
     """
+    try:
+        _import(name)
+    except SystemExit as error:
+        raise DefinitionError(
+            f"{name} ended the program when it was imported: sys.exit({'' if error.code is None else repr(error.code)})",
+            hint='put what only a program does under `if __name__ == "__main__":`; what is imported here only declares',
+        ) from None
+
+
+def _import(name: str) -> None:
     place = Path(name)
     if place.suffix == ".py" or place.is_file():
         _load_file(place)

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from outlast.client.approval import Approvals
 from outlast.client.completion import complete, fail, heartbeat
 from outlast.client.handle import RunHandle
+from outlast.client.home import Home
 from outlast.client.patience import Patience, callers_level
 from outlast.client.port import Port
 from outlast.client.replica import Replicas
@@ -105,7 +106,7 @@ class Birth:
 
 
 class Client:
-    """Starts runs and looks at them, for one tenant.
+    """Starts runs and looks at them, for one tenant. It is used on the event loop on which it was opened, and not in a workflow.
 
     Args:
         principal: Who acts, for the record.
@@ -136,7 +137,8 @@ class Client:
         birth: Birth | None = None,
         registry: Registry | None = None,
     ) -> None:
-        self.store = store
+        self._store = store
+        self._home = Home()
         self.tenant = check_tenant(tenant)
         self.principal = principal
         self.registry = registry
@@ -146,6 +148,17 @@ class Client:
         self._birth = birth
         self._waiters: dict[RunKey, list[asyncio.Event]] = {}
         self._births: set[asyncio.Future[Verdict]] = set()
+
+    @property
+    def store(self) -> Store:
+        """The store, for the event loop on which the client was opened.
+
+        Raises:
+            ForbiddenInWorkflowError: Workflow code asks.
+            DefinitionError: Code on another event loop asks.
+        """
+        self._home.check()
+        return self._store
 
     @property
     def runs(self) -> Runs:
@@ -202,7 +215,7 @@ class Client:
                     assert error.run == "order-17"  # the same id, another input
             ```
         """
-        workflow = _workflow_of(call)
+        workflow = self._workflow_of(call)
         run = RunKey(self.tenant, check_run_id(id))
         check_if_closed(if_closed, what=f"the start of {workflow.name}")
         started = self._started(workflow, call, timeout, durability)
@@ -600,7 +613,10 @@ class Client:
 
         Raises:
             StoreUnavailableError: Nothing was written; or, as its message says then, that could not be found out.
+            ForbiddenInWorkflowError: Workflow code asks.
+            DefinitionError: Code on another event loop asks.
         """
+        self._home.check()
         if self._birth is not None:
             return await self._birth.submit(change)
         (verdict,) = await self.commit_all([change])
@@ -671,7 +687,7 @@ class Client:
         timeout: timedelta | None,
     ) -> RunHandle[R]:
         """Put a message into the inbox of a run, which is started with it when there is none."""
-        workflow = _workflow_of(call)
+        workflow = self._workflow_of(call)
         run = RunKey(self.tenant, check_run_id(id))
         check_if_closed(if_closed, what=f"the start of {workflow.name}")
         started = self._started(workflow, call, timeout, None)
@@ -716,6 +732,14 @@ class Client:
             )
         check_accepted(verdict, head.run)
         return True
+
+    def _workflow_of(self, call: Call[R]) -> Workflow[..., R]:
+        """Return the workflow that is called, when it may be started here, and the app's own worker would run that one."""
+        self._home.check()
+        workflow = _workflow_of(call)
+        if self.registry is not None:
+            self.registry.check(workflow)
+        return workflow
 
     def _started(
         self,

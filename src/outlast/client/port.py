@@ -19,11 +19,15 @@ from outlast.workflows.registry import Registry
 class Port(Protocol):
     """A client, as its handles and views see it."""
 
-    store: Store
     tenant: str
     principal: str
     registry: Registry | None
     replicas: Replicas
+
+    @property
+    def store(self) -> Store:
+        """The store, for the event loop of the client and nobody else."""
+        ...
 
     async def head(self, run: RunKey) -> RunHead:
         """Return the run's row."""

@@ -36,7 +36,7 @@ from outlast.journal.entry import (
     TimerFired,
     UpdateReceived,
 )
-from outlast.journal.failure import Failure
+from outlast.journal.failure import Failure, tell
 from outlast.journal.parse import NotJsonError, parse, parse_as
 from outlast.store.beat import silent_at
 from outlast.store.change import OTHER_RUN, OperationPut
@@ -268,4 +268,4 @@ def _failure(detail: bytes) -> str:
         failure = parse_as(_failures, detail)
     except NotJsonError:
         return ""
-    return f"{failure.type}: {failure.message}"
+    return tell(failure)

@@ -6,7 +6,7 @@ from asyncio import CancelledError
 from typing import TypeVar
 
 from outlast.errors import OutlastError, RunCancelledError, RunTerminatedError, WorkflowFailedError
-from outlast.journal.failure import Failure, rebuild
+from outlast.journal.failure import Failure, rebuild, tell
 
 _E = TypeVar("_E", bound=OutlastError)
 
@@ -38,7 +38,7 @@ def failed(run_id: str, failure: Failure, place: str = "") -> WorkflowFailedErro
     Args:
         place: Where it was raised, as `at agent.py:12 in plan`.
     """
-    text = f"the run failed: {_said(failure)}" + (f", raised {place}" if place else "")
+    text = f"the run failed: {tell(failure)}" + (f", raised {place}" if place else "")
     return _caused(WorkflowFailedError(text, run=run_id), failure)
 
 
@@ -48,17 +48,13 @@ def cancelled(run_id: str, failure: Failure, asked: str = "") -> RunCancelledErr
     Args:
         asked: Who asked it to stop and why, as `by ann: too late`.
     """
-    text = f"the run was cancelled: {_said(failure)}"
+    text = f"the run was cancelled: {tell(failure)}"
     if isinstance(rebuild(failure), CancelledError):
         if asked:
             text = f"the run was cancelled {asked}"
         elif failure.message in _UNSAID:
             text = "the run was cancelled"
     return _caused(RunCancelledError(text, run=run_id), failure)
-
-
-def _said(failure: Failure) -> str:
-    return f"{failure.type}: {failure.message}"
 
 
 def _caused(error: _E, failure: Failure) -> _E:

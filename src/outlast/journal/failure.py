@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from asyncio import CancelledError
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import PurePath
 from types import FrameType
@@ -55,6 +55,9 @@ _OWN: Mapping[str, type[OutlastError]] = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, OutlastError)
 }
+_MOST_TOLD = 3
+"""Exceptions of a group that are named where it is told in a line."""
+
 _CANCELLED = "asyncio.exceptions.CancelledError"
 
 
@@ -89,6 +92,24 @@ class Failure(Struct, frozen=True, omit_defaults=True):
 def capture(error: BaseException) -> Failure:
     """Return what is kept of an exception, whatever it does when it is looked at."""
     return _Capture().failure(error)
+
+
+def tell(failure: Failure) -> str:
+    """Return a failure in words, as `OSError: down`; of a group also the first exceptions in it, which say what failed."""
+    text = f"{failure.type}: {failure.message}"
+    if not failure.members:
+        return text
+    leaves = list(leaves_of(failure))
+    more = f"; and {len(leaves) - _MOST_TOLD} more" if len(leaves) > _MOST_TOLD else ""
+    return f"{text}: {'; '.join(f'{one.type}: {one.message}' for one in leaves[:_MOST_TOLD])}{more}"
+
+
+def leaves_of(failure: Failure) -> Iterator[Failure]:
+    """Yield the exceptions of a group, and those of groups in it; an exception that is none is its own."""
+    if not failure.members:
+        yield failure
+    for member in failure.members:
+        yield from leaves_of(member)
 
 
 class _Capture:

@@ -8,16 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from outlast.journal.entry import EffectFailed, EffectRefused, Entry, StepFailed
-from outlast.journal.failure import Failure
+from outlast.journal.failure import Failure, leaves_of
 
 _LIBRARY = {
     "call.py": ("Call.", "call_async", "plain"),
     "child.py": ("run_child", "start_child", "ChildHandle.", "ExternalRun.", "_ChildCall."),
+    "client.py": ("Client.commit", "Client.run", "Client.start", "Client.store", "Client._"),
     "codec.py": ("TypeCodec.", "ArgumentCodec."),
-    "condition.py": ("Conditions.",),
+    "condition.py": ("Conditions.", "_holds", "check_predicate"),
     "definition.py": ("Definition.", "Workflow.", "Step.", "Effect."),
     "executor.py": ("Executor.",),
-    "inside.py": ("sleep", "receive", "wait_condition", "publish", "approval", "_cover"),
+    "handle.py": ("RunHandle.",),
+    "home.py": ("Home.",),
+    "inside.py": (
+        "sleep",
+        "receive",
+        "wait_condition",
+        "publish",
+        "approval",
+        "_cover",
+        "_seconds",
+    ),
     "handler.py": ("Handlers.", "_result_of", "on_signal", "on_update"),
     "growth.py": ("continue_as_new", "patched", "deprecate_patch"),
     "ledger.py": ("EffectLedger.",),
@@ -39,7 +50,7 @@ _LIBRARY = {
     "taskgroups.py": ("TaskGroup.",),
     "tasks.py": ("sleep", "wait", "wait_for", "gather", "shield", "_wait", "_cancel_and_wait"),
     "timeouts.py": ("Timeout.",),
-    "wait.py": ("wait_for",),
+    "wait.py": ("wait_for", "_wait_for", "_wrap_future", "_run_coroutine_threadsafe"),
 }
 """Files of Outlast and of asyncio, each with how the names of its functions begin."""
 
@@ -64,7 +75,7 @@ def origin_of(failure: Failure, entries: Iterable[Entry]) -> str:
         entries: The run's journal.
     """
     awaited = place_of(failure)
-    for leaf in _leaves(failure):
+    for leaf in leaves_of(failure):
         for entry in entries:
             if not isinstance(entry, StepFailed | EffectFailed | EffectRefused):
                 continue
@@ -74,9 +85,3 @@ def origin_of(failure: Failure, entries: Iterable[Entry]) -> str:
                 where = f"{at}by {entry.name} ({entry.operation})"
                 return f"{where}, awaited at {awaited}" if awaited else where
     return f"at {awaited}" if awaited else ""
-
-
-def _leaves(failure: Failure) -> list[Failure]:
-    if not failure.members:
-        return [failure]
-    return [leaf for member in failure.members for leaf in _leaves(member)]

@@ -98,10 +98,6 @@ class Agenda:
         """Return the cancels that children are still to be sent, because who waited for them was cancelled; oldest first."""
         return [one for one in self._open.values() if _is_unsent(one)]
 
-    def is_abandoned(self, operation: OperationId) -> bool:
-        """Whether the workflow gave the operation up."""
-        return operation in self._abandoned
-
     def open(self, operation: Operation, command: Command | None = None) -> None:
         """Note a new operation and what is to be done for it."""
         self._open[operation.operation] = operation

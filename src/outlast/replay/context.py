@@ -63,6 +63,7 @@ class StepRequest(Struct, frozen=True):
         decode: Turns the recorded JSON into the annotated type.
         raises: Exception types that arrive as themselves.
         has_deadline: Whether time runs from now on, for all attempts together.
+        definition: What was called; whoever carries it out compares it with what it knows under the name.
     """
 
     name: str
@@ -70,6 +71,7 @@ class StepRequest(Struct, frozen=True):
     decode: Callable[[bytes], Any]
     raises: tuple[type[BaseException], ...]
     has_deadline: bool = False
+    definition: object = None
 
 
 class EffectRequest(Struct, frozen=True):
@@ -82,6 +84,7 @@ class EffectRequest(Struct, frozen=True):
         repeats: Whether an equal call after a success is another effect rather than an error.
         same_arguments: Whether recorded arguments mean the same to today's types.
         has_deadline: Whether time runs from now on, for all attempts together.
+        definition: As for `StepRequest`.
     """
 
     name: str
@@ -94,6 +97,7 @@ class EffectRequest(Struct, frozen=True):
     decode: Callable[[bytes], Any]
     raises: tuple[type[BaseException], ...]
     has_deadline: bool = False
+    definition: object = None
 
 
 class ApprovalRequest(Struct, frozen=True):
@@ -130,6 +134,7 @@ class ChildRequest(Struct, frozen=True):
         awaits: What `perform` returns the future of: the `start`, which gives a `Child`, or the `end`, which gives the result.
         durability: Of the child.
         own_id: The id that the workflow names, where it names one.
+        definition: As for `StepRequest`.
     """
 
     name: str
@@ -141,6 +146,7 @@ class ChildRequest(Struct, frozen=True):
     timeout_seconds: float | None = None
     durability: Durability = "sync"
     own_id: str = ""
+    definition: object = None
 
 
 class MessageRequest(Struct, frozen=True):

@@ -18,11 +18,7 @@ MOST_THROWS = 100
 """How often a coroutine is told to end before it is given up."""
 
 _pinned: list[object] = []
-
-
-def count_pinned() -> int:
-    """Return how many coroutines and generators of the process are kept alive because they would not end."""
-    return len(_pinned)
+"""The coroutines and generators of the process that would not end, kept alive."""
 
 
 class Eviction:

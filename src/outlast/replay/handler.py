@@ -72,6 +72,7 @@ class Handlers:
         self._updates: dict[str, _Registered[UpdateHandler]] = {}
         self._early: dict[str, list[UpdateOperation]] = {}
         self._unanswered: dict[str, UpdateOperation] = {}
+        self._rejections: dict[str, UpdateAnswered] = {}
         self._running: dict[asyncio.Task[Any], UpdateOperation | None] = {}
         self._done: list[asyncio.Task[Any]] = []
         self._misfit: DecodeError | None = None
@@ -151,6 +152,18 @@ class Handlers:
         if name in self._signals:
             raise self._twice(self._signals[name].handler, "has a handler, and is received too")
 
+    def foresee(self, answer: UpdateAnswered) -> None:
+        """Note an answer that the journal holds, delivered or not. A rejection stands, whatever the code would say now."""
+        if answer.rejected:
+            self._rejections[answer.message_id] = answer
+
+    def misfits(self, error: DecodeError) -> None:
+        """Note that a signal does not fit: what was sent fitted what the code said then, so it is for code that fits.
+
+        It is no failure of the run; `settle` raises it.
+        """
+        self._misfit = self._misfit or error
+
     def deliver(self, message: MessageReceived | UpdateReceived) -> None:
         """Hand the next message of the journal to its handler, or let it wait."""
         self._count += 1
@@ -180,6 +193,7 @@ class Handlers:
                 operation=OperationId("") if update is None else update.operation,
             )
         del self._unanswered[entry.message_id]
+        self._rejections.pop(entry.message_id, None)
         self._agenda.close(update.operation)
 
     def cancel(self, message: str | None = None, *, again: bool) -> bool:
@@ -283,9 +297,12 @@ class Handlers:
         self._unanswered[message.message_id] = update
         self._agenda.open(update)
         registered = self._updates.get(message.name)
+        rejection = self._rejections.get(message.message_id)
         if self._ended_as == CONTINUED:
             return
-        if self.closed:
+        if rejection is not None and (self.closed or registered is None):
+            self._answer(update, rejection)
+        elif self.closed:
             self._answer(update, self._unheard(message))
         elif registered is None:
             self._early.setdefault(message.name, []).append(update)
@@ -318,8 +335,7 @@ class Handlers:
         try:
             value = handler.decode(bytes(message.value))
         except DecodeError as error:
-            # What was sent fitted what the code said then: it is for code that fits, and no failure of the run.
-            self._misfit = self._misfit or error
+            self.misfits(error)
             return
         await _result_of(handler.call(value))
 
@@ -329,6 +345,8 @@ class Handlers:
             self._validate(handler, value)
         except Exception as error:  # noqa: BLE001 - whatever a validator raises is its no
             return _failed(message, error, rejected=True)
+        if message.message_id in self._rejections:
+            return self._rejections[message.message_id]
         result = await _result_of(handler.call(value))
         encoded = Raw(handler.encode(result))
         return UpdateAnswered(message.message_id, message.name, value=encoded)
@@ -356,6 +374,10 @@ class Handlers:
             )
 
     def _answer_of(self, task: asyncio.Task[Any], message: UpdateReceived) -> UpdateAnswered:
+        rejection = self._rejections.get(message.message_id)
+        if rejection is not None:
+            # The validator was asked all the same: what it draws or notes is then as it was.
+            return rejection
         if task.cancelled():
             return _failed(message, asyncio.CancelledError(self._why()), cancelled=self.cancelled)
         error = task.exception()

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from msgspec import Raw
 
-from outlast.errors import ForbiddenInWorkflowError, OutlastError, QueryError
+from outlast.errors import DecodeError, ForbiddenInWorkflowError, OutlastError, QueryError
 from outlast.journal.entry import (
     Accepted,
     AlarmRaised,
@@ -235,12 +235,14 @@ class Machine:
         return self._agenda.find(operation) is not None
 
     def foresee(self, entries: Iterable[Entry]) -> None:
-        """Note what entries that are about to be delivered say of the code: the markers of patches, and what was accepted."""
+        """Note what entries that are about to be delivered say of the code: patches' markers, what was accepted, and rejected."""
         for entry in entries:
             if isinstance(entry, Patched):
                 self.patches.foresee(entry)
             elif isinstance(entry, Accepted) and entry.entry is not None:
                 self._accepted.add(entry.entry)
+            elif isinstance(entry, UpdateAnswered):
+                self._handlers.foresee(entry)
 
     def deliver(self, turn: Sequence[Entry], at: datetime, *, more: bool = False) -> None:
         """Deliver one turn, and let the workflow run until it waits.
@@ -381,10 +383,14 @@ class Machine:
         roll_over(name, arguments, path=self._loop.current_path(), run_id=self._name.run_id)
 
     async def receive(self, name: str, decode: Callable[[bytes], Any]) -> Any:
-        """Wait for the next message of that name."""
+        """Wait for the next message of that name; for one that does not fit, other code has to come."""
         self._handlers.check_receiver(name)
         message = await self.mailbox.receive(name)
-        return decode(bytes(message.value))
+        try:
+            return decode(bytes(message.value))
+        except DecodeError as error:
+            self._handlers.misfits(error)
+        return await self._loop.create_future()
 
     def handle(self, handler: Handler) -> None:
         """Handle the messages of a name, those that came before first."""

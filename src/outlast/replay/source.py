@@ -323,13 +323,24 @@ def _local_imports(tree: ast.Module) -> Iterator[tuple[str, _Resolved]]:
                 yield alias.asname or alias.name, _attribute(base, alias.name)
 
 
-def _walk(tree: ast.AST) -> Iterator[ast.AST]:
-    """Walk the source, but not into decorators, annotations' defaults aside, and not into nested steps and effects."""
-    for node in ast.iter_child_nodes(tree):
-        if _is_step(node):
-            continue
-        yield node
-        yield from _walk(node)
+def _walk(tree: ast.Module) -> Iterator[ast.AST]:
+    """Walk what runs when the workflow does: its body, but not that of steps and effects within.
+
+    Decorators, defaults and annotations of the function itself are evaluated once, where it is defined; those of functions within it
+    in each run.
+    """
+    for top in tree.body:
+        is_function = isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in top.body if is_function else [top]:
+            yield from _walk_all(node)
+
+
+def _walk_all(node: ast.AST) -> Iterator[ast.AST]:
+    if _is_step(node):
+        return
+    yield node
+    for inner in ast.iter_child_nodes(node):
+        yield from _walk_all(inner)
 
 
 def _is_step(node: ast.AST) -> bool:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import ModuleType
 
+_ELSEWHERE = "What a thread or another event loop does belongs into a @step: await that."
+
 _originals: dict[str, Callable[..., Any]] = {}
 
 
@@ -115,6 +117,19 @@ def _run(main: Any, **options: Any) -> Any:
     return _originals["run"](main, **options)
 
 
+def _wrap_future(future: Any, **options: Any) -> Any:
+    if _workflow_loop() is not None and not asyncio.isfuture(future):
+        refuse("asyncio.wrap_future()", _ELSEWHERE)
+    return _originals["wrap_future"](future, **options)
+
+
+def _run_coroutine_threadsafe(coro: Any, loop: asyncio.AbstractEventLoop) -> Any:
+    if _workflow_loop() is not None:
+        _close([coro])
+        refuse("asyncio.run_coroutine_threadsafe()", _ELSEWHERE)
+    return _originals["run_coroutine_threadsafe"](coro, loop)
+
+
 def _only_futures(what: str, fs: Any) -> Any:
     """Return the futures as a list; refuse coroutines, whose tasks would be numbered in the order of a set."""
     if asyncio.isfuture(fs) or asyncio.iscoroutine(fs):
@@ -158,6 +173,8 @@ _REPLACEMENTS: dict[str, tuple[ModuleType, Callable[..., Any]]] = {
     "all_tasks": (asyncio.tasks, _all_tasks),
     "as_completed": (asyncio.tasks, _as_completed),
     "run": (asyncio.runners, _run),
+    "run_coroutine_threadsafe": (asyncio.tasks, _run_coroutine_threadsafe),
     "wait": (asyncio.tasks, _wait),
     "wait_for": (asyncio.tasks, _wait_for),
+    "wrap_future": (asyncio.futures, _wrap_future),
 }

@@ -1,7 +1,7 @@
-"""What would become of a recorded run under the code of today: does it replay, where does it stop, and what would help.
+"""What would become of a recorded run under the code of today: does it replay, where does it stop or fail, and what would help.
 
 Nothing is carried out and nothing is written. A run that replays here is taken up by a worker with this code; what it asks for after
-its last entry is not judged.
+its last entry is not judged. Of a run that no worker has taken up yet, only the arguments are looked at.
 """
 
 # It looks into the machine for the place of an entry that cannot be decoded.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from outlast.errors import DecodeError, DefinitionError, NonDeterminismError
-from outlast.replay.delivery import deliver_all
+from outlast.journal.entry import Entry, Failed, StampedRow, Started
+from outlast.journal.failure import tell
+from outlast.journal.place import place_of
+from outlast.replay.delivery import each_turn
 from outlast.replay.loop import ROOT
 from outlast.replay.machine import Machine
 from outlast.replay.task import TaskPath
 from outlast.testing.golden import Golden
 from outlast.workflows.registry import Registry
 
+FAILED = "failed"
 _NOT_A_WORD = re.compile(r"[^A-Za-z0-9]+")
 _MOST_FRAMES = 50
 _NOT_THE_AUTHORS = (str(Path(__file__).parents[1]), str(Path(asyncio.__file__).parent))
@@ -37,9 +41,10 @@ class Rehearsal(Struct, frozen=True):
 
     Args:
         entries: How long the journal is.
-        stops: An empty string where it replays; else `non-determinism`, `undecodable`, `no code` or `internal error`.
+        stops: An empty string where it replays; else `non-determinism`, `undecodable`, `no code` or `internal error`, which block it,
+            or `failed`: the code raises where the journal goes on, and the run would end with that.
         why: The first line of the error.
-        position: Of the entry at which it stops, from 0.
+        position: Of the entry at which it stops, or after which it fails, from 0.
         recorded: What the journal holds there.
         asked: What the code asks for instead.
         waits: Where the author's code waits then, outermost function first, as `agent.py:12 in fix`.
@@ -65,8 +70,9 @@ def rehearse(golden: Golden, registry: Registry) -> Rehearsal:
     """Replay a journal as a worker does that takes the run up. To be called from a plain callback."""
     told = Rehearsal(golden.run_id, golden.workflow, golden.generation, len(golden.rows))
     try:
+        workflow = registry.workflow(golden.workflow)
         machine = Machine(
-            registry.workflow(golden.workflow),
+            workflow,
             tenant=golden.tenant,
             run_id=golden.run_id,
             generation=golden.generation,
@@ -74,7 +80,12 @@ def rehearse(golden: Golden, registry: Registry) -> Rehearsal:
     except DefinitionError as error:
         return replace(told, stops="no code", why=error.message, remedy=(error.hint,))
     try:
-        deliver_all(machine, golden.entries())
+        entries = golden.entries()
+        failed = _deliver(machine, entries)
+        if not machine.begun and entries and isinstance(entries[0][0], Started):
+            # A worker that takes it up decodes them before anything else.
+            machine._agenda.position = 0
+            workflow.arguments.decode(bytes(entries[0][0].arguments))
     except NonDeterminismError as error:
         return _mismatch(told, error, machine)
     except DecodeError as error:
@@ -82,15 +93,39 @@ def rehearse(golden: Golden, registry: Registry) -> Rehearsal:
             told,
             stops="undecodable",
             why=error.message,
-            position=machine._agenda.position,
+            position=min(machine._agenda.position, len(golden.rows) - 1),
             remedy=("let the types of the code read what is stored: give a new field a default",),
         )
     except Exception as error:  # noqa: BLE001 - whatever stops it here would block it in a worker
         return replace(told, stops="internal error", why=repr(error))
     else:
-        return replace(told, patches=dict(machine.patches.answers))
+        told = replace(told, patches=dict(machine.patches.answers))
+        return told if failed is None or machine.closed else _failure(told, *failed)
     finally:
         machine.evict()
+
+
+def _deliver(
+    machine: Machine, entries: Sequence[tuple[Entry, StampedRow]]
+) -> tuple[int, Failed] | None:
+    """Deliver a whole journal; return after which entry the code had failed, and with what."""
+    failed: tuple[int, Failed] | None = None
+    for _ in each_turn(machine, entries):
+        if failed is None and isinstance(machine.outcome, Failed):
+            failed = machine._agenda.position - 1, machine.outcome
+    return failed
+
+
+def _failure(told: Rehearsal, position: int, failed: Failed) -> Rehearsal:
+    failure = failed.failure
+    place = place_of(failure)
+    return replace(
+        told,
+        stops=FAILED,
+        why=tell(failure).partition("\n")[0] + (f", raised {place}" if place else ""),
+        position=position,
+        remedy=("mend the code before it is deployed: a run that has failed is over",),
+    )
 
 
 def _mismatch(told: Rehearsal, error: NonDeterminismError, machine: Machine) -> Rehearsal:

@@ -19,6 +19,7 @@ from outlast.journal.entry import (
     EffectFailed,
     Failed,
 )
+from outlast.journal.failure import tell
 from outlast.journal.place import place_of
 from outlast.store.change import RunKey, Status
 
@@ -62,11 +63,10 @@ def log_end(run: RunKey, end: Completed | Failed | Cancelled | ContinuedAsNew) -
     failure = end.failure
     place = place_of(failure)
     logger.info(
-        "run %s: %s: %s: %s%s; see `outlast runs explain %s`",
+        "run %s: %s: %s%s; see `outlast runs explain %s`",
         run,
         word,
-        failure.type,
-        failure.message,
+        tell(failure),
         f", at {place}" if place else "",
         run.run_id,
     )

@@ -20,7 +20,12 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 
 from outlast.effects.standing import Alarms
-from outlast.errors import DecodeError, NonDeterminismError, StoreUnavailableError
+from outlast.errors import (
+    DecodeError,
+    DefinitionError,
+    NonDeterminismError,
+    StoreUnavailableError,
+)
 from outlast.journal.entry import (
     NO_OPERATION,
     ApprovalExpired,
@@ -62,7 +67,12 @@ from outlast.replay.command import (
 )
 from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine, Outcome
-from outlast.replay.operation import ApprovalOperation
+from outlast.replay.operation import (
+    ApprovalOperation,
+    ChildOperation,
+    EffectOperation,
+    StepOperation,
+)
 from outlast.store.change import (
     Applied,
     ApprovalWithdraw,
@@ -645,6 +655,7 @@ class Pilot:
             operation = command.operation
             if not self._machine.is_open(operation):
                 continue
+            self._check_called(operation)
             match command:
                 case RunStep():
                     step = self._step(command.name)
@@ -675,6 +686,17 @@ class Pilot:
                 self.post(publishing(command))
             else:
                 self._held.append(command)
+
+    def _check_called(self, operation: OperationId) -> None:
+        """Return unless the workflow called one thing, and another would be run that the same code has made under its name."""
+        found = self._machine.find(operation)
+        if isinstance(found, StepOperation | EffectOperation | ChildOperation):
+            try:
+                self._deck.registry.check(found.request.definition)
+            except DefinitionError as error:
+                raise NonDeterminismError(
+                    error.message, run=self.run_key.run_id, step=found.request.name, hint=error.hint
+                ) from error
 
     def _step(self, name: str) -> Step[..., Any]:
         return self._known(self._deck.registry.steps.get(name), name)

@@ -7,6 +7,7 @@ from datetime import datetime
 import msgspec
 
 from outlast.journal.entry import ApprovalRequested, Cancelled, Completed, Failed, Published
+from outlast.journal.failure import tell
 from outlast.replay.command import PublishValue, RequestApproval
 from outlast.replay.ledger import match_sha256
 from outlast.store.change import ApprovalPut, CoverRow, HeadUpdate, Status
@@ -50,6 +51,6 @@ def ending(outcome: Completed | Failed | Cancelled) -> Proposal:
     """Return the end of the run."""
     reason = ""
     if not isinstance(outcome, Completed):
-        reason = plain(f"{outcome.failure.type}: {outcome.failure.message}")[:_REASON_LENGTH]
+        reason = plain(tell(outcome.failure))[:_REASON_LENGTH]
     status = Status(str(type(outcome).__struct_config__.tag))
     return Proposal(Rank.END, outcome, head=HeadUpdate(status=status, reason=reason, release=True))

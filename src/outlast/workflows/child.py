@@ -392,6 +392,7 @@ def _request(
         timeout_seconds=workflow.timeout_seconds if seconds is None else seconds,
         durability=workflow.durability,
         own_id=id or "",
+        definition=workflow,
     )
 
 

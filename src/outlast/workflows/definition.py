@@ -256,6 +256,7 @@ class Step(Definition[P, R]):
                 decode=self.result.decode,
                 raises=self.options.raises,
                 has_deadline=self.options.schedule_to_close_timeout is not None,
+                definition=self,
             )
         )
 
@@ -363,6 +364,7 @@ class Effect(Definition[P, R]):
                 decode=self.result.decode,
                 raises=self.options.raises,
                 has_deadline=self.options.schedule_to_close_timeout is not None,
+                definition=self,
             )
         )
 

@@ -90,7 +90,8 @@ def on_update(
     Args:
         handler: Plain or async; called with the update's value. That of an update without one may take nothing.
         validator: Called with the value first. What it raises rejects the update, and nothing of it is done. A plain function that only
-            looks: it may begin no step, timer or task. It is workflow code, and runs again in each replay.
+            looks: it may begin no step, timer or task. It is workflow code, and runs again in each replay; a rejection that is recorded
+            stands then, whatever it says.
 
     Raises:
         DefinitionError: The update has a handler already.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from outlast.effects.key import check_name
 from outlast.errors import DefinitionError
 from outlast.journal.codec import codec_of
 from outlast.journal.entry import Cover
+from outlast.replay.condition import check_predicate
 from outlast.replay.context import ApprovalRequest, RunInfo, context
 from outlast.replay.entropy import RunRandom
 from outlast.replay.ledger import Grant
@@ -107,6 +109,9 @@ async def sleep(duration: timedelta | float) -> None:
     Args:
         duration: A `timedelta`, or seconds.
 
+    Raises:
+        DefinitionError: It is no length of time.
+
     Example:
         ```python
         from datetime import timedelta
@@ -122,15 +127,21 @@ async def sleep(duration: timedelta | float) -> None:
         ```
     """
     context("outlast.sleep")
-    await asyncio.sleep(duration.total_seconds() if isinstance(duration, timedelta) else duration)
+    await asyncio.sleep(_seconds(duration, "outlast.sleep"))
 
 
-async def receive(signal: Signal[T], *, timeout: timedelta | None = None) -> T:  # noqa: ASYNC109 - durable
+async def receive(signal: Signal[T], *, timeout: timedelta | float | None = None) -> T:  # noqa: ASYNC109 - durable
     """Return the next message of this signal; messages that came earlier wait in the run's inbox.
+
+    One that no longer fits the signal's type, because the code has changed, blocks the run as `undecodable`; it goes on with code that
+    fits.
+
+    Args:
+        timeout: A `timedelta`, or seconds; no limit by default.
 
     Raises:
         TimeoutError: None came in time.
-        DecodeError: What was sent does not fit the signal's type.
+        DefinitionError: The signal has a handler, or the timeout is no length of time.
 
     Example:
         ```python
@@ -154,7 +165,7 @@ async def receive(signal: Signal[T], *, timeout: timedelta | None = None) -> T: 
         ```
     """
     current = context("outlast.receive")
-    seconds = None if timeout is None else timeout.total_seconds()
+    seconds = None if timeout is None else _seconds(timeout, "the timeout of outlast.receive")
     async with asyncio.timeout(seconds):
         return await current.receive(signal.name, signal.codec.decode)
 
@@ -162,12 +173,17 @@ async def receive(signal: Signal[T], *, timeout: timedelta | None = None) -> T: 
 async def wait_condition(
     predicate: Callable[[], bool],
     *,
-    timeout: timedelta | None = None,  # noqa: ASYNC109 - durable
+    timeout: timedelta | float | None = None,  # noqa: ASYNC109 - durable
 ) -> None:
     """Wait until `predicate()` is true; it is looked at after every turn, when all messages of the turn were handled.
 
+    Args:
+        predicate: A plain function, without parameters, that only looks.
+        timeout: A `timedelta`, or seconds; no limit by default.
+
     Raises:
         TimeoutError: It did not become true in time.
+        DefinitionError: The predicate cannot be called, or is async; or the timeout is no length of time.
 
     Example:
         ```python
@@ -197,7 +213,10 @@ async def wait_condition(
         ```
     """
     current = context("outlast.wait_condition")
-    seconds = None if timeout is None else timeout.total_seconds()
+    check_predicate(predicate)
+    seconds = (
+        None if timeout is None else _seconds(timeout, "the timeout of outlast.wait_condition")
+    )
     async with asyncio.timeout(seconds):
         await current.wait_condition(predicate)
 
@@ -240,6 +259,22 @@ def all_handlers_finished() -> bool:
         ```
     """
     return context("outlast.all_handlers_finished").handlers_finished()
+
+
+def _seconds(given: object, what: str) -> float:
+    """Return a length of time in seconds.
+
+    Args:
+        what: Says it, for the error.
+    """
+    if isinstance(given, timedelta):
+        return given.total_seconds()
+    if isinstance(given, int | float) and not math.isnan(given):
+        return given
+    raise DefinitionError(
+        f"{what} is {given!r}, which is no length of time",
+        hint="give a timedelta, as timedelta(hours=1), or seconds",
+    )
 
 
 def publish(key: str, value: Any) -> None:

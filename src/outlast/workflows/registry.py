@@ -6,9 +6,10 @@ import functools
 import hashlib
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
 from outlast.errors import DecodeError, DefinitionError
 from outlast.workflows.definition import Definition, Effect, Step, Workflow
@@ -16,6 +17,8 @@ from outlast.workflows.definition import Definition, Effect, Step, Workflow
 D = TypeVar("D", bound=Definition[..., Any])
 
 _declared: list[Definition[..., Any]] = []
+_taken: WeakSet[Definition[..., Any]] = WeakSet()
+"""What an app has taken before: the same code may declare it anew for the next app, as the next case of a test does."""
 
 
 def declare(definition: D) -> D:
@@ -58,18 +61,45 @@ class Registry:
 
         Args:
             workflows: Narrows the workflows to these, or to those of these modules; steps and effects stay.
+
+        Raises:
+            DefinitionError: One of `workflows` is neither; two have the same name, or one cannot be resolved.
         """
-        latest = _latest(_declared)
-        if workflows is None:
-            return cls(latest)
-        wanted = list(workflows)
-        modules = {one.__name__ for one in wanted if isinstance(one, ModuleType)}
-        chosen = {id(one) for one in wanted}
-        return cls(
-            one
-            for one in latest
-            if not isinstance(one, Workflow) or id(one) in chosen or one.__module__ in modules
-        )
+        chosen: list[Definition[..., Any]] = []
+        declared = list(_declared)
+        if workflows is not None:
+            wanted = _checked(workflows)
+            modules = {one.__name__ for one in wanted if isinstance(one, ModuleType)}
+            chosen = [one for one in wanted if not isinstance(one, ModuleType)]
+            declared = [
+                one
+                for one in declared
+                if not isinstance(one, Workflow) or one.__module__ in modules
+            ]
+        _refuse_twins(declared)
+        found = cls([*chosen, *_latest(declared)])
+        _taken.update(declared)
+        return found
+
+    def check(self, definition: object) -> None:
+        """Return unless something else would be run in its place: what the same code has declared again under the same name.
+
+        Raises:
+            DefinitionError: Something else would.
+        """
+        if not isinstance(definition, Definition):
+            return
+        given = cast("Definition[..., Any]", definition)
+        taken = self._table_of(given).get(given.name)
+        if taken is None or inspect.unwrap(taken.function) is inspect.unwrap(given.function):
+            return
+        if _are_twins(taken, given):
+            raise _twins(given)
+
+    def _table_of(self, definition: Definition[..., Any]) -> Mapping[str, Definition[..., Any]]:
+        if isinstance(definition, Workflow):
+            return self.workflows
+        return self.effects if isinstance(definition, Effect) else self.steps
 
     def workflow(self, name: str) -> Workflow[..., Any]:
         """Return the workflow of that name.
@@ -116,6 +146,7 @@ def find_declared(name: str) -> Workflow[..., Any]:
     found = [one for one in workflows if one.name == name]
     if not found:
         raise _missing(name, {one.name for one in workflows})
+    _refuse_twins(one for one in _declared if isinstance(one, Workflow) and one.name == name)
     return Registry(found).workflow(name)
 
 
@@ -148,8 +179,62 @@ def misfit_of_step(name: str, value: bytes) -> str:
 
 def _latest(declared: Iterable[Definition[..., Any]]) -> list[Definition[..., Any]]:
     """Return the declarations without those that a reload of the same place in the code replaced."""
-    places = {(type(one), one.__module__, one.__qualname__, one.name): one for one in declared}
-    return list(places.values())
+    return list({_place(one): one for one in declared}.values())
+
+
+def _refuse_twins(declared: Iterable[Definition[..., Any]]) -> None:
+    """Refuse what a factory has made twice: the last one would be run in the place of each."""
+    places: dict[tuple[object, ...], Definition[..., Any]] = {}
+    for one in declared:
+        former = places.get(_place(one))
+        if former is not None and former not in _taken and _are_twins(former, one):
+            raise _twins(one)
+        places[_place(one)] = one
+
+
+def _place(one: Definition[..., Any]) -> tuple[object, ...]:
+    return type(one), one.__module__, one.__qualname__, one.name
+
+
+def _are_twins(one: Definition[..., Any], other: Definition[..., Any]) -> bool:
+    """Whether two definitions come of one piece of code that ran twice. A reload compiles it anew."""
+    code: object = getattr(inspect.unwrap(one.function), "__code__", None)
+    return (
+        one is not other
+        and code is not None
+        and code is getattr(inspect.unwrap(other.function), "__code__", None)
+    )
+
+
+def _twins(one: Definition[..., Any]) -> DefinitionError:
+    return DefinitionError(
+        f"the same code has declared {one.kind} {one.name!r} more than once: {one.__module__}.{one.__qualname__}; what is "
+        "called by one of them would be done by another",
+        step=one.name,
+        hint=f"give each that a factory makes a name of its own: @{one.kind}(name=…); where they are all the same, declare it once, "
+        "at module level",
+    )
+
+
+def _checked(
+    workflows: Iterable[Workflow[..., Any] | ModuleType],
+) -> list[Workflow[..., Any] | ModuleType]:
+    """Return what narrows the workflows; refuse names, steps and undecorated functions, which would narrow them to nothing."""
+    if isinstance(workflows, str | ModuleType | Definition):
+        raise DefinitionError(
+            f"workflows={workflows!r} is one thing and not several",
+            hint="write workflows=[…], with decorated functions or modules in it",
+        )
+    wanted = list(workflows)
+    given: list[Any] = list(wanted)
+    for one in given:
+        if not isinstance(one, Workflow | ModuleType):
+            raise DefinitionError(
+                f"workflows= was given {one!r}, which is neither a workflow nor a module",
+                hint="give what @workflow decorates, as workflows=[fix], or the module that declares it; steps and effects are "
+                "always taken along",
+            )
+    return wanted
 
 
 def _add(table: dict[str, D], definition: D) -> None:

@@ -80,6 +80,7 @@ PATCHED = (
 )
 INSERTED = ("    found = await load(n)\n", "    await save(0)\n    found = await load(n)\n")
 IN_CENTS = ("    await pay(amount)\n", "    await pay(amount * 100)\n")
+RAISES = ("    found = await load(n)\n", "    await load(n)\n    raise LookupError('gone')\n")
 NO_ROLLS = ("async def rolls(n: int)", "async def turns(n: int)")
 OTHER_TYPE = ("async def load(n: int) -> int", "async def load(n: int) -> bytes")
 BROKEN = ("import outlast\n", "import outlast\nraise LookupError('no such thing')\n")
@@ -228,6 +229,35 @@ def test_other_breaks_are_named_too(
     assert {one["run_id"] for one in told["stops"]} == runs
     assert {one["stops"] for one in told["stops"]} == {stops}
     assert all(why in one["why"] for one in told["stops"])
+
+
+def test_code_that_would_fail_a_run_is_named(flying: World, tmp_path: Path) -> None:
+    """It is no stop: nothing brings the run back but a retry."""
+    status, told = replayed(flying, code(tmp_path, RAISES))
+    assert (status, {one["run_id"] for one in told["stops"]}) == (
+        1,
+        {"works-0", "works-1", "works-2"},
+    )
+    assert {one["stops"] for one in told["stops"]} == {"failed"}
+    text = run(flying, "replay", str(tmp_path / "agent.py"), "--run", "works-1")
+    assert "run works-1 (workflow works, generation 1) would fail after entry 2 of 3" in text.stdout
+    assert "  LookupError: gone, raised agent.py:21 in works" in text.stdout.splitlines()
+    assert "1 journal replayed, 0 would stop, 1 would fail" in text.stdout
+    assert "blocked until" not in text.stderr
+    assert "outlast runs retry" in text.stderr
+
+
+@pytest.mark.parametrize("exits", ["sys.exit()", "sys.exit(0)", "raise SystemExit('done')"])
+def test_a_module_that_ends_the_program_is_an_error(
+    flying: World, tmp_path: Path, exits: str
+) -> None:
+    """It is no green answer; the error says what to write."""
+    file = tmp_path / "script.py"
+    file.write_text(f"import sys\n{AGENT}\n{exits}\n", encoding="utf-8")
+    done = run(flying, "replay", str(file))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "ended the program when it was imported" in done.stderr
+    assert "__main__" in done.stderr
 
 
 def test_a_workflow_narrows(flying: World, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from outlast.client import query as query_module
 from outlast.client.replica import Replicas
 from outlast.errors import DefinitionError, QueryError
 from outlast.journal.entry import Started, StepCompleted, Taken, from_row, to_row
-from outlast.replay.eviction import count_pinned
+from outlast.replay.eviction import _pinned
 from outlast.store.change import RunKey, StartRun, Status
 from outlast.store.memory import MemoryStore
 from outlast.testing import Faults, FaultyStore, SeededRandom, Simulation
@@ -166,7 +166,7 @@ def test_no_worker_is_needed_and_nothing_is_written(
 
     async def ask() -> tuple[Any, ...]:
         async with outlast.connect(f"sqlite:///{file}") as client:
-            client.store = store = Noting(client.store)
+            client._store = store = Noting(client.store)
             assert not any(one.live for one in await store.workers())
             before = content()
             handle = client.handle("r")
@@ -307,7 +307,7 @@ def test_those_asked_longest_ago_leave_memory_by_being_evicted() -> None:
         for n in range(4):
             await sim.client.start(asked(1), id=f"r{n}")
             await until_parked(sim, f"r{n}", 3)
-        pinned = count_pinned()
+        pinned = len(_pinned)
         client = Client(sim.store, random=SeededRandom("s"), registry=Registry(CODE))
         client.replicas = Replicas(most=2)
         left.clear()
@@ -321,7 +321,7 @@ def test_those_asked_longest_ago_leave_memory_by_being_evicted() -> None:
         assert len(client.replicas) == 0
         assert left["r0"] >= 1 <= left["r3"]
         assert sum(left.values()) >= 4
-        assert count_pinned() == pinned
+        assert len(_pinned) == pinned
 
     simulated(scenario)
 
@@ -332,7 +332,7 @@ def test_a_client_that_is_closed_takes_its_runs_out_of_memory(
     """With a worker beside it or without; no coroutine is left to the garbage collector."""
     monkeypatch.setattr(registry, "_declared", CODE)
     url, idle = f"sqlite:///{tmp_path / 's.db'}", timedelta(milliseconds=1)
-    pinned = count_pinned()
+    pinned = len(_pinned)
 
     async def main() -> None:
         async with outlast.open(url, idle=idle) as app:
@@ -349,7 +349,7 @@ def test_a_client_that_is_closed_takes_its_runs_out_of_memory(
         assert left["r"] == 2
 
     asyncio.run(main())
-    assert count_pinned() == pinned
+    assert len(_pinned) == pinned
 
 
 def test_a_replica_in_use_leaves_when_it_is_not_used_any_more() -> None:

@@ -40,6 +40,10 @@ async def flow(kind: str) -> int:
             return await divide(0)
         case "doubt":
             return await unsure()
+        case "group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(divide(0))
+            return 0
         case "repeat":
             return await pay(1) + await pay(1)
         case _:
@@ -72,6 +76,22 @@ def test_a_failure_says_where_it_was_raised() -> None:
     assert "ZeroDivisionError" in str(error)
     assert ", raised at test_result.py:" in str(error)
     assert " in divide, by divide (r:1), awaited at test_result.py:" in str(error)
+
+
+def test_a_failure_in_a_group_says_what_failed() -> None:
+    """In the error and in the run's row: how tasks were gathered is of no use to whoever reads it."""
+
+    async def scenario(sim: Simulation) -> tuple[str, str]:
+        await sim.start_worker()
+        handle = await sim.client.start(flow("group"), id="r")
+        with pytest.raises(outlast.WorkflowFailedError) as caught:
+            await handle.result()
+        return caught.value.message, (await handle.status()).reason
+
+    message, reason = Simulation(CODE).run(scenario)
+    told = "TaskGroup: ZeroDivisionError: integer division or modulo by zero"
+    assert told in message
+    assert reason.endswith(told)
 
 
 def test_a_failure_keeps_the_hint_of_an_outlast_error() -> None:

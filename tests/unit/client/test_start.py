@@ -15,6 +15,7 @@ from msgspec import Raw
 import outlast
 from outlast.client import Birth, Client
 from outlast.errors import (
+    DefinitionError,
     EncodeError,
     NoWorkerWarning,
     RunConflictError,
@@ -41,6 +42,7 @@ from outlast.store.change import (
 )
 from outlast.store.memory import MemoryStore
 from outlast.testing import Faults, SeededRandom, SimulatedClock, Simulation
+from outlast.workflows.registry import Registry
 
 RUN = RunKey("default", "r1")
 LEASE = timedelta(seconds=15)
@@ -535,3 +537,61 @@ def test_a_fate_that_cannot_be_found_out_is_said_to_be_unknown() -> None:
         return str(caught.value.hint)
 
     assert "counts once" in Simulation(CODE).run(scenario)
+
+
+def rates(factor: int) -> tuple[Any, Any, Any]:
+    """Return what a factory makes, each time it is called."""
+
+    @outlast.step
+    async def rate(number: int) -> int:
+        return factor * number
+
+    @outlast.effect(idempotent=True)
+    async def book(number: int) -> int:
+        return factor * number
+
+    @outlast.workflow
+    async def settle(number: int) -> int:
+        return await rate(number) + await book(number)
+
+    return rate, book, settle
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_what_would_be_run_by_another_of_the_same_factory_is_refused(at: int) -> None:
+    """A workflow that calls what the app has not registered is blocked with the reason, and nothing of it is done."""
+    once, twice = rates(1), rates(2)
+    called = once[at]
+
+    @outlast.workflow
+    async def outer() -> int:
+        call = called(2)
+        return await (outlast.run_child(call) if call.callee.kind == "workflow" else call)
+
+    async def scenario(sim: Simulation) -> tuple[str, str, int]:
+        await sim.start_worker()
+        handle = await sim.client.start(outer(), id="o")
+        await sim.until("o", lambda head: head.status is Status.BLOCKED)
+        status = await handle.status()
+        return status.reason, str(await handle.explain()), len(await handle.journal())
+
+    reason, why, entries = Simulation([*twice, outer]).run(scenario)
+    assert (reason, entries) == ("non-determinism", 2)
+    assert f"declared {called.kind} {called.name!r} more than once" in why
+
+
+def test_a_start_of_another_workflow_of_the_same_factory_is_refused() -> None:
+    """The app's worker would run the other one. Nothing is written."""
+    once, twice = rates(1), rates(2)
+
+    async def scenario(sim: Simulation) -> int:
+        await sim.start_worker()
+        client = Client(sim.store, random=SeededRandom(1), registry=Registry([*twice]))
+        with pytest.raises(DefinitionError, match=r"workflow 'settle' more than once"):
+            await client.start(once[2](3), id="s")
+        with pytest.raises(DefinitionError, match=r"workflow 'settle' more than once"):
+            await client.signal_with_start(once[2](3), go, 1, id="s")
+        assert await client.runs.list() == []
+        return await client.run(twice[2](3), id="s")
+
+    assert Simulation([*twice]).run(scenario) == 12

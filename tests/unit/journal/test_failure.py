@@ -16,7 +16,7 @@ from outlast.errors import (
     StepFailedError,
     WorkflowFailedError,
 )
-from outlast.journal.failure import MAX_FAILURES, MAX_TEXT, Failure, capture, rebuild
+from outlast.journal.failure import MAX_FAILURES, MAX_TEXT, Failure, capture, rebuild, tell
 
 
 class HttpError(Exception):
@@ -341,3 +341,29 @@ def test_hostile_failures_are_rebuilt():
         error = rebuild(failure, (HttpError,))
         assert isinstance(error, BaseException)
         str(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError("down"), "OSError: down"),
+        (
+            ExceptionGroup("in a group", [OSError("down")]),
+            "ExceptionGroup: in a group: OSError: down",
+        ),
+        (
+            ExceptionGroup(
+                "outer",
+                [ExceptionGroup("inner", [OSError("a"), KeyError("b")]), ValueError("c")],
+            ),
+            "ExceptionGroup: outer: OSError: a; KeyError: 'b'; ValueError: c",
+        ),
+        (
+            ExceptionGroup("many", [OSError(str(n)) for n in range(7)]),
+            "ExceptionGroup: many: OSError: 0; OSError: 1; OSError: 2; and 4 more",
+        ),
+    ],
+)
+def test_a_group_is_told_with_what_failed_in_it(error, told):
+    """Its own message says how it was gathered, and its members why."""
+    assert tell(capture(error)) == told

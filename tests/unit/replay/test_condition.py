@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from typing import Any
 
@@ -172,3 +173,112 @@ def test_intents_of_one_commit_are_not_seen_between(drive):
     run.done("r:1", 1)
     run.done("r:2", 1)
     assert run.result() == [False, True]
+
+
+async def async_condition() -> bool:
+    return False
+
+
+class AsyncLook:
+    """What inspection cannot tell from a plain condition."""
+
+    async def __call__(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (async_condition, "is async"),
+        (lambda: async_condition(), "is async"),
+        (AsyncLook(), "is async"),
+        (True, "cannot be called"),
+    ],
+    ids=["a coroutine function", "a coroutine", "an object", "a value"],
+)
+def test_what_is_no_condition_is_refused(drive, given, words):
+    """What an async one returns is always true, and nobody would wait; the error is the workflow's to catch."""
+
+    async def body():
+        try:
+            await outlast.wait_condition(given)
+        except outlast.DefinitionError as error:
+            return [error.message, error.hint]
+        return "waited for nothing"
+
+    message, hint = drive(body).result()
+    assert words in message
+    assert "function" in hint
+
+
+def test_a_condition_that_turns_out_async_later_is_refused_too(drive):
+    """It is looked at again, each time."""
+
+    async def body():
+        seen: list[int] = []
+        outlast.on_signal(go, seen.append)
+        with pytest.raises(outlast.DefinitionError, match="is async"):
+            await outlast.wait_condition(lambda: bool(seen) and async_condition())
+        return "went on"
+
+    run = drive(body)
+    run.deliver(run.message("go", 1))
+    assert run.result() == "went on"
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_condition_that_runs_out_of_items_can_be_caught(drive, at_once):
+    """No future carries a StopIteration; what is raised says which mistake it was, and the run goes on."""
+
+    async def body():
+        seen: list[int] = [1] if at_once else []
+        outlast.on_signal(go, seen.append)
+        try:
+            await outlast.wait_condition(
+                lambda: bool(seen) and next(one for one in seen if one > 5) > 0
+            )
+        except RuntimeError as error:
+            return str(error)
+        return "no error"
+
+    run = drive(body)
+    if not at_once:
+        run.deliver(run.message("go", 1))
+    assert "raised StopIteration; give next() a default" in run.result()
+
+
+WAITS = {
+    "sleep": outlast.sleep,
+    "receive": lambda time: outlast.receive(stop, timeout=time),
+    "wait_condition": lambda time: outlast.wait_condition(lambda: False, timeout=time),
+}
+
+
+@pytest.mark.parametrize("seconds", [5, 5.0, timedelta(seconds=5)])
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_every_wait_takes_a_timedelta_or_seconds(drive, wait, seconds):
+    """Alike in all of them."""
+
+    async def body():
+        with contextlib.suppress(TimeoutError):
+            await wait(seconds)
+        return "over"
+
+    run = drive(body)
+    timer = run.command()
+    assert timer.due - timer.armed_at == timedelta(seconds=5)
+    run.fire(timer.operation)
+    assert run.result() == "over"
+
+
+@pytest.mark.parametrize("odd", ["5", b"5", [5], float("nan"), 5j])
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_what_is_no_length_of_time_is_refused(drive, wait, odd):
+    """The error says what to give, and nothing has begun."""
+
+    async def body():
+        with pytest.raises(outlast.DefinitionError, match="is no length of time") as caught:
+            await wait(odd)
+        return caught.value.hint
+
+    assert "timedelta(hours=1)" in drive(body).result()

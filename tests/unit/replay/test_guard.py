@@ -21,6 +21,7 @@ import urllib.parse
 import urllib.request
 import uuid
 import warnings
+from collections.abc import Callable
 from datetime import datetime
 from random import randint as roll
 from time import time as clock
@@ -367,3 +368,36 @@ def test_code_without_source_yields_nothing():
     names: dict[str, Any] = {}
     exec("async def flow(): import time; time.time()", names)  # noqa: S102
     assert check_source(names["flow"]) == []
+
+
+def traced(**options: object) -> Callable[[Any], Any]:
+    """Stand in for a decorator that takes options."""
+    return lambda function: function
+
+
+def test_what_is_evaluated_where_the_workflow_is_defined_is_harmless():
+    """Decorators, defaults and annotations are computed once, at import; each run finds the same."""
+
+    @traced(timeout=dt.timedelta(seconds=float(os.environ.get("RUN_TIMEOUT", "60"))))
+    async def flow(
+        seconds: float = float(os.getenv("SECONDS", "60")),  # noqa: B008
+        kind: type(time.time()) = 1.0,
+        *,
+        size: int = len({time.time()}),  # noqa: B008
+    ) -> type(os.getenv("KIND")):
+        return None
+
+    assert check_source(flow) == []
+
+
+def test_what_is_evaluated_within_the_workflow_is_found():
+    """Also in the decorators, defaults and annotations of functions that each run defines anew."""
+
+    async def flow() -> None:
+        @traced(at=time.time())
+        def inner(name: str | None = os.getenv("NAME")) -> None:  # noqa: B008
+            return None
+
+        inner()
+
+    assert [found.name for found in check_source(flow)] == ["time.time", "os.getenv"]

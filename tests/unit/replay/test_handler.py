@@ -15,7 +15,7 @@ import pytest
 
 import outlast
 from outlast.errors import DecodeError, NonDeterminismError, OutsideWorkflowError
-from outlast.journal.entry import Cancelled, Completed, Failed, UpdateAnswered
+from outlast.journal.entry import Cancelled, Completed, Failed, Patched, UpdateAnswered
 from outlast.journal.failure import rebuild
 from outlast.replay.command import Finish, IntendEffect, RunStep
 from outlast.workflows.definition import AttemptOptions, Step
@@ -968,6 +968,116 @@ def test_an_answer_that_the_code_does_not_give_is_noticed(drive, answer, words):
         run.deliver(answer)
     assert words in caught.value.message
     assert answer.message_id in caught.value.message
+
+
+# A rejection that the journal holds
+
+
+def taken_up(run: Any, program: Any) -> Any:
+    """Return the journal of a run under other code, delivered as a worker does that takes it up."""
+    journal, run.journal = run.journal, []
+    again = run.again(program)
+    run.journal = journal
+    again.machine.foresee(entry for turn, _ in journal for entry in turn)
+    for number, (turn, at) in enumerate(journal, 1):
+        again.machine.deliver(turn, at, more=number < len(journal))
+        again.journal.append((turn, at))
+    return again
+
+
+def at_most(limit: int, seen: list[int], *, awaits: bool = False) -> Any:
+    """Return a body whose handler takes what its validator lets through."""
+
+    def check(n: int) -> None:
+        if n > limit:
+            raise ValueError("too much")
+
+    async def handle(n: int) -> int:
+        seen.append(n)
+        return await work(n) if awaits else n
+
+    async def body() -> int:
+        outlast.on_update(add, handle, validator=check)
+        return await outlast.receive(stop)
+
+    return body
+
+
+async def without_handler() -> int:
+    return await outlast.receive(stop)
+
+
+async def of_text() -> int:
+    outlast.on_update(outlast.Update("add", str, int), len)
+    return await outlast.receive(stop)
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+@pytest.mark.parametrize("former", [at_most(10, []), without_handler, of_text])
+def test_a_rejection_stands_whatever_the_code_would_say_now(drive, former, awaits):
+    """A looser validator, a handler that there was not, another type: nothing of it is done, and nothing else is shifted."""
+    run = drive(former)
+    run.deliver(run.update("add", 50))
+    assert run.answers()["m1"][0] == "rejected"
+    seen: list[int] = []
+    again = taken_up(run, at_most(100, seen, awaits=awaits))
+    assert (seen, again.commands()) == ([], [])
+    again.deliver(again.update("add", 60), again.message("stop", 3))
+    assert seen == [60]
+    if awaits:
+        assert steps(again) == ["m2:1"]
+        again.done("m2:1", 60)
+    assert again.answers() == {"m2": 60}
+    assert again.result() == 3
+
+
+def test_a_rejection_stands_also_where_the_handler_is_gone_or_named_late(drive):
+    """It is not answered anew when the run comes to rest, nor handed to a handler that comes after it."""
+    run = drive(at_most(10, []))
+    run.deliver(run.update("add", 50))
+    run.answers()
+    run.deliver(run.message("go", 1))
+    assert taken_up(run, without_handler).commands() == []
+    seen: list[int] = []
+
+    async def late() -> int:
+        await outlast.receive(go)
+        return await at_most(100, seen)()
+
+    assert (taken_up(run, late).commands(), seen) == ([], [])
+
+
+def test_an_acceptance_binds_the_code(drive):
+    """What was done cannot be rejected afterwards."""
+    run = drive(at_most(100, []))
+    run.deliver(run.update("add", 50))
+    assert run.answers() == {"m1": 50}
+    with pytest.raises(NonDeterminismError, match="rejected"):
+        taken_up(run, at_most(10, []))
+
+
+def test_what_a_validator_drew_and_asked_is_as_it_was(drive):
+    """It is asked in replay too, so that the same code stands where it stood; its answer does not count."""
+    drawn: list[float] = []
+
+    def check(n: int) -> None:
+        outlast.patched("check")
+        drawn.append(outlast.random().random())
+        raise ValueError("no")
+
+    async def body() -> int:
+        outlast.on_update(add, str, validator=check)
+        return await outlast.receive(stop)
+
+    run = drive(body)
+    run.deliver(run.update("add", 50))
+    marker, answer = run.commands()
+    run.deliver(Patched(marker.name))
+    run.deliver(answer.answer)
+    again = taken_up(run, body)
+    assert drawn[0] == drawn[1]
+    assert again.machine._draws == run.machine._draws
+    assert again.commands() == []
 
 
 def outlast_failure() -> Any:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import heapq
 import inspect
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 
 from outlast.errors import ForbiddenInWorkflowError
-from outlast.replay.eviction import count_pinned
+from outlast.replay.eviction import _pinned
 from outlast.replay.loop import TimerHandle, WorkflowLoop
 from outlast.replay.task import RunEvicted, Startable, TaskPath, WorkflowFuture, WorkflowTask
 
@@ -687,6 +688,29 @@ def test_asyncio_run_within_a_workflow_is_refused(loop):
     drive(loop, main())
 
 
+def test_what_another_thread_or_loop_does_is_not_waited_for(loop):
+    """It could not wake the run. A future of the run passes; elsewhere asyncio's functions are as ever."""
+    outcome: concurrent.futures.Future[int] = concurrent.futures.Future()
+    other = asyncio.new_event_loop()
+
+    async def main():
+        with pytest.raises(ForbiddenInWorkflowError, match=r"asyncio\.wrap_future"):
+            asyncio.wrap_future(outcome)
+        with pytest.raises(ForbiddenInWorkflowError, match=r"asyncio\.run_coroutine_threadsafe"):
+            asyncio.run_coroutine_threadsafe(nap(1), other)
+        own = loop.create_future()
+        assert asyncio.wrap_future(own) is own
+
+    drive(loop, main())
+
+    async def elsewhere():
+        handed = asyncio.run_coroutine_threadsafe(asyncio.sleep(0, 5), asyncio.get_running_loop())
+        return await asyncio.wrap_future(handed)
+
+    assert other.run_until_complete(elsewhere()) == 5
+    other.close()
+
+
 def test_other_threads_cannot_reach_the_loop(loop):
     """`call_soon_threadsafe` works within the run and is refused from another thread."""
     seen: list[Any] = []
@@ -823,11 +847,11 @@ def test_eviction_insists_and_pins_what_will_not_end(loop):
     async def main():
         await asyncio.gather(slow(), never())
 
-    before = count_pinned()
+    before = len(_pinned)
     evicted(loop, main())
     assert seen == [0, 1, 2, 3, 4]
     assert [one.__name__ for one in loop.pinned] == ["never"]
-    assert count_pinned() == before + 1
+    assert len(_pinned) == before + 1
 
 
 def test_eviction_of_unstarted_tasks_calls_and_generators(loop):

@@ -346,3 +346,39 @@ def test_a_fork_is_not_pinned_to_the_build_of_its_origin() -> None:
         return await fork.result()
 
     assert Simulation([]).run(scenario) == "later"
+
+
+COUNT, WORD = outlast.Signal("told in between", int), outlast.Signal("told in between", str)
+
+
+async def _receives(signal: outlast.Signal[Any]) -> str:
+    told = await outlast.receive(signal)
+    await outlast.receive(GO)
+    return f"{told!r}"
+
+
+async def _handles(signal: outlast.Signal[Any]) -> str:
+    told: list[Any] = []
+    outlast.on_signal(signal, told.append)
+    await outlast.receive(GO)
+    return f"{told[0]!r}"
+
+
+@pytest.mark.parametrize("takes", [_receives, _handles])
+def test_a_message_that_new_types_refuse_is_kept_for_code_that_fits(takes: Any) -> None:
+    """However the run takes it: it is blocked and does not fail, and the former code goes on with the message."""
+    former, changed = build(lambda: takes(COUNT), "v1"), build(lambda: takes(WORD), "v2")
+
+    async def scenario(sim: Simulation) -> tuple[str, str]:
+        first = await sim.start_worker(definitions=former)
+        handle = await sim.client.start(former[0](), id="r")
+        await handle.send(COUNT, 3)
+        await sim.until("r", lambda head: parked(head) and head.next_seq == 3)
+        await first.stop()
+        await sim.start_worker(definitions=changed)
+        await handle.send(GO, 1)
+        blocked = await sim.until("r", lambda head: head.status is Status.BLOCKED)
+        await sim.start_worker(definitions=former)
+        return blocked.reason, await handle.result()
+
+    assert Simulation([]).run(scenario) == ("undecodable", "3")

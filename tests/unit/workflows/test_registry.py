@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import sys
 import types
 
 import pytest
@@ -16,9 +19,12 @@ from outlast.workflows.registry import Registry
 
 
 def make(suffix: str):
+    """Return a function at a place of its own, of code of its own, as a module that is loaded anew has it."""
+
     async def work(n: int) -> int:
         return n
 
+    work.__code__ = work.__code__.replace(co_name=f"work_{suffix}")
     work.__qualname__ = f"work_{suffix}"
     return work
 
@@ -56,6 +62,129 @@ def test_a_reload_replaces(declared):
     second = outlast.step(make("a"))
     assert Registry.of_everything().steps == {"work": second}
     assert Registry(declared[1:]).steps == {"work": second}
+
+
+PLACES = [outlast.workflow, outlast.step, outlast.effect(idempotent=True)]
+
+
+def twins(decorator, *, names=("", "")):
+    """Return what a factory makes when it is called twice."""
+
+    def factory(kind: str):
+        async def pay(n: int) -> str:
+            return f"{kind} {n}"
+
+        return pay
+
+    functions = [factory("card"), factory("bank")]
+    if names[0]:
+        decorators = [decorator(name=name) for name in names]
+        return [one(function) for one, function in zip(decorators, functions, strict=True)]
+    return [decorator(function) for function in functions]
+
+
+@pytest.mark.parametrize("decorator", PLACES)
+def test_what_a_factory_makes_twice_is_refused(decorator):
+    """The second would silently be run in the place of the first; nothing compiled the code anew."""
+    twins(decorator)
+    with pytest.raises(DefinitionError, match=r"more than once.*factory.<locals>.pay") as caught:
+        Registry.of_everything()
+    assert "name=" in caught.value.hint
+
+
+def test_what_a_factory_makes_under_names_of_their_own_is_taken():
+    """Each is found by its name."""
+    card, bank = twins(outlast.step, names=("card", "bank"))
+    assert Registry.of_everything().steps == {"card": card, "bank": bank}
+
+
+def test_a_step_decorated_twice_is_refused():
+    """The options of one of the two would be lost."""
+    function = make("a")
+    outlast.step(function)
+    outlast.step(retry=outlast.RetryPolicy(maximum_attempts=1))(function)
+    with pytest.raises(DefinitionError, match="more than once"):
+        Registry.of_everything()
+
+
+def test_a_reload_behind_a_decorator_of_another_module_replaces():
+    """What counts is the code of the author's function, and not that of what wraps it."""
+
+    def logged(function):
+        @functools.wraps(function)
+        async def wrapper(n: int) -> int:
+            return await function(n)
+
+        return wrapper
+
+    outlast.step(logged(make("a")))
+    second = outlast.step(logged(make("a")))
+    assert Registry.of_everything().steps == {"work": second}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_module_that_is_loaded_again_replaces(tmp_path, monkeypatch, again):
+    """Imported once, or reloaded from the same source: one definition, the last."""
+    (tmp_path / "loaded_again.py").write_text(
+        "import outlast\n@outlast.step\nasync def work(n: int) -> int:\n    return n\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("loaded_again")
+    try:
+        if again:
+            module = importlib.reload(module)
+        assert Registry.of_everything().steps == {"work": module.work}
+    finally:
+        del sys.modules["loaded_again"]
+
+
+def test_what_an_app_has_taken_may_be_declared_anew():
+    """So each case of a test may declare its own, in one function of its module."""
+
+    def case():
+        @outlast.step
+        async def work(n: int) -> int:
+            return n
+
+        return work
+
+    case()
+    Registry.of_everything()
+    second = case()
+    assert Registry.of_everything().steps == {"work": second}
+
+
+@pytest.mark.parametrize("decorator", PLACES)
+def test_an_app_knows_what_it_would_not_run(decorator):
+    """One that shares the code and the name of what is registered is not that."""
+    card, bank = twins(decorator)
+    found = Registry([bank])
+    found.check(bank)
+    with pytest.raises(DefinitionError, match=r"more than once"):
+        found.check(card)
+    Registry([]).check(card)
+
+
+def test_a_workflow_that_is_chosen_is_the_one():
+    """`workflows=` names one of the two itself."""
+    card, _ = twins(outlast.workflow)
+    assert Registry.of_everything([card]).workflows == {"pay": card}
+
+
+@pytest.mark.parametrize("odd", ["film", "step", "function"])
+def test_what_is_no_workflow_does_not_narrow(odd):
+    """A name, a step or an undecorated function would leave no workflow, and nobody would know."""
+    given = {"film": "film", "step": outlast.step(make("a")), "function": make("b")}[odd]
+    with pytest.raises(DefinitionError, match="neither a workflow nor a module") as caught:
+        Registry.of_everything([given])
+    assert "workflows=[fix]" in caught.value.hint
+
+
+@pytest.mark.parametrize("odd", ["film", types])
+def test_one_thing_does_not_narrow(odd):
+    """It is not taken apart into letters, and a module is not passed over."""
+    with pytest.raises(DefinitionError, match=r"one thing and not several"):
+        Registry.of_everything(odd)
 
 
 def test_workflows_narrow_and_steps_stay():

@@ -1,0 +1,108 @@
+"""What `outlast replay` says of a journal under other code: a green answer means that a worker goes on with the run."""
+
+# ruff: noqa: D103 - the workflows of a test say what they do in their bodies
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import outlast
+from outlast.replay.delivery import in_callback
+from outlast.store.change import RunHead, Status
+from outlast.testing import Simulation
+from outlast.testing.golden import export
+from outlast.testing.rehearsal import Rehearsal, rehearse
+from outlast.workflows.definition import Definition, Workflow
+from outlast.workflows.registry import Registry
+
+GO = outlast.Signal("rehearsed go", int)
+WORD = outlast.Signal("rehearsed go", str)
+
+
+def flow(function: Callable[..., Any]) -> list[Definition[..., Any]]:
+    """Return the code of an app: this function, as workflow `flow`."""
+    return [Workflow(function, "flow")]
+
+
+async def former(n: int) -> int:
+    told = await outlast.receive(GO)
+    return n + told + await outlast.receive(GO)
+
+
+async def with_other_arguments(n: str, more: int) -> int:
+    return len(n) + more
+
+
+async def with_one_more_argument(n: int, more: int = 0) -> int:
+    return await former(n + more)
+
+
+async def raises_at_the_last_entry(n: int) -> int:
+    await outlast.receive(GO)
+    raise KeyError("new code\nbreaks here")
+
+
+async def raises_at_once(n: int) -> int:
+    raise KeyError("new code breaks at once")
+
+
+async def with_another_signal(n: int) -> int:
+    await outlast.receive(WORD)
+    return n + await outlast.receive(GO)
+
+
+def waiting(head: RunHead) -> bool:
+    return head.status is Status.WAITING and head.next_seq == 3
+
+
+def rehearsed(code: Callable[..., Any], *, begun: bool = True) -> Rehearsal:
+    """Return how a run of the former code replays with this one."""
+
+    async def scenario(sim: Simulation) -> Rehearsal:
+        definitions = flow(former)
+        handle = await sim.client.start(definitions[0](4), id="r")
+        if begun:
+            await sim.start_worker()
+            await handle.send(GO, 1)
+            await sim.until("r", waiting)
+        golden = await export(sim.store, "r")
+        return await in_callback(lambda: rehearse(golden, Registry(flow(code))))
+
+    return Simulation(flow(former)).run(scenario)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("code", [former, with_one_more_argument])
+def test_code_that_fits_replays(code: Callable[..., Any], begun: bool) -> None:
+    """Queued or waiting."""
+    told = rehearsed(code, begun=begun)
+    assert (told.stops, told.why, told.entries) == ("", "", 3 if begun else 1)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_arguments_that_no_longer_fit_are_told_also_of_a_queued_run(begun: bool) -> None:
+    """A worker would decode them first of all, and block the run."""
+    told = rehearsed(with_other_arguments, begun=begun)
+    assert told.stops == "undecodable"
+    assert "arguments of workflow flow" in told.why
+    assert begun or told.position == 0
+
+
+@pytest.mark.parametrize(("code", "position"), [(raises_at_the_last_entry, 2), (raises_at_once, 1)])
+def test_code_that_raises_where_the_journal_goes_on_would_fail_the_run(
+    code: Callable[..., Any], position: int
+) -> None:
+    """It says with what, where, and after which entry."""
+    told = rehearsed(code)
+    assert (told.stops, told.position) == ("failed", position)
+    assert told.why.startswith("KeyError: 'new code")
+    assert f"in {code.__name__}" in told.why
+    assert "before it is deployed" in told.remedy[0]
+
+
+def test_a_message_that_no_longer_fits_is_told() -> None:
+    """The worker would block the run."""
+    told = rehearsed(with_another_signal)
+    assert (told.stops, told.position) == ("undecodable", 2)
