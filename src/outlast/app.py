@@ -219,6 +219,7 @@ def examine_store(url: str | None = None) -> list[Finding]:
 
 _OPENED = frozenset(
     {
+        "_home",
         "store",
         "tenant",
         "principal",

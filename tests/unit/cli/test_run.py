@@ -37,7 +37,7 @@ def test_list_narrows(world: World) -> None:
     assert json.loads(world.cli("runs", "list", "--workflow", "other", "--json").stdout) == []
     assert world.cli("runs", "list", "--status", "nonsense").exit_code == 2
     assert json.loads(world.cli("runs", "list", "--workflow", "\udcff", "--json").stdout) == []
-    assert len(json.loads(world.cli("runs", "list", "--limit", "9" * 20, "--json").stdout)) > 2
+    assert world.cli("runs", "list", "--limit", "9" * 20).exit_code == 2
     no_such = world.cli("runs", "journal", "plain", "--generation", "9" * 20)
     assert "cannot be read" not in no_such.output
 

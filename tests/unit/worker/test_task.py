@@ -52,6 +52,9 @@ class World:
             raise
         raise AssertionError
 
+    def left_of(self, attempt: Any) -> None:
+        """No body of these goes on."""
+
     async def submit(self, change: FinishTask) -> Applied:
         """Take everything."""
         self.finished.append(change)
