@@ -717,12 +717,15 @@ class Pilot:
         self._marks = []
         if self._scribe.may_see(proposals):
             await self._see(proposals)
+            sifted.drop()
             return False
         change, entries, verdict = await self._scribe.write(proposals)
         if isinstance(verdict, Refused):
             self._refused(proposals, verdict)
+            self._proposals += sifted.needless
             return False
         await self._applied(change, proposals, entries, verdict)
+        sifted.drop()
         self._ended = change.head is not None and change.head.status.closed
         return change.head is not None and change.head.release
 
@@ -788,11 +791,11 @@ class Pilot:
             log_long(self.run_key, entry)
 
     def _refused(self, proposals: list[Proposal], refused: Refused) -> None:
-        """Take the refused part out and put the others back."""
+        """Take the refused part out and put the others back, as they were."""
         kept = [one for one in proposals if not is_refused(one, refused)]
         if len(kept) == len(proposals):
             raise refused_by_store(self.run_key, refused)
-        self._proposals.extend(kept)
+        self._proposals.extend(one.whole or one for one in kept)
         for proposal in proposals:
             if is_refused(proposal, refused):
                 self._drop_refused(proposal, refused)

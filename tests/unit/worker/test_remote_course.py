@@ -190,6 +190,41 @@ async def asks_for_ever() -> int:
     return await far_asks_for_ever() + 1
 
 
+async def _failed_or_handed_out(fails: bool) -> str:
+    """Fail at the first attempt, or hand it out at once."""
+    number = _note()
+    if fails and number > 1:
+        return "done"
+    if fails:
+        raise OSError("not yet")
+    tokens.append(outlast.completion_token())
+    return outlast.complete_later()
+
+
+SHORT = timedelta(seconds=10)
+
+
+@outlast.step(queue="gpu", retry=THRICE, schedule_to_start_timeout=SHORT)
+async def far_begun(fails: bool) -> str:
+    return await _failed_or_handed_out(fails)
+
+
+@outlast.step(queue="gpu", retry=THRICE, schedule_to_close_timeout=SHORT)
+async def far_closed(fails: bool) -> str:
+    return await _failed_or_handed_out(fails)
+
+
+@outlast.workflow
+async def begun_beside(fails: bool) -> list[str]:
+    return list(await asyncio.gather(far_begun(fails), near(9.75)))
+
+
+@outlast.workflow
+async def closed_beside(fails: bool) -> list[str]:
+    both = await asyncio.gather(far_closed(fails), near(9.75), return_exceptions=True)
+    return [str(one) for one in both]
+
+
 @outlast.workflow
 async def rolls(left: int) -> str:
     """Begin a step that the next generation does not wait for."""
@@ -209,6 +244,8 @@ STEPS: list[Definition[..., Any]] = [
     far_tick,
     far_asks,
     far_asks_for_ever,
+    far_begun,
+    far_closed,
 ]
 CODE: list[Definition[..., Any]] = [
     *STEPS,
@@ -222,6 +259,8 @@ CODE: list[Definition[..., Any]] = [
     asks_beside,
     near,
     asks_for_ever,
+    begun_beside,
+    closed_beside,
 ]
 QUIET = WorkerOptions(library="simulated", poll=timedelta(seconds=1))
 GPU = replace(QUIET, queues=("gpu",))
@@ -535,6 +574,31 @@ def test_an_outcome_that_waits_is_taken_in_before_the_time_is_judged() -> None:
 
     _, result = timed(10.0, 0, dies)
     assert result == "attempt 1"
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "handed out"])
+@pytest.mark.parametrize("flow", [begun_beside, closed_beside])
+def test_the_end_of_an_attempt_that_is_read_when_the_time_is_over(flow: Any, fails: bool) -> None:
+    """An owner that was cut off from the store reads both at once: the attempt was begun in time, and what it said is not lost."""
+
+    async def scenario(sim: Simulation) -> str:
+        owner = await sim.start_worker("owner")
+        handle = await sim.client.start(flow(fails), id="r")
+        await asyncio.sleep(9.7)
+        owner.store.faults = Faults(down=True)
+        await asyncio.sleep(0.15)
+        await taker(sim)
+        await asyncio.sleep(2.5)
+        assert len(began) == 1
+        owner.store.faults = Faults()
+        await asyncio.sleep(10)
+        if flow is begun_beside and not fails:
+            await sim.client.complete(tokens[0], "done")
+        return (await handle.result())[0]
+
+    result = simulated(scenario)
+    assert result == "done" if flow is begun_beside else "was not done within" in result
+    assert len(began) == (2 if fails and flow is begun_beside else 1)
 
 
 # Signs of life
