@@ -805,6 +805,27 @@ def test_attempts_that_are_handed_out_share_the_time(after: str) -> None:
     assert [number for _, number, _ in began] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("latency", [0.0, 0.2])
+def test_a_hand_out_that_the_next_owner_finds_is_waited_for_once(latency: float) -> None:
+    """The word of it is read before the step is carried out there: its timeout is one failed attempt, and one task follows."""
+
+    async def scenario(sim: Simulation) -> list[str]:
+        owner = await sim.start_worker("owner")
+        await taker(sim)
+        handle = await sim.client.start(asks_beside(300.0), id="r")
+        await begun()
+        await owner.stop(timedelta(0))
+        await asyncio.sleep(3)
+        await sim.start_worker("other", faults=Faults(latency=latency))
+        await begun(2)
+        await asyncio.sleep(10)
+        await sim.client.complete(tokens[-1], "answered")
+        return await handle.result()
+
+    assert simulated(scenario) == ["answered", "near"]
+    assert [number for _, number, _ in began] == [1, 2]
+
+
 def test_an_answer_may_come_before_the_body_has_ended() -> None:
     """It is the outcome; the attempt is cancelled, and what it comes to is dropped."""
 
