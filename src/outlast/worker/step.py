@@ -124,7 +124,10 @@ class _StepRun:
         series = self._series
         outside = Outside(self._bridge, row, self._step.options, lambda: series.left)
         while True:
-            failure, gap = self._judged(await outside.over())
+            ending = await outside.over()
+            # An answer waits in the inbox of a run that is paused: what it came in time for is not over before that was read.
+            await self._bridge.hold.free(self._command.operation)
+            failure, gap = self._judged(ending)
             series.go_on_from(outside.row)
             if gap is not None:
                 if await series.record_failure(failure, gap):
