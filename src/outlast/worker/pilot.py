@@ -577,6 +577,9 @@ class Pilot:
             self._waits.forget_deadline()
         now = self.store_now()
         until = self.hold.latest_due(now)
+        if self.hold.closed:
+            # It was proposed before the pause was read, and is not written: the change was refused, say.
+            self._proposals = self._waits.take_back(self._proposals, until)
         for proposal in (
             self._waits.take_due(now, until) if until and not self._growth.is_full else ()
         ):

@@ -214,6 +214,22 @@ async def far_closed(fails: bool) -> str:
     return await _failed_or_handed_out(fails)
 
 
+@outlast.step(queue="gpu", schedule_to_start_timeout=SHORT)
+async def far_slow() -> str:
+    _note()
+    await asyncio.sleep(60)
+    return "far"
+
+
+@outlast.workflow
+async def naps_beside() -> list[str]:
+    async def nap() -> str:
+        await outlast.sleep(SHORT)
+        return "slept"
+
+    return list(await asyncio.gather(far_slow(), nap()))
+
+
 @outlast.workflow
 async def begun_beside(fails: bool) -> list[str]:
     return list(await asyncio.gather(far_begun(fails), near(9.75)))
@@ -246,6 +262,7 @@ STEPS: list[Definition[..., Any]] = [
     far_asks_for_ever,
     far_begun,
     far_closed,
+    far_slow,
 ]
 CODE: list[Definition[..., Any]] = [
     *STEPS,
@@ -261,6 +278,7 @@ CODE: list[Definition[..., Any]] = [
     asks_for_ever,
     begun_beside,
     closed_beside,
+    naps_beside,
 ]
 QUIET = WorkerOptions(library="simulated", poll=timedelta(seconds=1))
 GPU = replace(QUIET, queues=("gpu",))
@@ -418,6 +436,29 @@ def test_a_task_that_comes_back_in_a_pause_waits_for_the_resume(death: str) -> N
 
     assert simulated(scenario) == "far"
     assert where == ["taker", "second"]
+
+
+def test_no_timer_fires_in_a_pause_that_is_read_after_a_refused_change() -> None:
+    """The owner is told of nothing: what it would write of timer and task is refused, since the task has been taken; then it reads of the pause."""
+
+    async def scenario(sim: Simulation) -> tuple[list[str], list[str]]:
+        options = replace(QUIET, idle=idle[0], poll=timedelta(seconds=5))
+        owner = await sim.start_worker("owner", options=options)
+        owner.store.faults = Faults(lost_hint=1.0)
+        sim.spawn(owner.within(owner.client.start(naps_beside(), id="r")))
+        await asyncio.sleep(9)
+        handle = sim.client.handle("r")
+        await handle.pause("wait")
+        await asyncio.sleep(0.9)
+        await taker(sim)
+        await asyncio.sleep(10)
+        before = await kinds(sim)
+        await handle.resume("go on")
+        return before, await handle.result()
+
+    before, result = simulated(scenario)
+    assert before == ["Started", "Taken", "PauseRequested"]
+    assert result == ["far", "slept"]
 
 
 def test_a_cancel_of_a_paused_run_takes_its_tasks_along() -> None:
