@@ -115,7 +115,7 @@ POISON_LAPSES = 10
 """Owners that died in a row without any new entry, after which a run is held to be what kills them."""
 
 _CROWDED = 2
-"""How often the end of a run is refused because of new messages, before the run takes no more of them."""
+"""How often the end of a run is refused or put off because of new messages, before the run takes no more of them."""
 
 _STORE_RETRY_SECONDS = 0.5
 
@@ -489,7 +489,9 @@ class Pilot:
             self._crowded += 1
             self._mail = True
             self.post(Proposal(Rank.END, head=HeadUpdate(status=Status.RUNNING, ending=True)))
-        elif not any(isinstance(one.entry, UpdateReceived) for one in self._proposals):
+        elif any(isinstance(one.entry, UpdateReceived) for one in self._proposals):
+            self._crowded += 1
+        else:
             self.post(ending(outcome))
 
     async def _act_or_wait(self) -> bool:
