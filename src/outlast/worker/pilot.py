@@ -504,6 +504,7 @@ class Pilot:
             if not (self._crew.attempting or self._deck.executor.acting(self.run_key)):
                 await self._park(Status.PAUSED)
                 return True
+            self._publish()
         elif self._growth.is_full and self._machine.outcome is None:
             if await self._stop_growing():
                 return True
@@ -662,7 +663,7 @@ class Pilot:
                     self._proposals += self._kin.ask(command, self._head)
 
     def _publish(self) -> None:
-        """Let what was published ride with what is written next, the end of the run say."""
+        """Let what was published ride with what is written next, the end of the run or a pause say."""
         held, self._held = self._held, []
         for command in held:
             if isinstance(command, PublishValue):
@@ -875,6 +876,7 @@ class Pilot:
         """
         if status is Status.BLOCKED:
             reason = reason or "in doubt"
+        self._publish()
         signals, updates = self._machine.handled
         note = {
             **(Waits() if error else self._waits).note(),
