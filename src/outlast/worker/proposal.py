@@ -177,15 +177,7 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
     settled: set[OperationId] = set()
     spent: set[str] = set()
     needless = _answered(proposals)
-    for one in proposals:
-        proposal = one
-        if one in needless:
-            continue
-        if one.guard and not is_open(one.guard):
-            if not one.consumed:
-                one.drop()
-                continue
-            proposal = one.read_only()
+    for proposal in _wanted([one for one in proposals if one not in needless], is_open):
         if proposal.spend is not None:
             if proposal.spend.approval_id in spent:
                 later.append(proposal)
@@ -208,6 +200,21 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
     later += [one for one in rows if not one.consumed]
     now = [one.read_only() if one in rows else one for one in now if one not in later]
     return Sifted(now, later, extra, needless)
+
+
+def _wanted(
+    proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]
+) -> list[Proposal]:
+    """Return what is left of the proposals without what was given up: of a message about that, that it was read."""
+    wanted: list[Proposal] = []
+    for one in proposals:
+        if not one.guard or is_open(one.guard):
+            wanted.append(one)
+        elif one.consumed:
+            wanted.append(one.read_only())
+        else:
+            one.drop()
+    return wanted
 
 
 def _answered(proposals: Sequence[Proposal]) -> list[Proposal]:
