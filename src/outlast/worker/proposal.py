@@ -117,7 +117,7 @@ class Proposal:
 
     def read_only(self) -> Proposal:
         """Return the part of it which says that its message was read."""
-        return replace(self, guard=NO_OPERATION, row=None, task=None, whole=self)
+        return replace(self, guard=NO_OPERATION, row=None, task=None, whole=self.whole or self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
             spent.add(proposal.spend.approval_id)
         if isinstance(proposal.entry, _TOLD) and proposal.entry.operation in settled:
             # The word of its end was faster than that of its start, say: there is nothing left that it could tell.
-            now.append(replace(proposal, entry=None, row=None, whole=proposal))
+            now.append(replace(proposal, entry=None, row=None, whole=proposal.whole or proposal))
             continue
         if isinstance(proposal.entry, _OUTCOMES):
             if proposal.entry.operation in settled:

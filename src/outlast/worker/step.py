@@ -23,6 +23,7 @@ from outlast.store.change import Applied, OperationDrop, OperationPut
 from outlast.worker.bridge import Bridge
 from outlast.worker.call import anytime
 from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut, TooEarly
+from outlast.worker.hold import HeldBack
 from outlast.worker.outside import Outside, handed_out
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.series import Series, log_failed, rest_of, row_of, timed_out
@@ -65,7 +66,11 @@ class _StepRun:
         if series.is_over:
             self._fail(series.expired())
             return True
-        ending = await series.attempt(self._command.arguments, anytime, left=series.left)
+        try:
+            ending = await series.attempt(self._command.arguments, anytime, left=series.left)
+        except HeldBack:
+            # Its time may be over when the run goes on.
+            return False
         match ending:
             case Returned(value):
                 completed = StepCompleted(
