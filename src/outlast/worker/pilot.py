@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
@@ -835,19 +836,24 @@ class Pilot:
         due = None if self.hold.closed or self._growth.is_full else self._waits.next_due()
         if due is not None:
             seconds = min(seconds, max(0.0, (due - self.store_now()).total_seconds()))
-        if not self._is_idle():
-            self._idle_since = None
-        elif self._idle_since is None:
-            self._idle_since = self.clock.monotonic()
-        if self._idle_since is not None and not self._stopping:
-            rest = self._deck.idle.total_seconds() - (self.clock.monotonic() - self._idle_since)
-            if rest > 0:
-                seconds = min(seconds, rest)
+        seconds = min(seconds, self._idle_rest())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
         if self._wake.is_set():
             self._idle_since = None
+
+    def _idle_rest(self) -> float:
+        """Note since when the run only waits; return after how many seconds it may be parked for that."""
+        if not self._is_idle():
+            self._idle_since = None
+            return math.inf
+        now, idle = self.clock.monotonic(), self._deck.idle.total_seconds()
+        is_new = self._idle_since is None
+        since = self._idle_since = now if self._idle_since is None else self._idle_since
+        rest = idle - (now - since)
+        # What could not be parked after that time waits for something else.
+        return rest if not self._stopping and (is_new or rest > 0) else math.inf
 
     def _is_idle(self) -> bool:
         holds = bool(self._held) and not self._growth.is_full
