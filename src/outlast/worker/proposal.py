@@ -14,15 +14,12 @@ from enum import IntEnum
 
 import msgspec
 
+from outlast.effects.standing import OUTCOMES
 from outlast.journal.entry import (
     NO_OPERATION,
     CancelRequested,
     ChildRefused,
     ChildStarted,
-    EffectCleared,
-    EffectCompleted,
-    EffectFailed,
-    EffectRefused,
     Entry,
     EntryRow,
     MessageAnswered,
@@ -33,8 +30,6 @@ from outlast.journal.entry import (
     ResumeRequested,
     RunEnded,
     StampedRow,
-    StepCompleted,
-    StepFailed,
     UpdateReceived,
     to_row,
 )
@@ -132,12 +127,6 @@ class Seen:
     stamped: StampedRow
 
 
-_OUTCOMES = (
-    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared),
-    *(ChildRefused, RunEnded, MessageAnswered),
-)
-
-
 _GO_ON = (ResumeRequested, CancelRequested)
 """What ends a pause."""
 
@@ -187,7 +176,7 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
             # The word of its end was faster than that of its start, say: there is nothing left that it could tell.
             now.append(replace(proposal, entry=None, row=None, whole=proposal.whole or proposal))
             continue
-        if isinstance(proposal.entry, _OUTCOMES):
+        if isinstance(proposal.entry, OUTCOMES):
             if proposal.entry.operation in settled:
                 if proposal.consumed:
                     extra.append(proposal)
@@ -220,9 +209,7 @@ def _wanted(
 def _answered(proposals: Sequence[Proposal]) -> list[Proposal]:
     """Return the proposals that give way to an answer among them."""
     answered = {
-        one.entry.operation
-        for one in proposals
-        if one.consumed and isinstance(one.entry, _OUTCOMES)
+        one.entry.operation for one in proposals if one.consumed and isinstance(one.entry, OUTCOMES)
     }
     return [one for one in proposals if one.yields and one.guard in answered]
 
