@@ -46,6 +46,7 @@ from outlast.testing.simulation.shape import (
 )
 from outlast.testing.simulation.world import Fates
 from outlast.worker import buffer, pilot, rollover, scribe
+from outlast.worker.crew import Crew
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.hold import Hold
@@ -140,8 +141,8 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
             Break(
                 Pilot,
                 "_propose_end",
-                "elif not any(isinstance(one.entry, UpdateReceived) for one in self._proposals):",
-                "else:",
+                "elif any(isinstance(one.entry, UpdateReceived) for one in self._proposals):",
+                "elif False:",
             ),
         ),
     ),
@@ -159,6 +160,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
                 "            self._crew.begin(command.operation, run.run())\n"
                 "            self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend))",
             ),
+            Break(Crew, "begin", "assert former is None or former.done()", "assert True"),
         ),
     ),
     "the single use of a grant": (

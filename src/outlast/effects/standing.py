@@ -45,12 +45,14 @@ _failures = msgspec.json.Decoder(Failure)
 State: TypeAlias = Literal["retrying", "intended", "in doubt", "attempted", "handed out"]
 
 
-_OUTCOMES = (
+OUTCOMES = (
     *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared),
     *(ChildRefused, RunEnded, MessageAnswered),
 )
+"""What becomes of an operation; one that was cleared is attempted again."""
+
 _PROGRESS = (
-    *_OUTCOMES,
+    *OUTCOMES,
     TimerFired,
     MessageReceived,
     UpdateReceived,
@@ -111,7 +113,7 @@ def _is_past(alarm: Alarm, entry: Entry) -> bool:
     if alarm.what == "unfit_message":
         return isinstance(entry, MessageReceived) and entry.name == alarm.about
     if alarm.operation:
-        return isinstance(entry, _OUTCOMES) and entry.operation == alarm.operation
+        return isinstance(entry, OUTCOMES) and entry.operation == alarm.operation
     return True
 
 

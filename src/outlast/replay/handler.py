@@ -2,7 +2,7 @@
 
 Guards these promises: the messages of a name reach its handler in the order of the journal, each once; a task's path is the
 message's own place in the journal (`m3`), so that no other message, and no later handler, shifts it; an update has one answer, and
-none is left without one when the run has ended.
+none is left without one when the run has ended; what is begun is not carried over to a new generation, and what is not begun is.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from outlast.replay.ending import CONTINUED
 from outlast.replay.loop import Look, WorkflowLoop
 from outlast.replay.mailbox import Mailbox
 from outlast.replay.operation import UpdateOperation
+from outlast.replay.roll import outcome_in
 from outlast.replay.task import TaskPath
 
 H = TypeVar("H", SignalHandler, UpdateHandler)
@@ -81,6 +82,8 @@ class Handlers:
         self._is_left = False
         self.cancelled = False
         """The run was asked to stop."""
+        self.body: asyncio.Task[Any] | None = None
+        """The task of the workflow's own code."""
         self.out_of_time = ""
         """Why the run was stopped, when its time was over."""
         self.overtaken = 0
@@ -226,7 +229,9 @@ class Handlers:
         for task in done:
             update = self._running.pop(task)
             if update is not None:
-                self._answer(update, self._answer_of(task, update.message))
+                answer = self._answer_of(task, update.message)
+                if answer is not None:
+                    self._answer(update, answer)
             elif not task.cancelled():
                 first = first or task.exception()
         return first
@@ -312,7 +317,7 @@ class Handlers:
     def _begin_signal(
         self, number: int, message: MessageReceived, registered: _Registered[SignalHandler]
     ) -> None:
-        work = self._signal(registered.handler, message)
+        work = self._signal(registered.handler, message, number)
         self._running[self._spawn(work, f"m{number}", registered.context)] = None
 
     def _begin_update(
@@ -331,7 +336,18 @@ class Handlers:
     def _done_with(self, task: asyncio.Task[Any]) -> None:
         self._done.append(task)
 
-    async def _signal(self, handler: SignalHandler, message: MessageReceived) -> None:
+    def _is_for_the_next(self) -> bool:
+        """Whether the body has gone on in a new generation: what has not begun by then is handled there, with what it says there."""
+        body = self.body
+        if body is None or not body.done() or body.cancelled():
+            return False
+        error = body.exception()
+        return error is not None and outcome_in(error) is not None
+
+    async def _signal(self, handler: SignalHandler, message: MessageReceived, number: int) -> None:
+        if self._is_for_the_next():
+            self._mailbox.put(message, number)
+            return
         try:
             value = handler.decode(bytes(message.value))
         except DecodeError as error:
@@ -339,7 +355,11 @@ class Handlers:
             return
         await _result_of(handler.call(value))
 
-    async def _update(self, handler: UpdateHandler, message: UpdateReceived) -> UpdateAnswered:
+    async def _update(
+        self, handler: UpdateHandler, message: UpdateReceived
+    ) -> UpdateAnswered | None:
+        if self._is_for_the_next():
+            return None
         try:
             value = handler.decode(bytes(message.value))
             self._validate(handler, value)
@@ -373,7 +393,8 @@ class Handlers:
                 hint="a validator is a plain function: it returns, or raises to say no",
             )
 
-    def _answer_of(self, task: asyncio.Task[Any], message: UpdateReceived) -> UpdateAnswered:
+    def _answer_of(self, task: asyncio.Task[Any], message: UpdateReceived) -> UpdateAnswered | None:
+        """Return what came of an update; None where it was not begun, and is for the next generation."""
         rejection = self._rejections.get(message.message_id)
         if rejection is not None:
             # The validator was asked all the same: what it draws or notes is then as it was.

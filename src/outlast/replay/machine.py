@@ -570,6 +570,7 @@ class Machine:
         # Decoded here and not in the task: arguments that do not fit are for an operator, and no failure of the run.
         body = self._program.start(bytes(self._started.arguments))
         self._root = self._loop.spawn(body, name=self._name.run_id, context=self._context)
+        self._handlers.body = self._root
 
     def _out_of_time(self) -> str:
         assert self._started is not None

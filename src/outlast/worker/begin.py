@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.journal.entry import OperationId
@@ -16,10 +15,8 @@ from outlast.workflows.attempt import Attempt
 from outlast.workflows.definition import Effect, Step
 from outlast.workflows.heartbeat import Beats
 
-T = TypeVar("T")
 
-
-async def attempt_when_free(  # noqa: PLR0913 - as many as an attempt has
+async def attempt_if_free(  # noqa: PLR0913 - as many as an attempt has
     bridge: Bridge,
     definition: Step[..., Any] | Effect[..., Any],
     arguments: bytes,
@@ -29,46 +26,37 @@ async def attempt_when_free(  # noqa: PLR0913 - as many as an attempt has
     beats: Beats | None = None,
     left: timedelta | None = None,
 ) -> Ending:
-    """Make one attempt as soon as nothing holds it; see `Executor.attempt`."""
+    """Make one attempt; see `Executor.attempt`.
 
-    def act(begin: Check) -> Awaitable[Ending]:
-        return bridge.executor.attempt(
-            definition, arguments, attempt, begin, beats=beats, left=left
-        )
-
-    return await _when_free(bridge, attempt, check, act, asks=False)
+    Raises:
+        HeldBack: Something holds it, and it has not begun. Whether there is time for it is to be asked again when nothing does.
+    """
+    begin = _begin(bridge, attempt, check)
+    bridge.hold.check(OperationId(attempt.operation))
+    return await bridge.executor.attempt(
+        definition, arguments, attempt, begin, beats=beats, left=left
+    )
 
 
 async def probe_when_free(
     bridge: Bridge, effect: Effect[..., Any], arguments: bytes, attempt: Attempt
 ) -> Applied[bytes] | NotApplied | Unknown:
     """Ask what became of an attempt as soon as nothing holds that; see `Executor.probe`."""
+    begin = _begin(bridge, attempt, bridge.check_lease)
+    while True:
+        await bridge.hold.free(OperationId(attempt.operation), asks=True)
+        try:
+            return await bridge.executor.probe(effect, arguments, attempt, begin)
+        except HeldBack:
+            continue
 
-    def act(begin: Check) -> Awaitable[Applied[bytes] | NotApplied | Unknown]:
-        return bridge.executor.probe(effect, arguments, attempt, begin)
 
-    return await _when_free(bridge, attempt, bridge.check_lease, act, asks=True)
-
-
-async def _when_free(
-    bridge: Bridge,
-    attempt: Attempt,
-    check: Check | None,
-    act: Callable[[Check], Awaitable[T]],
-    *,
-    asks: bool,
-) -> T:
-    """Act when nothing holds it. What waits for a free thread when the pause comes has not begun: it waits for the resume instead."""
-    operation = OperationId(attempt.operation)
+def _begin(bridge: Bridge, attempt: Attempt, check: Check | None) -> Check:
+    """Return what is called immediately before a body begins: what waits for a free thread when the pause comes has not begun."""
 
     def begin() -> None:
-        bridge.hold.check(operation)
+        bridge.hold.check(OperationId(attempt.operation))
         if check is not None:
             check()
 
-    while True:
-        await bridge.hold.free(operation, asks=asks)
-        try:
-            return await act(begin)
-        except HeldBack:
-            continue
+    return begin

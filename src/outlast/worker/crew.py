@@ -70,7 +70,9 @@ class Crew:
         return self._waits.rests(operation) or operation in self._hold.waiting
 
     def begin(self, operation: OperationId, work: Coroutine[Any, Any, None]) -> None:
-        """Begin to bring an operation to its outcome."""
+        """Begin to bring an operation to its outcome, which nothing else here is doing."""
+        former = self._tasks.get(operation)
+        assert former is None or former.done(), f"{operation} is attempted already"
 
         async def attempt() -> None:
             try:

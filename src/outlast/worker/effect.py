@@ -26,6 +26,7 @@ from outlast.replay.command import SettleEffect
 from outlast.worker.begin import probe_when_free
 from outlast.worker.bridge import Bridge
 from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut
+from outlast.worker.hold import HeldBack
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.series import Series, log_failed, rest_of, row_of, timed_out
 from outlast.worker.text import plain
@@ -93,7 +94,7 @@ class EffectRun:
         # When an attempt could last have begun, by whomever.
         self._began = bridge.clock.monotonic() - bridge.idle_seconds()
         # A due time stands in the row until the next attempt is announced: none has begun then, whatever clocks say.
-        self._is_first = fresh
+        self._is_announced = fresh
         # An error of one attempt, whatever it proves, says nothing of those before: only an answer does.
         is_known = fresh or (self._rest is not None and row is not None and row.unapplied)
         self._may_have_happened = effect.repeat is Repeat.IDEMPOTENT and not is_known
@@ -109,11 +110,17 @@ class EffectRun:
             if self._doubt is not None and not await self._may_call_again(self._doubt):
                 return
             self._doubt = None
-            if self._series.is_over and not self._may_have_happened:
+            await self._bridge.hold.free(self._operation)
+            if self._is_too_late:
                 self._post_failed(self._series.expired())
                 return
             if await self._attempt():
                 return
+
+    @property
+    def _is_too_late(self) -> bool:
+        """Whether the time for all attempts is over. What may have happened is called all the same, to learn what became of it."""
+        return self._series.is_over and not self._may_have_happened
 
     def _recovered(self) -> _Doubt:
         """What a former owner left: it may have begun an attempt, and nobody wrote how that ended."""
@@ -194,12 +201,18 @@ class EffectRun:
 
     async def _attempt(self) -> bool:
         """Make one attempt; True when that settled the effect."""
-        await self._bridge.hold.free(self._operation)
         await self._announce()
+        if self._is_too_late:
+            return False
         is_last = self._series.is_over
         # What is called after the time for all attempts is called to learn what became of them.
         left = self._longest_attempt() if is_last else self._series.left
-        ending = await self._series.attempt(self._arguments, self._begin, left=left)
+        try:
+            ending = await self._series.attempt(self._arguments, self._begin, left=left)
+        except HeldBack:
+            # Its time may be over when the run goes on.
+            return False
+        self._is_announced = False
         if isinstance(ending, Returned):
             self._post_completed(ending.value, "attempt")
             return True
@@ -224,16 +237,15 @@ class EffectRun:
         return options.start_to_close_timeout or options.schedule_to_close_timeout
 
     async def _announce(self) -> None:
-        """Write that an attempt begins, if it is not the first: no due time any more.
+        """Write that an attempt begins, if that is not known since the intent, or since the last one ended: no due time any more.
 
         So whoever finds a due time knows that none has begun since, and a worker that has lost the run meanwhile, or whose run was
         terminated, learns of it before it acts.
         """
-        if self._is_first:
-            self._is_first = False
-            return
-        row = self._series.begun()
-        await self._bridge.propose(Proposal(Rank.ROW, guard=self._operation, row=row))
+        if not self._is_announced:
+            row = self._series.begun()
+            await self._bridge.propose(Proposal(Rank.ROW, guard=self._operation, row=row))
+            self._is_announced = True
 
     def _begin(self) -> None:
         """Take the last look before the world is changed; called where the body runs."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
@@ -125,7 +126,7 @@ POISON_LAPSES = 10
 """Owners that died in a row without any new entry, after which a run is held to be what kills them."""
 
 _CROWDED = 2
-"""How often the end of a run is refused because of new messages, before the run takes no more of them."""
+"""How often the end of a run is refused or put off because of new messages, before the run takes no more of them."""
 
 _STORE_RETRY_SECONDS = 0.5
 
@@ -499,7 +500,9 @@ class Pilot:
             self._crowded += 1
             self._mail = True
             self.post(Proposal(Rank.END, head=HeadUpdate(status=Status.RUNNING, ending=True)))
-        elif not any(isinstance(one.entry, UpdateReceived) for one in self._proposals):
+        elif any(isinstance(one.entry, UpdateReceived) for one in self._proposals):
+            self._crowded += 1
+        else:
             self.post(ending(outcome))
 
     async def _act_or_wait(self) -> bool:
@@ -512,6 +515,7 @@ class Pilot:
             if not (self._crew.attempting or self._deck.executor.acting(self.run_key)):
                 await self._park(Status.PAUSED)
                 return True
+            self._publish()
         elif self._growth.is_full and self._machine.outcome is None:
             if await self._stop_growing():
                 return True
@@ -598,6 +602,9 @@ class Pilot:
             self._waits.forget_deadline()
         now = self.store_now()
         until = self.hold.latest_due(now)
+        if self.hold.closed:
+            # It was proposed before the pause was read, and is not written: the change was refused, say.
+            self._proposals = self._waits.take_back(self._proposals, until)
         for proposal in (
             self._waits.take_due(now, until) if until and not self._growth.is_full else ()
         ):
@@ -679,7 +686,7 @@ class Pilot:
                     self._proposals += self._kin.ask(command, self._head)
 
     def _publish(self) -> None:
-        """Let what was published ride with what is written next, the end of the run say."""
+        """Let what was published ride with what is written next, the end of the run or a pause say."""
         held, self._held = self._held, []
         for command in held:
             if isinstance(command, PublishValue):
@@ -750,12 +757,15 @@ class Pilot:
         self._marks = []
         if self._scribe.may_see(proposals):
             await self._see(proposals)
+            sifted.drop()
             return False
         change, entries, verdict = await self._scribe.write(proposals)
         if isinstance(verdict, Refused):
             self._refused(proposals, verdict)
+            self._proposals += sifted.needless
             return False
         await self._applied(change, proposals, entries, verdict)
+        sifted.drop()
         self._ended = change.head is not None and change.head.status.closed
         return change.head is not None and change.head.release
 
@@ -821,11 +831,11 @@ class Pilot:
             log_long(self.run_key, entry)
 
     def _refused(self, proposals: list[Proposal], refused: Refused) -> None:
-        """Take the refused part out and put the others back."""
+        """Take the refused part out and put the others back, as they were."""
         kept = [one for one in proposals if not is_refused(one, refused)]
         if len(kept) == len(proposals):
             raise refused_by_store(self.run_key, refused)
-        self._proposals.extend(kept)
+        self._proposals.extend(one.whole or one for one in kept)
         for proposal in proposals:
             if is_refused(proposal, refused):
                 self._drop_refused(proposal, refused)
@@ -859,19 +869,24 @@ class Pilot:
         due = None if self.hold.closed or self._growth.is_full else self._waits.next_due()
         if due is not None:
             seconds = min(seconds, max(0.0, (due - self.store_now()).total_seconds()))
-        if not self._is_idle():
-            self._idle_since = None
-        elif self._idle_since is None:
-            self._idle_since = self.clock.monotonic()
-        if self._idle_since is not None and not self._stopping:
-            rest = self._deck.idle.total_seconds() - (self.clock.monotonic() - self._idle_since)
-            if rest > 0:
-                seconds = min(seconds, rest)
+        seconds = min(seconds, self._idle_rest())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
         if self._wake.is_set():
             self._idle_since = None
+
+    def _idle_rest(self) -> float:
+        """Note since when the run only waits; return after how many seconds it may be parked for that."""
+        if not self._is_idle():
+            self._idle_since = None
+            return math.inf
+        now, idle = self.clock.monotonic(), self._deck.idle.total_seconds()
+        is_new = self._idle_since is None
+        since = self._idle_since = now if self._idle_since is None else self._idle_since
+        rest = idle - (now - since)
+        # What could not be parked after that time waits for something else.
+        return rest if not self._stopping and (is_new or rest > 0) else math.inf
 
     def _is_idle(self) -> bool:
         holds = bool(self._held) and not self._growth.is_full
@@ -901,6 +916,7 @@ class Pilot:
         """
         if status is Status.BLOCKED:
             reason = reason or "in doubt"
+        self._publish()
         signals, updates = self._machine.handled
         note = {
             **(Waits() if error else self._waits).note(),

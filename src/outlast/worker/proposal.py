@@ -14,15 +14,12 @@ from enum import IntEnum
 
 import msgspec
 
+from outlast.effects.standing import OUTCOMES
 from outlast.journal.entry import (
     NO_OPERATION,
     CancelRequested,
     ChildRefused,
     ChildStarted,
-    EffectCleared,
-    EffectCompleted,
-    EffectFailed,
-    EffectRefused,
     Entry,
     EntryRow,
     MessageAnswered,
@@ -33,8 +30,6 @@ from outlast.journal.entry import (
     ResumeRequested,
     RunEnded,
     StampedRow,
-    StepCompleted,
-    StepFailed,
     UpdateReceived,
     to_row,
 )
@@ -84,6 +79,7 @@ class Proposal:
         next: What the next generation begins with, where this is the end of one.
         task: What is written of the task of a remote step.
         yields: Gives way to an outcome from outside that came by the time it is written.
+        whole: What it is a part of, where the rest means nothing beside what else is in the change.
         done: Resolved with the verdict once the change is applied and delivered, or this part is refused; cancelled when dropped.
     """
 
@@ -102,6 +98,7 @@ class Proposal:
     done: asyncio.Future[Applied | Refused] | None = None
     answer: Answer | None = None
     task: TaskPut | TaskDrop | None = None
+    whole: Proposal | None = None
 
     def settle(self, verdict: Applied | Refused) -> None:
         """Tell who waits."""
@@ -113,9 +110,9 @@ class Proposal:
         if self.done is not None:
             self.done.cancel()
 
-    def read_only(self) -> None:
-        """Keep nothing but that its message was read."""
-        self.guard, self.row, self.task = NO_OPERATION, None, None
+    def read_only(self) -> Proposal:
+        """Return the part of it which says that its message was read."""
+        return replace(self, guard=NO_OPERATION, row=None, task=None, whole=self.whole or self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +125,6 @@ class Seen:
 
     proposal: Proposal
     stamped: StampedRow
-
-
-_OUTCOMES = (
-    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared),
-    *(ChildRefused, RunEnded, MessageAnswered),
-)
 
 
 _GO_ON = (ResumeRequested, CancelRequested)
@@ -149,29 +140,33 @@ class Sifted:
 
     Args:
         extra: Outcomes from outside for operations that have one in this change already.
+        needless: What nobody needs once the change is written: it gives way to an outcome in it.
     """
 
     now: list[Proposal]
     later: list[Proposal]
     extra: list[Proposal]
+    needless: list[Proposal]
+
+    def drop(self) -> None:
+        """Tell who waits that nothing will be written of what is needless: the change was."""
+        for one in self.needless:
+            one.drop()
 
 
 def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) -> Sifted:
     """Choose what is written next: nothing for operations that were given up, one outcome an operation.
 
-    A change spends one cover of an approval at most, so that a refusal of the store names one effect.
+    A change spends one cover of an approval at most, so that a refusal of the store names one effect. What is chosen for a change that
+    is refused goes back as it was: the proposals themselves are left as they are.
     """
     now: list[Proposal] = []
     later: list[Proposal] = []
     extra: list[Proposal] = []
     settled: set[OperationId] = set()
     spent: set[str] = set()
-    for proposal in _unanswered(proposals):
-        if proposal.guard and not is_open(proposal.guard):
-            if not proposal.consumed:
-                proposal.drop()
-                continue
-            proposal.read_only()
+    needless = _answered(proposals)
+    for proposal in _wanted([one for one in proposals if one not in needless], is_open):
         if proposal.spend is not None:
             if proposal.spend.approval_id in spent:
                 later.append(proposal)
@@ -179,41 +174,49 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
             spent.add(proposal.spend.approval_id)
         if isinstance(proposal.entry, _TOLD) and proposal.entry.operation in settled:
             # The word of its end was faster than that of its start, say: there is nothing left that it could tell.
-            now.append(replace(proposal, entry=None, row=None))
+            now.append(replace(proposal, entry=None, row=None, whole=proposal.whole or proposal))
             continue
-        if isinstance(proposal.entry, _OUTCOMES):
+        if isinstance(proposal.entry, OUTCOMES):
             if proposal.entry.operation in settled:
                 if proposal.consumed:
                     extra.append(proposal)
                 else:
-                    proposal.drop()
+                    needless.append(proposal)
                 continue
             settled.add(proposal.entry.operation)
         now.append(proposal)
-    later += _rows_of_settled(now, settled)
-    return Sifted([one for one in now if one not in later], later, extra)
+    rows = _rows_of_settled(now, settled)
+    later += [one for one in rows if not one.consumed]
+    now = [one.read_only() if one in rows else one for one in now if one not in later]
+    return Sifted(now, later, extra, needless)
 
 
-def _unanswered(proposals: Sequence[Proposal]) -> list[Proposal]:
-    """Return the proposals without those that give way to an answer among them."""
+def _wanted(
+    proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]
+) -> list[Proposal]:
+    """Return what is left of the proposals without what was given up: of a message about that, that it was read."""
+    wanted: list[Proposal] = []
+    for one in proposals:
+        if not one.guard or is_open(one.guard):
+            wanted.append(one)
+        elif one.consumed:
+            wanted.append(one.read_only())
+        else:
+            one.drop()
+    return wanted
+
+
+def _answered(proposals: Sequence[Proposal]) -> list[Proposal]:
+    """Return the proposals that give way to an answer among them."""
     answered = {
-        one.entry.operation
-        for one in proposals
-        if one.consumed and isinstance(one.entry, _OUTCOMES)
+        one.entry.operation for one in proposals if one.consumed and isinstance(one.entry, OUTCOMES)
     }
-    given_way = [one for one in proposals if one.yields and one.guard in answered]
-    for one in given_way:
-        one.drop()
-    return [one for one in proposals if one not in given_way]
+    return [one for one in proposals if one.yields and one.guard in answered]
 
 
 def _rows_of_settled(now: list[Proposal], settled: set[OperationId]) -> list[Proposal]:
     """Return the rows that must not be written beside the outcome of their operation, which removes its row: they would stay."""
-    rows = [one for one in now if one.rank is Rank.ROW and one.guard in settled]
-    for one in rows:
-        if one.consumed:
-            one.read_only()
-    return [one for one in rows if not one.consumed]
+    return [one for one in now if one.rank is Rank.ROW and one.guard in settled]
 
 
 def is_refused(proposal: Proposal, refused: Refused) -> bool:

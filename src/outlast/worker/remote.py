@@ -87,6 +87,7 @@ class RemoteSteps:
         self._machine = machine
         self._waits = waits
         self._begin = begin
+        self._asked: set[OperationId] = set()
         self._handing_out: set[OperationId] = set()
         self._tasks = {OperationId(row.key.operation): row for row in rows}
         self._doubtful: set[OperationId] = set()
@@ -106,6 +107,7 @@ class RemoteSteps:
     def begin(self, command: RunStep, step: Step[..., object]) -> bool:
         """Have a worker of the step's queue make the attempt, if it is not under way; False when it is to be made here."""
         operation = command.operation
+        self._asked.add(operation)
         known = self._tasks.get(operation)
         if known is not None and known.name != command.name:
             self.abandon(operation)
@@ -157,7 +159,9 @@ class RemoteSteps:
         for row in change.operations:
             if isinstance(row, OperationPut) and row.awaits and row.operation in self._handing_out:
                 operation = OperationId(row.operation)
-                self._begin(operation, self._completion(operation))
+                # What was handed out before its step is carried out here is waited for from then on.
+                if operation in self._asked:
+                    self._begin(operation, self._completion(operation))
         self._handing_out.clear()
         if change.hold is False:
             self._wait_anew(at)

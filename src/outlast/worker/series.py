@@ -18,7 +18,7 @@ from outlast.journal.failure import Failure, capture, is_too_deep
 from outlast.journal.parse import NotJsonError, parse_as
 from outlast.journal.place import place_of
 from outlast.store.change import OperationDrop, OperationPut, Refused, RunKey
-from outlast.worker.begin import attempt_when_free
+from outlast.worker.begin import attempt_if_free
 from outlast.worker.bridge import Bridge
 from outlast.worker.call import Check
 from outlast.worker.deadline import Deadline
@@ -114,11 +114,14 @@ class Series:
         Args:
             check: Called immediately before its body begins.
             left: It takes no longer.
+
+        Raises:
+            HeldBack: Something holds it, and it has not begun.
         """
         every = interval(self._definition.options.heartbeat_timeout)
         pulse = Pulse(self._carry, every, self._bridge.clock.monotonic, self._progress)
         try:
-            ending = await attempt_when_free(
+            ending = await attempt_if_free(
                 self._bridge,
                 self._definition,
                 arguments,

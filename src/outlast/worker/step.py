@@ -23,6 +23,7 @@ from outlast.store.change import Applied, OperationDrop, OperationPut
 from outlast.worker.bridge import Bridge
 from outlast.worker.call import anytime
 from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut, TooEarly
+from outlast.worker.hold import HeldBack
 from outlast.worker.outside import Outside, handed_out
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.series import Series, log_failed, rest_of, row_of, timed_out
@@ -65,7 +66,11 @@ class _StepRun:
         if series.is_over:
             self._fail(series.expired())
             return True
-        ending = await series.attempt(self._command.arguments, anytime, left=series.left)
+        try:
+            ending = await series.attempt(self._command.arguments, anytime, left=series.left)
+        except HeldBack:
+            # Its time may be over when the run goes on.
+            return False
         match ending:
             case Returned(value):
                 completed = StepCompleted(
@@ -124,7 +129,10 @@ class _StepRun:
         series = self._series
         outside = Outside(self._bridge, row, self._step.options, lambda: series.left)
         while True:
-            failure, gap = self._judged(await outside.over())
+            ending = await outside.over()
+            # An answer waits in the inbox of a run that is paused: what it came in time for is not over before that was read.
+            await self._bridge.hold.free(self._command.operation)
+            failure, gap = self._judged(ending)
             series.go_on_from(outside.row)
             if gap is not None:
                 if await series.record_failure(failure, gap):

@@ -36,4 +36,4 @@ def poisoned(head: RunHead) -> OutlastError:
 def too_late(outcome: Proposal) -> Proposal:
     """Return what is written about an outcome from outside that comes after another one."""
     entry = alarm("late_outcome", NO_OPERATION, {"outcome": outcome.entry})
-    return Proposal(Rank.ARRIVAL, entry, consumed=outcome.consumed)
+    return Proposal(Rank.ARRIVAL, entry, consumed=outcome.consumed, whole=outcome)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -81,6 +81,7 @@ class Waits:
         self._requests: dict[OperationId, tuple[datetime, str]] = {}
         self._runs: dict[OperationId, str] = {}
         self._tasks: dict[OperationId, _Task] = {}
+        self._taken: dict[OperationId, _Timer | tuple[datetime, str]] = {}
         self.retries: dict[OperationId, Rest] = {}
         """The rest of each operation that waits for its next attempt after a failure."""
         self.completions: dict[OperationId, Completion] = {}
@@ -122,6 +123,7 @@ class Waits:
     def forget_deadline(self) -> None:
         """Wait no longer for the end of the run's time: it is over, or the workflow has ended."""
         self._deadline = None
+        self._taken.pop(NO_OPERATION, None)
 
     def add_rest(self, operation: OperationId, rest: Rest, now: datetime) -> None:
         """Wait for the next attempt of an operation."""
@@ -187,6 +189,7 @@ class Waits:
         self._requests.pop(operation, None)
         self._tasks.pop(operation, None)
         self._deadlines.pop(operation, None)
+        self._taken.pop(operation, None)
 
     def take_due(self, now: datetime, until: datetime | None = None) -> list[Proposal]:
         """Return what is to be written about everything that is due, and wait for it no longer.
@@ -205,20 +208,47 @@ class Waits:
             wait.judge(now)
         if self._deadline is not None and self._deadline.due <= until:
             due.append(Proposal(Rank.ARRIVAL, RunTimedOut(), at=self._deadline.due))
+            self._taken[NO_OPERATION] = self._deadline
             self._deadline = None
         for operation, timer in sorted(self._timers.items(), key=lambda item: item[1].due):
             if timer.due <= until:
-                del self._timers[operation]
+                self._taken[operation] = self._timers.pop(operation)
                 fired = TimerFired(operation)
                 due.append(Proposal(Rank.ARRIVAL, fired, guard=operation, at=timer.due))
         for operation, (at, approval_id) in list(self._requests.items()):
             if at <= until:
-                del self._requests[operation]
+                self._taken[operation] = self._requests.pop(operation)
                 expired = ApprovalExpired(operation, approval_id)
                 expire = ApprovalExpire(approval_id)
                 due.append(Proposal(Rank.REQUEST, expired, guard=operation, approval=expire))
         due += self._take_late_tasks(now)
         return due
+
+    def take_back(self, proposals: Sequence[Proposal], until: datetime | None) -> list[Proposal]:
+        """Wait again for what came due later than `until` and is not written; return the other proposals.
+
+        Args:
+            until: None for all that was taken.
+        """
+        return [one for one in proposals if not self._take_back(one, until)]
+
+    def _take_back(self, proposal: Proposal, until: datetime | None) -> bool:
+        entry = proposal.entry
+        if not isinstance(entry, RunTimedOut | TimerFired | ApprovalExpired):
+            return False
+        operation = NO_OPERATION if isinstance(entry, RunTimedOut) else entry.operation
+        taken = self._taken.get(operation)
+        due = taken.due if isinstance(taken, _Timer) else taken[0] if taken else None
+        if taken is None or due is None or (until is not None and due <= until):
+            return False
+        del self._taken[operation]
+        if not isinstance(taken, _Timer):
+            self._requests[operation] = taken
+        elif operation == NO_OPERATION:
+            self._deadline = taken
+        else:
+            self._timers[operation] = taken
+        return True
 
     def _take_late_tasks(self, now: datetime) -> list[Proposal]:
         late: list[Proposal] = []

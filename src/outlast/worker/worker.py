@@ -277,8 +277,9 @@ class Worker:
         return self.id if room and fit and self._deck.lease.valid else None
 
     def adopt(self, head: RunHead, rows: tuple[StampedRow, ...]) -> None:
-        """Take over a run that was born claimed by this worker."""
-        if head.owner == self.id and head.run not in self._pilots and self._accepting:
+        """Take over a run that was born claimed by this worker; one that comes after the end of its lease is for whoever claims it."""
+        may_take = self._accepting and not self._lapsed
+        if may_take and head.owner == self.id and head.run not in self._pilots:
             self._launch(ClaimedRun(head, None), rows)
 
     # One life
@@ -340,6 +341,9 @@ class Worker:
         self._hint.set()
 
     async def _next_life(self) -> None:
+        for pilot, _ in self._pilots.values():
+            # One may have been claimed while the lease came to its end.
+            pilot.lose()
         tasks = [task for _, task in self._pilots.values()] + self._tasks.cancel()
         if tasks:
             await asyncio.wait(tasks)

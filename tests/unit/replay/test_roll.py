@@ -31,6 +31,7 @@ async def _counts(n: int, note: str = "") -> str:
 work = Step(take, "work", AttemptOptions())
 pay = Effect(take, "pay", AttemptOptions(RetryPolicy()), EffectOptions(idempotent=True))
 counts = Workflow(_counts, "counts")
+add = outlast.Update("add", int, int)
 go, stop = outlast.Signal("go", int), outlast.Signal("stop", int)
 NEXT = ContinuedAsNew("counts", Raw(b'{"n":8,"note":""}'))
 
@@ -191,6 +192,76 @@ def test_what_nobody_took_is_for_the_next_generation(drive: Callable[..., Any]) 
     run.deliver(last)
     assert run.machine.unhandled() == [sent[1], sent[2], sent[4], last]
     assert all(isinstance(one, MessageReceived) for one in run.machine.unhandled())
+
+
+def test_what_no_handler_has_begun_is_for_the_next_generation(drive: Callable[..., Any]) -> None:
+    """The body names its handlers and goes on at once: what they would do could not reach the next generation any more."""
+    seen: list[int] = []
+
+    async def body() -> None:
+        await work(0)
+        outlast.on_signal(go, seen.append)
+        outlast.on_update(add, abs)
+        roll()
+
+    run = drive(body)
+    sent = [
+        run.message("go", 1),
+        run.update("add", 2),
+        run.message("stop", 3),
+        run.message("go", 4),
+    ]
+    run.deliver(*sent)
+    run.done("r:1", 0)
+    last = run.message("go", 5)
+    run.deliver(last)
+    assert ended(run)[0] == "counts"
+    assert seen == []
+    assert run.answers() == {}
+    assert run.machine.unhandled() == [*sent, last]
+
+
+def test_what_a_handler_has_begun_is_not_carried_over(drive: Callable[..., Any]) -> None:
+    """It had its effect on what the body says, and the generation waits for its end."""
+    seen: list[int] = []
+
+    async def note(n: int) -> None:
+        seen.append(n)
+        await work(n)
+
+    async def body() -> None:
+        outlast.on_signal(go, note)
+        await outlast.receive(stop)
+        roll(len(seen))
+
+    run = drive(body)
+    run.deliver(run.message("go", 1), run.message("stop", 2))
+    assert run.machine.outcome is None
+    assert run.machine.unhandled() == []
+    run.done("m1:1", 0)
+    assert ended(run)[1]["n"] == 1
+
+
+def test_a_cancel_answers_what_was_for_the_next_generation(drive: Callable[..., Any]) -> None:
+    """There is none: the update that no handler has begun is rejected."""
+
+    async def body() -> None:
+        task = asyncio.create_task(pay(2))
+        await work(0)
+        outlast.on_update(add, abs)
+        assert not task.done()
+        roll()
+
+    run = drive(body)
+    intend, _ = run.commands()
+    assert isinstance(intend, IntendEffect)
+    run.intend(intend)
+    run.deliver(run.update("add", 2))
+    run.done("r:2", 0)
+    assert run.answers() == {}
+    run.cancel()
+    ((word, kind, _),) = run.answers().values()
+    assert (word, kind) == ("rejected", "RunConflictError")
 
 
 def test_equal_messages_are_each_their_own(drive: Callable[..., Any]) -> None:

@@ -175,6 +175,19 @@ async def film(how: str) -> int:
     return (await STEPS[how]()).frames
 
 
+@outlast.step
+async def near(seconds: float) -> int:
+    await asyncio.sleep(seconds)
+    return 0
+
+
+@outlast.workflow
+async def film_beside(how: str) -> int:
+    """Keep the run in memory, paused or not."""
+    scene, _ = await asyncio.gather(STEPS[how](), near(100))
+    return scene.frames
+
+
 @outlast.workflow
 async def guarded(how: str) -> str:
     try:
@@ -212,7 +225,7 @@ async def serial(left: int) -> int:
     return frames
 
 
-CODE = [*STEPS.values(), pay, film, guarded, paying, cut, three, serial]
+CODE = [*STEPS.values(), pay, near, film, film_beside, guarded, paying, cut, three, serial]
 PARKING = WorkerOptions(library="simulated", idle=SECOND)
 
 
@@ -895,6 +908,27 @@ def test_a_pause_hinders_no_beat(how: str) -> None:
 
     assert simulation(longest=DAY).run(scenario) == 3
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("how", ["in time", "alive once"])
+def test_an_answer_that_came_in_time_counts_after_a_pause(how: str) -> None:
+    """It waits in the inbox of the paused run, which stays in memory for what it attempts beside: its time is judged after the resume."""
+
+    async def scenario(sim: Simulation) -> int:
+        await sim.start_worker()
+        handle = await sim.client.start(film_beside(how), id="r")
+        token = await handed_out(sim)
+        await handle.pause()
+        await asyncio.sleep(3)
+        await sim.client.complete(token, Scene(3))
+        await asyncio.sleep(80)
+        assert (await handle.status()).status == "running"
+        await handle.resume()
+        await sim.closed("r")
+        assert len(tokens) == 1
+        return await handle.result()
+
+    assert simulation().run(scenario) == 3
 
 
 @pytest.mark.parametrize("how", [*HEARD, "alive once"])

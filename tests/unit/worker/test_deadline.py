@@ -24,7 +24,7 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import MAX_TEXT, is_too_deep
 from outlast.store.change import RunKey
-from outlast.testing import Receiver, Simulation
+from outlast.testing import Faults, Receiver, Simulation
 from outlast.worker.deadline import Deadline
 from outlast.worker.worker import WorkerOptions
 
@@ -156,7 +156,23 @@ async def send(which: str) -> str:
         return f"{error}, after {error.__cause__!r}"
 
 
-CODE = [failing, hanging, queued, unlimited, call, send, *EFFECTS.values()]
+@outlast.step
+async def near(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@outlast.workflow
+async def beside(which: str, busy: float) -> str:
+    """Keep the run in memory, paused or not, and have it write something all the time for a while."""
+    kept = [asyncio.create_task(near(300))]
+    kept += [asyncio.create_task(near(busy + n / 10)) for n in range(10 if busy else 0)]
+    try:
+        return f"did {await (queued() if which == 'queued' else EFFECTS[which](5))}"
+    except TimeoutError as error:
+        return str(error)
+
+
+CODE = [failing, hanging, queued, unlimited, near, call, send, beside, *EFFECTS.values()]
 IDLE = WorkerOptions(library="simulated", idle=timedelta(hours=5))
 
 
@@ -510,6 +526,38 @@ def test_an_effect_that_waits_for_a_thread_past_its_deadline_did_not_happen() ->
     assert said.startswith("in_a_thread was not done within 0:01:00 of its call, in 1 attempt")
     assert isinstance(journal[-2], EffectFailed)
     assert (began, receiver.total) == ([], 0)
+
+
+PAUSED = [
+    *(("queued", 5, 0), ("thread", 5, 0)),
+    *(("idempotent", 5, 0), ("probed", 5, 0)),
+    # The pause is written together with the word that the next attempt begins.
+    *(("idempotent", seconds, 11) for seconds in (11.0, 11.3, 11.6)),
+]
+
+
+@pytest.mark.parametrize(("which", "seconds", "busy"), PAUSED)
+def test_nothing_is_attempted_when_its_time_is_over_after_a_pause(
+    which: str, seconds: float, busy: float
+) -> None:
+    """What waited for a retry or a thread as the pause came, in a run that stays in memory, is judged when the run goes on."""
+    plan.append("refuse")
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker(faults=Faults(latency=0.4 if busy else 0.0))
+        worker.threads.crowded = 15
+        handle = await sim.client.start(beside(which, busy), id="r")
+        await asyncio.sleep(seconds)
+        await handle.pause()
+        await asyncio.sleep(100)
+        before = len(began)
+        await handle.resume()
+        result = await handle.result()
+        assert len(began) == before
+        return result
+
+    assert "was not done within 0:01:00 of its call" in simulation().run(scenario)
+    assert len(began) == (0 if which in {"queued", "thread"} else 1)
 
 
 @pytest.mark.parametrize("applied", [True, False])

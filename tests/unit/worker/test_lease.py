@@ -368,6 +368,33 @@ def test_a_birth_whose_answer_was_lost_orphans_no_run() -> None:
     assert bodies == {"ra": 1, "rb": 1, "rc": 1}
 
 
+@pytest.mark.parametrize("how", ["born", "claimed"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_that_comes_when_the_lease_is_over_does_not_stop_the_worker(
+    how: str, seed: int
+) -> None:
+    """The answer to the birth, or to the claim, is read after the end of the lease: the worker goes on in a new life at once."""
+
+    async def scenario(sim: Simulation) -> tuple[float, bool]:
+        worker = await sim.start_worker(faults=Faults(latency=0.3))
+        former = worker.worker.id
+        client = worker.client if how == "born" else sim.client
+        sim.spawn(worker.within(client.start(step_then_pay(7200), id="r")))
+        while (head := await sim.store.head(RunKey("default", "r"))) is None or head.owner is None:
+            await asyncio.sleep(0.01)
+        worker.freeze()
+        await asyncio.sleep(100)
+        worker.thaw()
+        since = sim.clock.monotonic()
+        await sim.client.run(three("q"), id="q")
+        return sim.clock.monotonic() - since, worker.worker.id != former
+
+    often = WorkerOptions(library="simulated", lease=timedelta(seconds=5))
+    seconds, is_new = Simulation(CODE, seed=seed, options=often).run(scenario)
+    assert is_new
+    assert seconds < 10
+
+
 @pytest.mark.parametrize("lease", [timedelta(minutes=30), timedelta(hours=2)])
 def test_a_long_lease_is_not_taken_for_a_stalled_loop(lease: timedelta) -> None:
     """The loop shows that it lives more often than a stall is suspected, however seldom the lease is renewed."""

@@ -139,6 +139,24 @@ def test_a_waiting_run_is_parked_and_a_message_wakes_it() -> None:
     assert bodies == {"before": 1, "after": 1}
 
 
+@pytest.mark.parametrize("idle", [timedelta(0), timedelta(microseconds=1)])
+def test_a_run_that_may_not_idle_is_parked_at_once(idle: timedelta) -> None:
+    """However short the time is, it is not waited for longer than that."""
+
+    async def scenario(sim: Simulation) -> tuple[float, str]:
+        await sim.start_worker(options=WorkerOptions(library="simulated", idle=idle))
+        handle = await sim.client.start(wait_for_signal(), id="r")
+        since = sim.clock.monotonic()
+        await sim.until("r", parked)
+        seconds = sim.clock.monotonic() - since
+        await handle.send(go, "hello")
+        return seconds, await handle.result()
+
+    seconds, result = Simulation(CODE).run(scenario)
+    assert seconds < 0.5
+    assert result == "hello"
+
+
 def test_a_timer_wakes_a_parked_run() -> None:
     """`wake_at` is the timer's due time, and the run goes on then."""
 

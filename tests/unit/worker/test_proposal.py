@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -229,8 +230,36 @@ def test_a_failed_attempt_that_means_nothing_is_read(settled: bool) -> None:
     one = failed_task()
     others = [Proposal(Rank.OUTCOME, step())] if settled else []
     sifted = sift([*others, one], always if settled else lambda _: False)
-    assert (sifted.now, sifted.later) == ([*others, one], [])
-    assert (one.consumed, one.row, one.task) == ("task/r:1", None, None)
+    *before, read = sifted.now
+    assert (before, sifted.later) == (others, [])
+    assert (read.consumed, read.guard, read.row, read.task) == ("task/r:1", "", None, None)
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["given up", "settled in this change"])
+def test_what_is_chosen_for_a_change_is_left_as_it_was(settled: bool) -> None:
+    """The store may refuse the change; what was left out of a proposal is written then, or not, by what else is in the next one."""
+    one = failed_task()
+    others = [Proposal(Rank.OUTCOME, step())] if settled else []
+    *_, read = sift([*others, one], always if settled else lambda _: False).now
+    assert read.whole is one
+    assert (one.guard, one.row, one.task) == ("r:1", failed_task().row, failed_task().task)
+    assert sift([one], always).now == [one]
+
+
+def test_who_gives_way_is_told_when_the_outcome_is_written() -> None:
+    """The change with the outcome may be refused: what would have been written without that is not given up before."""
+    loop = asyncio.new_event_loop()
+    told = Proposal(Rank.OUTCOME, step(), consumed="m1")
+    late = Proposal(Rank.OUTCOME, step(), guard=OperationId("r:1"), yields=True)
+    twice = Proposal(Rank.OUTCOME, step())
+    late.done, twice.done = loop.create_future(), loop.create_future()
+    sifted = sift([late, told, twice], always)
+    assert (sifted.now, sifted.needless) == ([told], [late, twice])
+    assert not (late.done.done() or twice.done.done())
+    sifted.drop()
+    assert late.done.cancelled()
+    assert twice.done.cancelled()
+    loop.close()
 
 
 def test_a_refused_task_names_its_part() -> None:

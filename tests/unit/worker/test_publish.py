@@ -78,6 +78,18 @@ async def busy_published(steps: int) -> int:
 
 
 @outlast.workflow
+async def publishes_between(beside: float) -> None:
+    """Publish between two steps, while another one goes on if so asked."""
+
+    async def two() -> None:
+        await tick_published(5.0)
+        outlast.publish("state", "between")
+        await tick_published(5.0)
+
+    await asyncio.gather(two(), *([tick_published(beside)] if beside else []))
+
+
+@outlast.workflow
 async def publishes_too_much() -> str:
     try:
         outlast.publish("a", "x" * (3 * 1024 * 1024))
@@ -96,7 +108,7 @@ async def misuses(what: str) -> None:
 
 CODE = [
     *(tick_published, shows_progress, ends_published, busy_published, publishes_too_much),
-    misuses,
+    *(misuses, publishes_between),
 ]
 
 
@@ -216,6 +228,28 @@ def test_a_busy_run_publishes_while_it_is_busy() -> None:
         if isinstance(entry, Published):
             ended = kinds[:place].count(StepCompleted)
             assert int(entry.value) <= ended <= int(entry.value) + 12
+
+
+@pytest.mark.parametrize("beside", [0.0, 60.0])
+def test_what_was_published_as_a_pause_came_is_seen_during_it(beside: float) -> None:
+    """Nothing is attempted for it: also while an attempt that was under way goes on."""
+
+    async def scenario(sim: Simulation) -> tuple[Any, list[str], bool]:
+        await sim.start_worker()
+        handle = await sim.client.start(publishes_between(beside), id="r")
+        await asyncio.sleep(1)
+        await handle.pause()
+        await asyncio.sleep(10)
+        seen = await handle.published("state")
+        kinds = [type(from_row(one.row)).__name__ for one in await sim.store.journal(RUN)]
+        paused = (await handle.status()).status == "paused"
+        await handle.resume()
+        await handle.result()
+        return seen, kinds[2:], paused
+
+    seen, kinds, paused = Simulation(CODE).run(scenario)
+    assert (seen, paused) == ("between", not beside)
+    assert kinds == ["PauseRequested", "StepCompleted", "Published"]
 
 
 def test_a_key_without_a_value_a_run_that_is_not_there_and_a_wrong_type() -> None:

@@ -190,6 +190,57 @@ async def asks_for_ever() -> int:
     return await far_asks_for_ever() + 1
 
 
+async def _failed_or_handed_out(fails: bool) -> str:
+    """Fail at the first attempt, or hand it out at once."""
+    number = _note()
+    if fails and number > 1:
+        return "done"
+    if fails:
+        raise OSError("not yet")
+    tokens.append(outlast.completion_token())
+    return outlast.complete_later()
+
+
+SHORT = timedelta(seconds=10)
+
+
+@outlast.step(queue="gpu", retry=THRICE, schedule_to_start_timeout=SHORT)
+async def far_begun(fails: bool) -> str:
+    return await _failed_or_handed_out(fails)
+
+
+@outlast.step(queue="gpu", retry=THRICE, schedule_to_close_timeout=SHORT)
+async def far_closed(fails: bool) -> str:
+    return await _failed_or_handed_out(fails)
+
+
+@outlast.step(queue="gpu", schedule_to_start_timeout=SHORT)
+async def far_slow() -> str:
+    _note()
+    await asyncio.sleep(60)
+    return "far"
+
+
+@outlast.workflow
+async def naps_beside() -> list[str]:
+    async def nap() -> str:
+        await outlast.sleep(SHORT)
+        return "slept"
+
+    return list(await asyncio.gather(far_slow(), nap()))
+
+
+@outlast.workflow
+async def begun_beside(fails: bool) -> list[str]:
+    return list(await asyncio.gather(far_begun(fails), near(9.75)))
+
+
+@outlast.workflow
+async def closed_beside(fails: bool) -> list[str]:
+    both = await asyncio.gather(far_closed(fails), near(9.75), return_exceptions=True)
+    return [str(one) for one in both]
+
+
 @outlast.workflow
 async def rolls(left: int) -> str:
     """Begin a step that the next generation does not wait for."""
@@ -209,6 +260,9 @@ STEPS: list[Definition[..., Any]] = [
     far_tick,
     far_asks,
     far_asks_for_ever,
+    far_begun,
+    far_closed,
+    far_slow,
 ]
 CODE: list[Definition[..., Any]] = [
     *STEPS,
@@ -222,6 +276,9 @@ CODE: list[Definition[..., Any]] = [
     asks_beside,
     near,
     asks_for_ever,
+    begun_beside,
+    closed_beside,
+    naps_beside,
 ]
 QUIET = WorkerOptions(library="simulated", poll=timedelta(seconds=1))
 GPU = replace(QUIET, queues=("gpu",))
@@ -381,6 +438,29 @@ def test_a_task_that_comes_back_in_a_pause_waits_for_the_resume(death: str) -> N
     assert where == ["taker", "second"]
 
 
+def test_no_timer_fires_in_a_pause_that_is_read_after_a_refused_change() -> None:
+    """The owner is told of nothing: what it would write of timer and task is refused, since the task has been taken; then it reads of the pause."""
+
+    async def scenario(sim: Simulation) -> tuple[list[str], list[str]]:
+        options = replace(QUIET, idle=idle[0], poll=timedelta(seconds=5))
+        owner = await sim.start_worker("owner", options=options)
+        owner.store.faults = Faults(lost_hint=1.0)
+        sim.spawn(owner.within(owner.client.start(naps_beside(), id="r")))
+        await asyncio.sleep(9)
+        handle = sim.client.handle("r")
+        await handle.pause("wait")
+        await asyncio.sleep(0.9)
+        await taker(sim)
+        await asyncio.sleep(10)
+        before = await kinds(sim)
+        await handle.resume("go on")
+        return before, await handle.result()
+
+    before, result = simulated(scenario)
+    assert before == ["Started", "Taken", "PauseRequested"]
+    assert result == ["far", "slept"]
+
+
 def test_a_cancel_of_a_paused_run_takes_its_tasks_along() -> None:
     """The pause ends with the cancel; what waited is dropped, and nobody begins it."""
 
@@ -535,6 +615,31 @@ def test_an_outcome_that_waits_is_taken_in_before_the_time_is_judged() -> None:
 
     _, result = timed(10.0, 0, dies)
     assert result == "attempt 1"
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "handed out"])
+@pytest.mark.parametrize("flow", [begun_beside, closed_beside])
+def test_the_end_of_an_attempt_that_is_read_when_the_time_is_over(flow: Any, fails: bool) -> None:
+    """An owner that was cut off from the store reads both at once: the attempt was begun in time, and what it said is not lost."""
+
+    async def scenario(sim: Simulation) -> str:
+        owner = await sim.start_worker("owner")
+        handle = await sim.client.start(flow(fails), id="r")
+        await asyncio.sleep(9.7)
+        owner.store.faults = Faults(down=True)
+        await asyncio.sleep(0.15)
+        await taker(sim)
+        await asyncio.sleep(2.5)
+        assert len(began) == 1
+        owner.store.faults = Faults()
+        await asyncio.sleep(10)
+        if flow is begun_beside and not fails:
+            await sim.client.complete(tokens[0], "done")
+        return (await handle.result())[0]
+
+    result = simulated(scenario)
+    assert result == "done" if flow is begun_beside else "was not done within" in result
+    assert len(began) == (2 if fails and flow is begun_beside else 1)
 
 
 # Signs of life
@@ -739,6 +844,27 @@ def test_attempts_that_are_handed_out_share_the_time(after: str) -> None:
     assert "far_asks was" in result
     assert 98 < seconds < 105
     assert [number for _, number, _ in began] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("latency", [0.0, 0.2])
+def test_a_hand_out_that_the_next_owner_finds_is_waited_for_once(latency: float) -> None:
+    """The word of it is read before the step is carried out there: its timeout is one failed attempt, and one task follows."""
+
+    async def scenario(sim: Simulation) -> list[str]:
+        owner = await sim.start_worker("owner")
+        await taker(sim)
+        handle = await sim.client.start(asks_beside(300.0), id="r")
+        await begun()
+        await owner.stop(timedelta(0))
+        await asyncio.sleep(3)
+        await sim.start_worker("other", faults=Faults(latency=latency))
+        await begun(2)
+        await asyncio.sleep(10)
+        await sim.client.complete(tokens[-1], "answered")
+        return await handle.result()
+
+    assert simulated(scenario) == ["answered", "near"]
+    assert [number for _, number, _ in began] == [1, 2]
 
 
 def test_an_answer_may_come_before_the_body_has_ended() -> None:

@@ -30,6 +30,7 @@ from outlast.worker.intake import MOST_UNHANDLED
 
 word = outlast.Signal("word", int)
 other = outlast.Signal("another word", int)
+count = outlast.Update("count", int, int)
 
 
 @outlast.step
@@ -111,9 +112,34 @@ async def fails_in_each(number: int) -> str:
     return said
 
 
+@outlast.step
+async def look_longer() -> None:
+    await asyncio.sleep(0.6)
+
+
+@outlast.workflow
+async def notes(left: int, seen: list[int], added: int) -> list[int]:
+    """Handle what comes; go on at a word that may have come with it."""
+
+    def add(n: int) -> int:
+        nonlocal added
+        added += n
+        return added
+
+    outlast.on_signal(other, seen.append)
+    outlast.on_update(count, add)
+    if left == 2:
+        await asyncio.gather(look(1), look_longer())
+    else:
+        await outlast.receive(word)
+    if left:
+        outlast.continue_as_new(notes(left - 1, seen, added))
+    return [*seen, added]
+
+
 CODE = [
     *(look, pay, pays, hears, hears_slowly, rolls_for_ever, first_half, second_half),
-    *(asks_and_rolls, fails, fails_in_each),
+    *(asks_and_rolls, fails, fails_in_each, look_longer, notes),
 ]
 
 
@@ -305,6 +331,28 @@ def test_a_cancel_that_races_with_a_roll_over_is_not_lost(after: float) -> None:
     faults = Faults(latency=0.05)
     journal = Simulation(CODE, seed=int(after * 20), faults=faults).run(scenario)
     assert sum(isinstance(one.entry, CancelRequested) for one in journal) == 1
+
+
+def test_what_is_carried_over_again_and_again_is_handled_once() -> None:
+    """A generation that ends before a handler has begun leaves its message to the next one: nothing that it would say is lost."""
+
+    async def scenario(sim: Simulation) -> tuple[int, list[int]]:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(notes(2, [], 0), id="r")
+        await asyncio.sleep(0.3)
+        worker.store.faults = Faults(down=True)
+        await asyncio.sleep(0.4)
+        await handle.send(other, 1)
+        answer = asyncio.ensure_future(handle.update(count, 5))
+        await asyncio.sleep(0.1)
+        await handle.send(word, 1)
+        worker.store.faults = Faults()
+        result = await answer
+        await handle.send(other, 2)
+        await handle.send(word, 2)
+        return result, await handle.result()
+
+    assert Simulation(CODE).run(scenario) == (5, [1, 2, 5])
 
 
 def test_what_was_asked_is_withdrawn() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from outlast.journal.entry import OperationId, RunTimedOut, Started, TimerFired
+from outlast.journal.entry import ApprovalExpired, OperationId, RunTimedOut, Started, TimerFired
 from outlast.replay.command import StartTimer
 from outlast.worker.wait import Waits
 
@@ -122,3 +122,26 @@ def test_what_is_due_later_than_a_moment_is_left() -> None:
     assert isinstance(fired.entry, TimerFired)
     (over,) = waits.take_due(NOW)
     assert isinstance(over.entry, RunTimedOut)
+
+
+def test_what_was_due_and_is_not_written_is_waited_for_again() -> None:
+    """A pause that came before it keeps it from happening: timer, request and the run's time are due when the run goes on."""
+    waits = Waits()
+    waits.add_deadline(limited(3600), NOW, NOW)
+    waits.add_timer(asked(NOW, HOUR), NOW)
+    waits.add_request(OperationId("r:2"), NOW + HOUR, "a")
+    early = StartTimer(operation=OperationId("r:3"), due=NOW, armed_at=NOW)
+    waits.add_timer(early, NOW)
+    due, later = waits.take_due(NOW + HOUR), NOW + HOUR - timedelta(microseconds=1)
+    assert len(due) == 4
+    assert waits.wake_at() is None
+    (kept,) = waits.take_back(due, later)
+    assert kept.entry == TimerFired(OperationId("r:3"))
+    assert waits.take_due(NOW + HOUR, later) == []
+    assert waits.wake_at() == NOW + HOUR
+    again = waits.take_due(NOW + HOUR)
+    assert {type(one.entry) for one in again} == {RunTimedOut, TimerFired, ApprovalExpired}
+    waits.forget(TIMER)
+    (void,) = waits.take_back(again, None)
+    assert void.entry == TimerFired(TIMER)
+    assert waits.wake_at() == NOW + HOUR
