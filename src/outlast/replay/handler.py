@@ -222,7 +222,7 @@ class Handlers:
         """
         if self._misfit is not None:
             raise self._misfit
-        if self._early and not self._agenda.works:
+        if self._early and not self._agenda.works and not self._is_for_the_next():
             self._reject_early()
         first: BaseException | None = None
         done, self._done = self._done, []

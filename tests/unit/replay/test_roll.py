@@ -194,6 +194,22 @@ def test_what_nobody_took_is_for_the_next_generation(drive: Callable[..., Any]) 
     assert all(isinstance(one, MessageReceived) for one in run.machine.unhandled())
 
 
+def test_an_update_that_nobody_handles_yet_is_for_the_next_generation_too(
+    drive: Callable[..., Any],
+) -> None:
+    """It came with the message on which the body goes on, before anybody could have said that none handles it."""
+
+    async def body() -> None:
+        await outlast.receive(go)
+        roll()
+
+    run = drive(body)
+    update = run.update("nobody yet", 1)
+    run.deliver(run.message("go", 1), update)
+    assert [type(one) for one in run.commands()] == [Finish]
+    assert run.machine.unhandled() == [update]
+
+
 def test_what_no_handler_has_begun_is_for_the_next_generation(drive: Callable[..., Any]) -> None:
     """The body names its handlers and goes on at once: what they would do could not reach the next generation any more."""
     seen: list[int] = []
