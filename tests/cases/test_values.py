@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import copy
 import enum
 import fractions
@@ -24,6 +25,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
+import apsw
 import msgspec
 import pydantic
 import pytest
@@ -1192,10 +1194,14 @@ def test_case_100_a_run_that_nobody_can_load_is_ended(
         store = await open_sqlite(tmp_path / "cases.db", clock=clock)
         bench = Bench(store, clock)
         owner = await bench.worker()
-        run = await bench.start("r", worker=owner, entries=(), workflow="flow")
+        run = await bench.start("r", worker=owner, workflow="flow")
         head = await bench.head(run)
-        rows = tuple(EntryRow(seq, seq, kind, "", "", body) for seq in range(count))
+        first = head.next_seq
+        rows = tuple(EntryRow(seq, seq, kind, "", "", body) for seq in range(first, first + count))
         await bench.apply(msgspec.structs.replace(following(head, entries=0), entries=rows))
+        if kind == "none":
+            with contextlib.closing(apsw.Connection(str(tmp_path / "cases.db"))) as file:
+                file.execute("DELETE FROM entry")
         head = await bench.head(run)
         if status is not Status.RUNNING:
             await bench.apply(parking(head, status=status))
