@@ -818,7 +818,7 @@ def test_an_engine_that_is_whole_holds_in_scenarios_of_each_kind(
     prepare: Callable[[Scenario], Scenario],
 ) -> None:
     """What is found in scenarios of a kind comes from the broken line, not from the kind."""
-    finding = found(60, prepare)
+    finding = found(20, prepare)
     assert finding is None, str(finding)
 
 
