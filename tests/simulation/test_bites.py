@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from mutation import Break, broken
 
 from outlast.client.client import Client
-from outlast.journal.entry import Durability, EffectIntended
+from outlast.journal.entry import Durability, EffectIntended, EffectPolicy
 from outlast.replay import delivery, ledger, mailbox
 from outlast.replay.handler import Handlers
 from outlast.replay.operation import EffectOperation
@@ -45,7 +45,7 @@ from outlast.testing.simulation.shape import (
     Work,
 )
 from outlast.testing.simulation.world import Fates
-from outlast.worker import buffer, pilot, rollover, scribe
+from outlast.worker import buffer, gate, pilot, rollover, scribe
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.hold import Hold
@@ -448,8 +448,55 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {3},
         (Break(Gate, "ask", "if refusal is not None:", "if False:"),),
     ),
+    "a fork has the keys that its origin would use": (
+        60,
+        {3},
+        (
+            Break(
+                Gate,
+                "__init__",
+                "started.keys if same_key else started.namespace",
+                "started.namespace",
+            ),
+        ),
+    ),
+    "a new key is for what the origin has not begun": (
+        60,
+        {3},
+        (
+            Break(
+                gate,
+                "why_not",
+                'None if started.effects == "same_key" else _unknown(known, name)',
+                "None",
+            ),
+        ),
+    ),
+    "what the origin has begun is not called again by its fork": (
+        60,
+        {3, 4},
+        (Break(Gate, "attempted_before", "known is None", "True"),),
+    ),
+    "a fork knows what its origin did": (
+        120,
+        {1, 3},
+        (Break(Gate, "ask", 'known.outcome != "unknown"', "False"),),
+    ),
+    "a child of two parents tells both how it ends": (
+        60,
+        {2},
+        (
+            Break(
+                Relay,
+                "_start",
+                "return started, await self._watch(sender, item)",
+                "return (started,)",
+            ),
+        ),
+    ),
     "no timer of a paused run fires": (
         60,
+        {0},
         {0},
         (Break(Hold, "latest_due", "if self._paused is not None:", "if False:"),),
     ),
@@ -732,6 +779,43 @@ def forked(scenario: Scenario) -> Scenario:
     return replace(scenario, plans=(plan,))
 
 
+def forking(scenario: Scenario) -> Scenario:
+    """Let somebody fork every run, in turn with each answer to what becomes of its effects, from one place or another."""
+    policies: tuple[EffectPolicy, ...] = ("same_key", "new_key", "same_key", "refuse")
+    plans = tuple(
+        replace(
+            one,
+            fork=0.1 + (scenario.seed + number) % 20 / 10,
+            effects=policies[(scenario.seed + number) % 4],
+            anew=(scenario.seed + number) % 7 / 6,
+        )
+        for number, one in enumerate(scenario.plans)
+    )
+    return replace(scenario, plans=plans)
+
+
+def forked_twice(scenario: Scenario) -> Scenario:
+    """Let somebody fork a run in the middle of effects whose end nobody is told, with each answer to what becomes of them."""
+    acts = (Act("idempotent"), Act("probed"), Act("never"))
+    plan = Plan(
+        Several("seq", tuple(Several("gather", (one, one)) for one in acts)),
+        fork=0.1 + scenario.seed % 20 / 10,
+        effects="new_key" if scenario.seed % 3 == 0 else "same_key",
+        anew=scenario.seed % 4 / 4,
+    )
+    return replace(scenario, plans=(plan,), fates=Fates(lost=0.2, dropped=0.3, slow=0.3))
+
+
+def sharing(scenario: Scenario) -> Scenario:
+    """Let a run and its fork ask for the same child, and nobody be told at once what there is to do."""
+    parts = (Bear(Act("idempotent")), Talk(1))
+    at = 0.1 + scenario.seed % 20 / 10
+    plan = Plan(at_once(*parts), inside=True, fork=at, effects="same_key")
+    return replace(
+        scenario, plans=(plan,), faults=Faults(lost_hint=1.0, lost_answer=0.3), workers=2
+    )
+
+
 def far(scenario: Scenario) -> Scenario:
     """Let workers serve a queue."""
     parts = (Work(1, 0, 2.0, far=True), Work(2, 1, 1.0, far=True), Bear(Work(3, 0, 3.0, far=True)))
@@ -788,6 +872,11 @@ PREPARED = {
     "a message to another run is known by its id": talking,
     "a roll-over carries over what nobody has taken": rolled,
     "a fork makes no effect that it was not allowed": forked,
+    "a fork has the keys that its origin would use": forked_twice,
+    "a new key is for what the origin has not begun": forked_twice,
+    "what the origin has begun is not called again by its fork": forked_twice,
+    "a fork knows what its origin did": forked_twice,
+    "a child of two parents tells both how it ends": sharing,
     "no timer of a paused run fires": paused,
     "the second answer to a token changes nothing": answered_late,
     "a task is with one worker": far,

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from outlast.store.change import BeatOperation, OperationPut, RunChange, RunKey, WorkerId
 from outlast.testing.clock import SimulatedClock
+from outlast.testing.simulation.forked import repeats_unknown
 from outlast.testing.simulation.model import EDGE, Check, Life, Run
 from outlast.testing.simulation.task import Tasks
 from outlast.workflows.attempt import Attempt
@@ -209,6 +210,13 @@ class Bodies:
             at=at,
         )
         intent = run.intents.get(at)
+        self._check(
+            intent is None or not repeats_unknown(run, intent),
+            3,
+            f"effect {attempt.name} begins in a fork, under a new key, and the origin's attempt may come to its end",
+            run=key,
+            at=at,
+        )
         self._check(
             intent is not None and intent.key == attempt.key,
             1,

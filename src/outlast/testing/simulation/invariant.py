@@ -253,7 +253,7 @@ class Invariants:
         )
         times = (*change.times, *[now] * (len(change.entries) - len(change.times)))
         run.rows = [StampedRow(row, at) for row, at in zip(change.entries, times, strict=True)]
-        begin_fork(run, change, self._clock.monotonic())
+        begin_fork(run, [from_row(row) for row in change.entries], self._clock.monotonic())
         run.owner = change.worker
         if change.worker is not None:
             run.epoch += 1
@@ -407,6 +407,7 @@ class Invariants:
             run=change.run,
         )
         run.begin([StampedRow(one, at) for one in change.next])
+        begin_fork(run, begun, self._clock.monotonic())
         run.asked = updates
         run.paused = any(isinstance(one, PauseRequested) for one in begun)
 

@@ -14,6 +14,7 @@ from outlast.journal.entry import (
     KnownChild,
     KnownEffect,
     KnownMessage,
+    RunName,
     StampedRow,
 )
 from outlast.store.change import ApprovalPut, RunKey, Status, WorkerId
@@ -78,6 +79,7 @@ class ForkedRun:
     """What a fork brought along.
 
     Args:
+        policy: What becomes of effects that its origin did not settle.
         may_act: Whether it may attempt effects at all.
         keys: The namespace of its keys, where that is not its own.
         known: What its origin settled and it has not used, by call, in order.
@@ -85,8 +87,11 @@ class ForkedRun:
         since: When it was forked: its origin could have begun an attempt until then.
         elsewhere: Ids of the updates that it kept, which its origin answers.
         ends: How children of its origin ended, and which messages of that were answered.
+        origin: Of which run, and of which generation of it, it is a fork; None for a child of a fork, and for a later generation.
+        is_last: Whether that had ended for good.
     """
 
+    policy: str
     may_act: bool
     keys: str
     known: dict[Call, list[KnownEffect]]
@@ -94,6 +99,8 @@ class ForkedRun:
     since: float
     elsewhere: set[str] = field(default_factory=set[str])
     ends: list[KnownChild | KnownMessage] = field(default_factory=list[KnownChild | KnownMessage])
+    origin: RunName | None = None
+    is_last: bool = False
 
 
 @dataclass(slots=True)

@@ -34,6 +34,7 @@ from outlast.journal.entry import (
     EffectFailed,
     EffectInDoubt,
     EffectIntended,
+    RunName,
     from_row,
 )
 from outlast.store.change import PutMessage, RunHead, RunKey
@@ -41,7 +42,7 @@ from outlast.testing.simulation.kit import MESSAGES, SHAPED, TOLD, UPDATES
 from outlast.testing.simulation.scenario import Plan, Scenario, Sending
 from outlast.testing.simulation.shape import Work, nodes
 from outlast.testing.simulation.system import Simulation
-from outlast.testing.simulation.world import World, answer
+from outlast.testing.simulation.world import Done, World, answer
 from outlast.testing.thread import SeededRandom
 
 T = TypeVar("T")
@@ -56,6 +57,8 @@ FORK = "-fork"
 """At the end of the ids of forks."""
 _FORK_SECONDS = 20.0
 """How long a fork may take, which is sent nothing."""
+_ORIGIN_SECONDS = 30.0
+"""How long after its end an origin may still do what it had begun: a lease, and what is on its way."""
 _INSIDE_SECONDS = 20.0
 """How long to wait for a client in a worker's process, which may die meanwhile."""
 
@@ -81,6 +84,8 @@ class People:
         self._tasks: list[asyncio.Task[Any]] = []
         self._lives: list[asyncio.Task[Any]] = []
         self._over = False
+        self._over_since: dict[RunName, float] = {}
+        """When what was forked was first seen to be over."""
         self._patient = _Patient(sim.outside, random=SeededRandom("patient"), principal="tester")
 
     def begin(self) -> None:
@@ -148,8 +153,17 @@ class People:
         """Fork a run, by a request that is made again until it is answered, and cancel the fork when it waits in vain."""
         await asyncio.sleep(after)
         fork = fork_of(run_id)
+        position, generation = await self._position(run_id, plan.anew)
         try:
-            await self._persist(lambda: self._handle(run_id).fork(id=fork, reason="to see"))
+            await self._persist(
+                lambda: self._handle(run_id).fork(
+                    position,
+                    id=fork,
+                    reason="to see",
+                    effects=plan.effects,
+                    generation=generation,
+                )
+            )
         except StoreError:
             # The clock was set back, and the fork would have entries of times to come.
             jumped = any(one.harm == "back" for one in self._scenario.disturbances)
@@ -164,6 +178,15 @@ class People:
         await asyncio.sleep(_FORK_SECONDS)
         with contextlib.suppress(RunConflictError):
             await self._persist(lambda: self._handle(fork).cancel("in vain"))
+
+    async def _position(self, run_id: str, anew: float) -> tuple[int | None, int | None]:
+        """Return where a fork begins that does not keep this part of the journal, between two turns; None for wherever it can."""
+        if not anew:
+            return None, None
+        known = self._sim.invariants.runs[RunKey("default", run_id)]
+        turns = [one.row.turn for one in known.rows]
+        begins = [at for at in range(1, len(turns)) if turns[at] != turns[at - 1]] or [1]
+        return begins[int((1 - anew) * (len(begins) - 1))], known.generation
 
     async def _ask(self, run_id: str) -> None:
         """Ask a run what it has said, while it goes on: nothing is unsaid within a generation."""
@@ -424,12 +447,13 @@ class People:
         for operation, seq in doubts.items():
             if (run.run_id, head.generation, seq) in seen:
                 continue
-            seen.add((run.run_id, head.generation, seq))
             purpose = purpose_of(intents[operation])
+            was_done = self._world.was_done(purpose, Done(intents[operation].key, run.run_id))
+            if not was_done and self._may_be_done_yet(run):
+                continue
+            seen.add((run.run_id, head.generation, seq))
             said: dict[str, Any] = (
-                {"applied": answer(purpose)}
-                if self._world.was_done(purpose, intents[operation].key)
-                else {"not_applied": True}
+                {"applied": answer(purpose)} if was_done else {"not_applied": True}
             )
             with contextlib.suppress(RunConflictError):
                 await self._persist(
@@ -437,6 +461,18 @@ class People:
                         operation, **said, generation=head.generation
                     )
                 )
+
+    def _may_be_done_yet(self, run: RunKey) -> bool:
+        """Whether the origin of a fork may still do what the fork is in doubt about."""
+        forked = self._sim.invariants.runs[run].forked
+        origin = None if forked is None else forked.origin
+        if origin is None:
+            return False
+        former = self._sim.invariants.runs[RunKey(run.tenant, origin.run_id)]
+        now = self._sim.clock.monotonic()
+        if former.generation == origin.generation and not former.closed:
+            return True
+        return now < self._over_since.setdefault(origin, now) + _ORIGIN_SECONDS
 
     def _handle(self, run_id: str) -> RunHandle[Any]:
         return self._sim.client.handle(run_id, SHAPED)

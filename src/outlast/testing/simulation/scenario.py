@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from outlast.errors import DecodeError
-from outlast.journal.entry import Durability
+from outlast.journal.entry import Durability, EffectPolicy
 from outlast.testing.fault import Faults
 from outlast.testing.simulation.shape import (
     SIGNALS,
@@ -88,7 +88,9 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         meddler: Somebody says what became of effects that are not in doubt, which must change nothing.
         pause: Somebody pauses it then, and resumes it after `resume` seconds.
         timeout: How long it may take.
-        fork: Somebody forks it then; a fork attempts no effect, and is cancelled when it waits for what only its origin was sent.
+        fork: Somebody forks it then; a fork is cancelled when it waits for what only its origin was sent.
+        effects: What becomes of effects in the fork that the run has not settled.
+        anew: Which part of the journal the fork does not keep, from 0 to 1.
         curious: Somebody asks it again and again what it has said.
         durability: When its outcomes are written.
     """
@@ -108,6 +110,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     resume: float = 5.0
     timeout: float | None = None
     fork: float | None = None
+    effects: EffectPolicy = "refuse"
+    anew: float = 0.0
     curious: bool = False
     durability: Durability = "sync"
 
@@ -208,9 +212,7 @@ def draw(seed: int) -> Scenario:
         plans = tuple(replace(one, shape=_with_limits(later, one.shape)) for one in plans)
     return Scenario(
         seed=seed,
-        plans=_durable(
-            seed, _grown(seed, _controlled(seed, tuple(_telling(one, told) for one in plans)))
-        ),
+        plans=_grown_further(seed, tuple(_telling(one, told) for one in plans)),
         disturbances=_disturbances(chance),
         faults=_faults(chance),
         fates=_fates(chance),
@@ -264,6 +266,13 @@ def _telling(plan: Plan, chance: random.Random) -> Plan:
         parts = tuple(Tell(one) if chance.random() < 0.5 else one for one in shape.parts)
         shape = replace(shape, parts=parts)
     return replace(plan, shape=Tell(shape))
+
+
+def _grown_further(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Return plans with what was thought of later, each of it drawn apart, so that the rest of a seed stays what it was."""
+    for step in (_controlled, _grown, _durable, _forking):
+        plans = step(seed, plans)
+    return plans
 
 
 def _controlled(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
@@ -337,6 +346,22 @@ def _durable(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
     chance = random.Random(f"durability/{seed}")  # noqa: S311 - a seed must repeat
     modes: list[Durability] = ["sync", "sync", "async", "exit"]
     return tuple(replace(one, durability=chance.choice(modes)) for one in plans)
+
+
+def _forking(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Let forks act, and keep less than they could."""
+    chance = random.Random(f"forks/{seed}")  # noqa: S311 - a seed must repeat
+    policies: list[EffectPolicy] = ["refuse", "same_key", "same_key", "new_key"]
+    return tuple(
+        one
+        if one.fork is None
+        else replace(
+            one,
+            effects=chance.choice(policies),
+            anew=round(chance.choice([0.0, chance.random()]), 2),
+        )
+        for one in plans
+    )
 
 
 def _asking(chance: random.Random, plan: Plan) -> Plan:
