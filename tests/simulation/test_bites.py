@@ -50,6 +50,7 @@ from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.hold import Hold
 from outlast.worker.lease import Lease
+from outlast.worker.outside import Outside
 from outlast.worker.pilot import Pilot
 from outlast.worker.relay import Relay
 from outlast.worker.series import Series
@@ -500,6 +501,48 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {0},
         (Break(Hold, "latest_due", "if self._paused is not None:", "if False:"),),
     ),
+    "whoever is heard of is not given up": (
+        60,
+        {1},
+        (Break(Outside, "over", "is_heard = self._wait.hears(self.row)", "is_heard = False"),),
+    ),
+    "nobody is given up without a look at whether he was heard of": (
+        60,
+        {1},
+        (
+            Break(
+                Outside,
+                "over",
+                "self.row = await self._bridge.look(self._operation) or self.row",
+                "pass",
+            ),
+            Break(memory, "missed_beat", "return None if is_free else", "return None if True else"),
+        ),
+    ),
+    "what was said of a step is kept for the next attempt": (
+        60,
+        {1},
+        (
+            Break(
+                MemoryStore,
+                "_beat_operation",
+                "change.progress or row.progress",
+                "row.progress",
+            ),
+        ),
+    ),
+    "a beat that says nothing forgets nothing": (
+        60,
+        {1},
+        (
+            Break(
+                MemoryStore,
+                "_beat_operation",
+                "change.progress or row.progress",
+                "change.progress",
+            ),
+        ),
+    ),
     "the second answer to a token changes nothing": (
         200,
         {1, 0},
@@ -735,6 +778,12 @@ def handed(scenario: Scenario) -> Scenario:
     )
 
 
+def heard_of(scenario: Scenario) -> Scenario:
+    """Let those who have got a step say how far they are, and some of them fall silent."""
+    parts = tuple(Hand(number, beats=True, thread=number == 2) for number in range(4))
+    return replace(scenario, plans=(Plan(at_once(*parts)),))
+
+
 def answered_late(scenario: Scenario) -> Scenario:
     """Let somebody pause a run whose steps are answered meanwhile, some of them twice."""
     parts = tuple(Hand(number) for number in range(6))
@@ -879,6 +928,10 @@ PREPARED = {
     "a child of two parents tells both how it ends": sharing,
     "no timer of a paused run fires": paused,
     "the second answer to a token changes nothing": answered_late,
+    "whoever is heard of is not given up": heard_of,
+    "nobody is given up without a look at whether he was heard of": heard_of,
+    "what was said of a step is kept for the next attempt": heard_of,
+    "a beat that says nothing forgets nothing": heard_of,
     "a task is with one worker": far,
     "an approval that was decided does not expire": last_moment,
     "a grant that is used in time": last_moment,

@@ -229,7 +229,7 @@ class Invariants:
             case FinishTask() | BeatTask():
                 self._of_task(change)
             case BeatOperation():
-                self.bodies.heard(change)
+                self.bodies.heard(change, now)
             case _:
                 pass
 

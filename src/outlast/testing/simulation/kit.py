@@ -40,7 +40,14 @@ from outlast.testing.simulation.shape import (
     Work,
     often,
 )
-from outlast.testing.simulation.world import SETTLE, TIMEOUT, Declared, DeclinedError, World
+from outlast.testing.simulation.world import (
+    SETTLE,
+    TIMEOUT,
+    Declared,
+    DeclinedError,
+    Handed,
+    World,
+)
 from outlast.workflows.definition import (
     AttemptOptions,
     Definition,
@@ -196,7 +203,7 @@ async def _simple(shape: Work | Hand | Broken | Nap | Draw) -> Any:
 async def _step_of(shape: Work | Hand) -> Any:
     try:
         if isinstance(shape, Hand):
-            return await HANDS[shape.thread, shape.limit](shape.n)
+            return await HANDS[shape.thread, shape.limit, shape.beats](shape.n)
         if shape.far:
             return await FAR(shape.n, shape.fails, shape.seconds)
         works = WORKS[shape.thread, shape.beats, shape.limit]
@@ -352,13 +359,25 @@ def _double(n: int, fails: int) -> int:
 
 async def hand(n: int) -> int:
     """Hand a token out, and let somebody say twice `n`."""
-    stage.world.tokens.append((outlast.completion_token(), n * 2))
+    stage.world.tokens.append(Handed(outlast.completion_token(), n * 2))
     outlast.complete_later()
 
 
 def hand_in_thread(n: int) -> int:
     """Do the same in a thread."""
-    stage.world.tokens.append((outlast.completion_token(), n * 2))
+    stage.world.tokens.append(Handed(outlast.completion_token(), n * 2))
+    outlast.complete_later()
+
+
+async def hand_and_listen(n: int) -> int:
+    """Hand a token out to somebody who says how far he is, from where the last one was."""
+    stage.world.tokens.append(Handed(outlast.completion_token(), n * 2, _heard()))
+    outlast.complete_later()
+
+
+def hand_and_listen_in_thread(n: int) -> int:
+    """Do the same in a thread."""
+    stage.world.tokens.append(Handed(outlast.completion_token(), n * 2, _heard()))
     outlast.complete_later()
 
 
@@ -461,17 +480,23 @@ def _works() -> dict[tuple[bool, bool, bool], Step[..., Any]]:
     }
 
 
-def _hands() -> dict[tuple[bool, bool], Step[..., Any]]:
-    patience = {"start_to_close_timeout": 4 * TIMEOUT}
+def _hands() -> dict[tuple[bool, bool, bool], Step[..., Any]]:
+    bodies: dict[tuple[bool, bool], tuple[Any, dict[str, Any]]] = {
+        (False, False): (hand, {}),
+        (True, False): (hand_in_thread, {}),
+        (False, True): (hand_and_listen, {"heartbeat_timeout": SILENCE}),
+        (True, True): (hand_and_listen_in_thread, {"heartbeat_timeout": SILENCE}),
+    }
     return {
-        (thread, limit): _step(
-            hand_in_thread if thread else hand,
+        (thread, limit, beats): _step(
+            body,
             QUICK,
-            **patience,
+            start_to_close_timeout=4 * TIMEOUT,
+            **times,
             **({"schedule_to_close_timeout": 2 * LIMIT} if limit else {}),
         )
-        for thread in (False, True)
         for limit in (False, True)
+        for (thread, beats), (body, times) in bodies.items()
     }
 
 

@@ -17,7 +17,7 @@ from outlast.journal.entry import (
     RunName,
     StampedRow,
 )
-from outlast.store.change import ApprovalPut, RunKey, Status, WorkerId
+from outlast.store.change import ApprovalPut, OperationPut, RunKey, Status, WorkerId
 
 EDGE = 1e-6
 Call: TypeAlias = tuple[str, str, int]
@@ -132,6 +132,8 @@ class Run:
     """Of each operation that rests until its next attempt: when that is due. None has begun since."""
     handed_out: set[str] = field(default_factory=set[str])
     """Steps whose outcome comes from outside: no attempt of them may begin."""
+    listening: dict[str, OperationPut] = field(default_factory=dict[str, OperationPut])
+    """Of each of these, the row that says so, as it was heard of last."""
     progress: dict[str, bytes] = field(default_factory=dict[str, bytes])
     """Of each operation that has a row: the details of its last heartbeat that was kept."""
     named: dict[str, str] = field(default_factory=dict[str, str])
@@ -178,6 +180,7 @@ class Run:
         self.lapses, self.asked = 0, set()
         self.paused, self.parked = False, None
         self.resting, self.risky, self.handed_out, self.progress = {}, {}, set(), {}
+        self.listening = {}
         self.named = {}
         self.approvals, self.published = {}, set()
         self.forked, self.others = None, set()

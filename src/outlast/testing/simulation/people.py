@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from functools import partial
@@ -38,12 +39,13 @@ from outlast.journal.entry import (
     from_row,
 )
 from outlast.store.change import PutMessage, RunHead, RunKey
-from outlast.testing.simulation.kit import MESSAGES, SHAPED, TOLD, UPDATES
+from outlast.testing.simulation.kit import MESSAGES, SHAPED, TOLD, UPDATES, Heard
 from outlast.testing.simulation.scenario import Plan, Scenario, Sending
 from outlast.testing.simulation.shape import Work, nodes
 from outlast.testing.simulation.system import Simulation
-from outlast.testing.simulation.world import Done, World, answer
+from outlast.testing.simulation.world import Done, Handed, World, answer
 from outlast.testing.thread import SeededRandom
+from outlast.workflows.completion import CompletionToken
 
 T = TypeVar("T")
 
@@ -401,14 +403,47 @@ class People:
         chance = self._sim.source("completions")
         while not self._over:
             await asyncio.sleep(_LOOK_SECONDS)
-            for token, value in self._world.tokens[seen:]:
+            for one in self._world.tokens[seen:]:
                 seen += 1
                 after = chance.choice([0.0, chance.uniform(0, 3), chance.uniform(0, 12)])
-                self._spawn(self._say(token, value, after, chance.random()))
+                self._spawn(self._work(one, after, chance.random()))
 
-    async def _say(self, token: str, value: int, after: float, chance: float) -> None:
+    async def _work(self, handed: Handed, after: float, chance: float) -> None:
+        """Do what a step has handed out, and say how far it is, where somebody listens; it may be too much for whoever has it."""
+        if handed.done is None:
+            await asyncio.sleep(after)
+        elif not await self._beat(handed, after, self._sim.source(f"{handed}/{after}")):
+            return
+        await self._say(handed.token, handed.value, chance)
+
+    async def _beat(self, handed: Handed, seconds: float, chance: random.Random) -> bool:
+        """Say how far it is, until it is done, or nobody listens any more; False for somebody who falls silent then, or before."""
+        silent = chance.uniform(0, 12) if chance.random() < 0.4 else float("inf")
+        named, done = CompletionToken.read(handed.token), handed.done or 0
+        began = self._sim.clock.monotonic()
+        while (passed := self._sim.clock.monotonic() - began) < min(seconds, silent):
+            done += chance.choice([0, 1, 1])
+            details = chance.choice([Heard(handed.value, done), Heard(handed.value, done), None])
+            try:
+                await self._persist(
+                    lambda details=details: self._sim.client.heartbeat(handed.token, details)
+                )
+            except RunConflictError:
+                return chance.random() < 0.5
+            self._check_heard(named, details)
+            await asyncio.sleep(min(chance.uniform(0.1, 1.4), max(0.0, seconds - passed)))
+        return seconds <= silent
+
+    def _check_heard(self, named: CompletionToken, details: Heard | None) -> None:
+        said = b"" if details is None else msgspec.json.encode(details)
+        self._sim.invariants.check(
+            (named.run, named.operation, said) in self._sim.invariants.bodies.beats,
+            5,
+            f"a beat of {named.operation} of {named.run} was accepted, and is not there: {details}",
+        )
+
+    async def _say(self, token: str, value: int, chance: float) -> None:
         """Say what came of a step; sometimes more than once, and sometimes nonsense first, which must change nothing."""
-        await asyncio.sleep(after)
         said: list[Any] = [value, value] if chance < 0.2 else [value]
         if chance > 0.8:
             said.insert(0, "nonsense")

@@ -270,7 +270,7 @@ def _telling(plan: Plan, chance: random.Random) -> Plan:
 
 def _grown_further(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
     """Return plans with what was thought of later, each of it drawn apart, so that the rest of a seed stays what it was."""
-    for step in (_controlled, _grown, _durable, _forking):
+    for step in (_controlled, _grown, _durable, _forking, _listening):
         plans = step(seed, plans)
     return plans
 
@@ -362,6 +362,24 @@ def _forking(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
         )
         for one in plans
     )
+
+
+def _listening(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Let whoever has got a step from some runs say meanwhile how far he is."""
+    chance = random.Random(f"beats/{seed}")  # noqa: S311 - a seed must repeat
+    return tuple(replace(one, shape=_heard_of(chance, one.shape)) for one in plans)
+
+
+def _heard_of(chance: random.Random, shape: Shape) -> Shape:
+    match shape:
+        case Several(_, parts):
+            return replace(shape, parts=tuple(_heard_of(chance, one) for one in parts))
+        case Limit(_, part) | Tidy(part) | Tell(part) | Bear(part):
+            return replace(shape, part=_heard_of(chance, part))
+        case Hand():
+            return replace(shape, beats=chance.random() < 0.6)
+        case _:
+            return shape
 
 
 def _asking(chance: random.Random, plan: Plan) -> Plan:

@@ -72,6 +72,19 @@ class Done(NamedTuple):
         return cls(idempotency_key(), current_attempt.get().run_id)
 
 
+class Handed(NamedTuple):
+    """A step that was handed out.
+
+    Args:
+        value: What it stands for.
+        done: How far it had come, where it is to be heard of meanwhile.
+    """
+
+    token: str
+    value: int
+    done: int | None = None
+
+
 class Forks(Protocol):
     """Knows who may do what another run does too."""
 
@@ -103,8 +116,8 @@ class World:
         self.fates = fates
         self.changes: dict[str, list[Done]] = {}
         """For each purpose, how it was carried out. One that ends in a star is to be carried out twice."""
-        self.tokens: list[tuple[str, int]] = []
-        """What steps have handed out, each with what it stands for."""
+        self.tokens: list[Handed] = []
+        """What steps have handed out."""
         self.keep_thread: Callable[[float], None] = lambda _seconds: None
         """Keeps the thread that calls it for so many seconds."""
         self._source = source
