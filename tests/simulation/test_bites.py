@@ -45,7 +45,7 @@ from outlast.testing.simulation.shape import (
     Work,
 )
 from outlast.testing.simulation.world import Fates
-from outlast.worker import buffer, gate, pilot, rollover, scribe
+from outlast.worker import buffer, gate, pilot, pin, rollover, scribe
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.hold import Hold
@@ -543,6 +543,28 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
             ),
         ),
     ),
+    "another build leaves a pinned run alone": (
+        60,
+        {2},
+        (Break(pilot, "check_build", 'if pinned not in ("", build):', "if False:"),),
+    ),
+    "whoever begins a pinned run pins it": (
+        60,
+        {2},
+        (
+            Break(
+                pin,
+                "pinned_to",
+                "build = entry.build",
+                'build = ""',
+            ),
+        ),
+    ),
+    "what an operator has released any build may move": (
+        60,
+        {2},
+        (Break(pin, "pinned_to", "Forked() | Accepted(any_build=True)", "Forked()"),),
+    ),
     "the second answer to a token changes nothing": (
         200,
         {1, 0},
@@ -784,6 +806,24 @@ def heard_of(scenario: Scenario) -> Scenario:
     return replace(scenario, plans=(Plan(at_once(*parts)),))
 
 
+def built_anew(scenario: Scenario) -> Scenario:
+    """Let every run be pinned, and its worker die while it waits, before one of another build comes."""
+    plans = tuple(
+        replace(one, pinned=True, shape=Several("seq", (one.shape, Nap(2.0))))
+        for one in scenario.plans
+        if not (isinstance(one.shape, Several) and one.shape.how == "rolls")
+    )
+    kill = Disturbance("kill", 0.5 + scenario.seed % 20 / 10, 0, 3.0)
+    return replace(
+        scenario,
+        plans=plans or scenario.plans,
+        workers=1,
+        disturbances=(kill, *scenario.disturbances),
+        builds=2,
+        recalled=scenario.seed % 2 == 0,
+    )
+
+
 def answered_late(scenario: Scenario) -> Scenario:
     """Let somebody pause a run whose steps are answered meanwhile, some of them twice."""
     parts = tuple(Hand(number) for number in range(6))
@@ -932,6 +972,9 @@ PREPARED = {
     "nobody is given up without a look at whether he was heard of": heard_of,
     "what was said of a step is kept for the next attempt": heard_of,
     "a beat that says nothing forgets nothing": heard_of,
+    "another build leaves a pinned run alone": built_anew,
+    "whoever begins a pinned run pins it": built_anew,
+    "what an operator has released any build may move": built_anew,
     "a task is with one worker": far,
     "an approval that was decided does not expire": last_moment,
     "a grant that is used in time": last_moment,

@@ -13,6 +13,7 @@ from datetime import datetime
 
 from outlast.errors import OutlastError
 from outlast.journal.entry import (
+    Accepted,
     ApprovalRequested,
     Cancelled,
     Completed,
@@ -24,6 +25,7 @@ from outlast.journal.entry import (
     MessageReceived,
     PauseRequested,
     StampedRow,
+    Taken,
     UpdateReceived,
     from_row,
 )
@@ -127,7 +129,7 @@ class Invariants:
         known = self.lives.get(row.worker)
         if known is None or known.over(now):
             self._let_go(row.worker, now if known is None else min(now, known.end))
-        self.lives[row.worker] = Life(row.lease.total_seconds(), now, row.host)
+        self.lives[row.worker] = Life(row.lease.total_seconds(), now, row.host, row.build)
 
     def renewed(self, worker: WorkerId) -> None:
         """The store says that the worker's lease runs on."""
@@ -322,6 +324,7 @@ class Invariants:
         self._seen(change.worker, key)
         run.version, run.digest = change.version + 1, change.digest
         self._append(run, change, verdict.at)
+        self._check_build(run, change)
         self.written.take(run, change, now)
         if change.entries:
             run.lapses = 0
@@ -343,6 +346,20 @@ class Invariants:
             run=change.run,
         )
         life.seen = now
+
+    def _check_build(self, run: Run, change: RunChange) -> None:
+        """What is pinned is moved by workers of its build, until somebody says that any may."""
+        life = self.lives.get(change.worker)
+        build = life.build if life else ""
+        for entry in map(from_row, change.entries):
+            if isinstance(entry, Accepted) and entry.any_build:
+                run.build = ""
+            elif isinstance(entry, Taken):
+                right = entry.build in ("", build)
+                self.check(right, 2, f"pinned by {build} to {entry.build}", run=change.run)
+                run.build = entry.build
+            right = run.build in ("", build)
+            self.check(right, 2, f"moved by {build}, pinned to {run.build}", run=change.run)
 
     def _append(self, run: Run, change: RunChange, at: datetime) -> None:
         self.check(

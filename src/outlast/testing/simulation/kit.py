@@ -6,6 +6,7 @@ Nothing here is declared by decorators: importing it must not add workflows to a
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime, timedelta
@@ -93,6 +94,15 @@ async def shaped(shape: str, purpose: str, done: str = "[]") -> str:
     Args:
         done: What the parts before gave, where each has a generation of its own.
     """
+    return await _shaped(SHAPED, shape, purpose, done)
+
+
+async def shaped_by_one_build(shape: str, purpose: str, done: str = "[]") -> str:
+    """Do the same where the run is pinned to the build that has begun it."""
+    return await _shaped(PINNED, shape, purpose, done)
+
+
+async def _shaped(workflow: Workflow[..., str], shape: str, purpose: str, done: str) -> str:
     told: list[list[str]] = []
     _told.set(told)
     outlast.on_query(TOLD, lambda _: told)
@@ -104,7 +114,7 @@ async def shaped(shape: str, purpose: str, done: str = "[]") -> str:
     values.append(await carry_out(whole.parts[number], f"{purpose}/0.{number}"))
     text = msgspec.json.encode(values).decode()
     if len(values) < len(whole.parts):
-        outlast.continue_as_new(SHAPED(shape, purpose, text))
+        outlast.continue_as_new(workflow(shape, purpose, text))
     return text
 
 
@@ -513,8 +523,9 @@ FAR: Step[..., Any] = Step(
 )
 BROKEN = _step(broken, TWICE, ValueError)
 SHAPED: Workflow[..., str] = Workflow(shaped, "simulated_shape")
+PINNED: Workflow[..., str] = Workflow(shaped_by_one_build, "simulated_pinned_shape", pin=True)
 KIT: tuple[Definition[..., Any], ...] = (
-    *(SHAPED, BROKEN, FAR),
+    *(SHAPED, PINNED, BROKEN, FAR),
     *WORKS.values(),
     *HANDS.values(),
     *EFFECTS.values(),
@@ -522,3 +533,15 @@ KIT: tuple[Definition[..., Any], ...] = (
     *REPEATING.values(),
 )
 """What every worker registers."""
+
+
+def kit_of(build: int) -> tuple[Definition[..., Any], ...]:
+    """Return what a worker of one of several builds registers: the same code, from other sources."""
+    workflow = copy.copy(PINNED)
+    workflow.__module__ = f"simulated_build_{build}"
+    return tuple(workflow if one is PINNED else one for one in KIT)
+
+
+def workflow_of(*, pinned: bool) -> Workflow[..., str]:
+    """Return the workflow of a run."""
+    return PINNED if pinned else SHAPED

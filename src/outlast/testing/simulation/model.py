@@ -59,6 +59,7 @@ class Life:
     lease_seconds: float
     seen: float
     process: str
+    build: str = ""
 
     def over(self, now: float) -> bool:
         """Whether its lease has run out."""
@@ -154,6 +155,8 @@ class Run:
     last_signal: int = 0
     published: set[str] = field(default_factory=set[str])
     """Operations that published."""
+    build: str = ""
+    """To which it is pinned."""
     paused: bool = False
     """Whether its journal says that nothing may begin."""
     parked: Status | None = None
@@ -178,7 +181,7 @@ class Run:
         self.intents, self.outcomes, self.done = {}, set(), set()
         self.attempted, self.fresh, self.doubts, self.failures = set(), set(), set(), {}
         self.lapses, self.asked = 0, set()
-        self.paused, self.parked = False, None
+        self.paused, self.parked, self.build = False, None, ""
         self.resting, self.risky, self.handed_out, self.progress = {}, {}, set(), {}
         self.listening = {}
         self.named = {}

@@ -39,7 +39,7 @@ from outlast.journal.entry import (
     from_row,
 )
 from outlast.store.change import PutMessage, RunHead, RunKey
-from outlast.testing.simulation.kit import MESSAGES, SHAPED, TOLD, UPDATES, Heard
+from outlast.testing.simulation.kit import MESSAGES, SHAPED, TOLD, UPDATES, Heard, workflow_of
 from outlast.testing.simulation.scenario import Plan, Scenario, Sending
 from outlast.testing.simulation.shape import Work, nodes
 from outlast.testing.simulation.system import Simulation
@@ -255,7 +255,8 @@ class People:
         self, run_id: str, plan: Plan, *, inside: bool = False, again: bool = False
     ) -> bool:
         shape = msgspec.json.encode(plan.shape).decode()
-        call = SHAPED(shape, f"{run_id}{'/again' if again else ''}")
+        workflow = workflow_of(pinned=plan.pinned)
+        call = workflow(shape, f"{run_id}{'/again' if again else ''}")
         if_closed = "restart" if again else "attach"
 
         timeout = None if plan.timeout is None else timedelta(seconds=plan.timeout)
@@ -455,10 +456,24 @@ class People:
 
     async def _operate(self) -> None:
         seen: set[tuple[str, int, int]] = set()
+        released: set[tuple[str, int]] = set()
         while not self._over:
             await asyncio.sleep(1)
             for run in [*self._sim.invariants.runs]:
                 await self._settle(run, seen)
+                if not self._scenario.recalled:
+                    await self._release(run, released)
+
+    async def _release(self, run: RunKey, released: set[tuple[str, int]]) -> None:
+        """Let workers of any build go on with a run whose own build has gone, once for each generation."""
+        head = await self._sim.store.head(run)
+        if head is None or head.reason != "pinned" or (run.run_id, head.generation) in released:
+            return
+        released.add((run.run_id, head.generation))
+        with contextlib.suppress(RunConflictError):
+            await self._persist(
+                lambda: self._handle(run.run_id).accept(any_build=True, reason="it has gone")
+            )
 
     async def _settle(self, run: RunKey, seen: set[tuple[str, int, int]]) -> None:
         """Look up what happened, and say so, once for each doubt."""

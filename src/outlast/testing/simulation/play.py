@@ -42,7 +42,16 @@ from outlast.testing.loop import SimulationStuckError
 from outlast.testing.simulation.disturb import Disturber
 from outlast.testing.simulation.forked import Forks
 from outlast.testing.simulation.invariant import InvariantViolatedError
-from outlast.testing.simulation.kit import KIT, QUEUE, SHAPED, STAGE, TOLD, stage
+from outlast.testing.simulation.kit import (
+    KIT,
+    PINNED,
+    QUEUE,
+    STAGE,
+    TOLD,
+    kit_of,
+    stage,
+    workflow_of,
+)
 from outlast.testing.simulation.people import FORK, People, purpose_of
 from outlast.testing.simulation.scenario import Plan, Scenario, Sending
 from outlast.testing.simulation.shape import (
@@ -133,7 +142,7 @@ async def _through(sim: Simulation, scenario: Scenario, world: World) -> None:
     sim.outside.faults = scenario.faults
     people.begin()
     await disturber.disturb()
-    await _calm_down(sim)
+    await _calm_down(sim, scenario)
     await people.done()
     for number in range(len(scenario.plans)):
         await sim.closed(f"run{number}")
@@ -146,13 +155,16 @@ async def _through(sim: Simulation, scenario: Scenario, world: World) -> None:
         await _Audit(sim, scenario, world, run, plans).check()
 
 
-async def _calm_down(sim: Simulation) -> None:
+async def _calm_down(sim: Simulation, scenario: Scenario) -> None:
     """Nothing is disturbed any more: whatever was begun must now come to its end."""
     for one in sim.workers:
         one.store.faults = Faults()
         one.thaw()
     sim.outside.faults = Faults()
-    await sim.start_worker("last", faults=Faults())
+    last = scenario.builds - 1
+    await sim.start_worker("last", definitions=kit_of(last), faults=Faults())
+    for build in range(last if scenario.recalled else 0):
+        await sim.start_worker(f"last{build}", definitions=kit_of(build), faults=Faults())
 
 
 class _Audit:
@@ -220,8 +232,9 @@ class _Audit:
 
     async def _check_replay(self, generation: int) -> None:
         """The code, given the journal alone, comes to what is recorded: also to the same value."""
+        started = self._entries[0]
         machine = Machine(
-            SHAPED,
+            workflow_of(pinned=isinstance(started, Started) and started.name == PINNED.name),
             tenant=self._run.tenant,
             run_id=self._run.run_id,
             generation=generation,

@@ -93,6 +93,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         anew: Which part of the journal the fork does not keep, from 0 to 1.
         curious: Somebody asks it again and again what it has said.
         durability: When its outcomes are written.
+        pinned: Only workers of the build that has begun it move it.
     """
 
     shape: Shape
@@ -114,6 +115,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     anew: float = 0.0
     curious: bool = False
     durability: Durability = "sync"
+    pinned: bool = False
 
 
 Harm: TypeAlias = Literal["kill", "freeze", "stall", "cut", "stop", "outage", "forth", "back"]
@@ -148,6 +150,8 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         runs: How many runs a worker holds at once.
         thread_delay: Of synchronous bodies, in seconds.
         crowded: How long such a body waits for a free thread, in seconds.
+        builds: How many builds the workers are of, one after the other.
+        recalled: A worker of each build comes in the end; else one of the last build, and somebody lets it go on with what others began.
     """
 
     seed: int
@@ -161,6 +165,8 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     runs: int = 100
     thread_delay: float = 0.0
     crowded: float = 0.0
+    builds: int = 1
+    recalled: bool = False
 
     def to_json(self) -> str:
         """Return it as text."""
@@ -210,7 +216,7 @@ def draw(seed: int) -> Scenario:
     later = random.Random(f"attempts/{seed}")  # noqa: S311 - a seed must repeat
     if later.random() < 0.4:
         plans = tuple(replace(one, shape=_with_limits(later, one.shape)) for one in plans)
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         plans=_grown_further(seed, tuple(_telling(one, told) for one in plans)),
         disturbances=_disturbances(chance),
@@ -223,6 +229,16 @@ def draw(seed: int) -> Scenario:
         thread_delay=chance.choice([0.0, 0.1, 1.0]),
         crowded=chance.choice([0.0, 0.0, 0.0, 3.0]),
     )
+    return _built(scenario)
+
+
+def _built(scenario: Scenario) -> Scenario:
+    """Let workers be of two builds, and some runs pinned to the one that has begun them; drawn apart, as all that came later."""
+    chance = random.Random(f"builds/{scenario.seed}")  # noqa: S311 - a seed must repeat
+    if chance.random() > 0.15:
+        return scenario
+    plans = tuple(replace(one, pinned=chance.random() < 0.7) for one in scenario.plans)
+    return replace(scenario, plans=plans, builds=2, recalled=chance.random() < 0.5)
 
 
 def _plan(chance: random.Random, depth: int = 3) -> Plan:
