@@ -498,7 +498,6 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "no timer of a paused run fires": (
         60,
         {0},
-        {0},
         (Break(Hold, "latest_due", "if self._paused is not None:", "if False:"),),
     ),
     "whoever is heard of is not given up": (

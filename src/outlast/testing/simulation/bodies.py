@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
+from outlast.journal.entry import EffectIntended
 from outlast.store.beat import silent_at
 from outlast.store.change import BeatOperation, OperationPut, RunChange, RunKey, WorkerId
 from outlast.testing.clock import SimulatedClock
@@ -231,21 +232,8 @@ class Bodies:
                 at=at,
             )
             return
-        self._check(
-            run.forked is None or run.forked.may_act,
-            3,
-            f"effect {attempt.name} begins in a fork whose effects are refused",
-            run=key,
-            at=at,
-        )
         intent = run.intents.get(at)
-        self._check(
-            intent is None or not repeats_unknown(run, intent),
-            3,
-            f"effect {attempt.name} begins in a fork, under a new key, and the origin's attempt may come to its end",
-            run=key,
-            at=at,
-        )
+        self._check_fork(run, key, intent, attempt)
         self._check(
             intent is not None and intent.key == attempt.key,
             1,
@@ -269,4 +257,23 @@ class Bodies:
             f"effect {attempt.name} begins in {process}, which does not hold the run",
             run=key,
             at=at,
+        )
+
+    def _check_fork(
+        self, run: Run, key: RunKey, intent: EffectIntended | None, attempt: Attempt
+    ) -> None:
+        """A fork attempts what it may: nothing, where effects are refused; under new keys nothing that its origin has begun."""
+        self._check(
+            run.forked is None or run.forked.may_act,
+            3,
+            f"effect {attempt.name} begins in a fork whose effects are refused",
+            run=key,
+            at=attempt.operation,
+        )
+        self._check(
+            intent is None or not repeats_unknown(run, intent),
+            3,
+            f"effect {attempt.name} begins in a fork, under a new key, and the origin's attempt may come to its end",
+            run=key,
+            at=attempt.operation,
         )
