@@ -60,7 +60,9 @@ from outlast.testing.simulation.shape import (
     Draw,
     Expect,
     Hear,
+    Limit,
     Often,
+    Several,
     Shape,
     Stray,
     Twin,
@@ -382,7 +384,7 @@ class _Audit:
         """A run that goes on after it was cancelled ends as cancelled."""
         asks = CancelRequested | RunTimedOut
         asked = [at for one, at in self._journal if isinstance(one, asks)]
-        if any(isinstance(node, Stray) for _, node in nodes(self._plan.shape)):
+        if any(_leaves(node) for _, node in nodes(self._plan.shape)):
             # Its outcome is waited for when the body has ended, and can be cancelled no more.
             return
         if asked and isinstance(self._entries[-1], Completed):
@@ -404,6 +406,13 @@ class _Audit:
     @property
     def _jumps(self) -> bool:
         return any(one.harm in ("forth", "back") for one in self._scenario.disturbances)
+
+
+def _leaves(node: Shape) -> bool:
+    """Whether a part may leave an effect behind: when a gather is cut off, it ends with the first of its parts that does."""
+    if isinstance(node, Limit):
+        return any(isinstance(one, Several) and one.how == "gather" for _, one in nodes(node.part))
+    return isinstance(node, Stray)
 
 
 def _types(failure: Failure) -> set[str]:
