@@ -10,6 +10,10 @@ from outlast.worker.pilot import Pilot
 from outlast.worker.relay import Relay
 
 MENDED: dict[str, tuple[int, Break]] = {
+    "a_fork_is_given_back_before_it_waits_for_its_origin": (
+        3,
+        Break(Pilot, "_not_begun", "& self._intended_here - begun", "& self._intended_here"),
+    ),
     "a_child_that_a_fork_has_started_first": (
         2,
         Break(
