@@ -20,6 +20,7 @@ from outlast.client import Client, RunHandle
 from outlast.client.update import check_accepted, result_of, update_message
 from outlast.errors import (
     DecisionRefusedError,
+    DefinitionError,
     QueryError,
     RunCancelledError,
     RunConflictError,
@@ -170,6 +171,11 @@ class People:
             # The clock was set back, and the fork would have entries of times to come.
             jumped = any(one.harm == "back" for one in self._scenario.disturbances)
             self._sim.invariants.check(jumped, 5, f"{run_id} was not forked")
+            return
+        except DefinitionError:
+            # A new child would lack what was sent to the one that is still open.
+            talks = plan.effects == "new_key"
+            self._sim.invariants.check(talks, 5, f"{run_id} could not be forked")
             return
         self._sim.invariants.check(
             RunKey("default", fork) in self._sim.invariants.runs,
