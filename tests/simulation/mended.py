@@ -7,8 +7,19 @@ from mutation import Break
 from outlast.testing.simulation.people import People
 from outlast.worker import proposal
 from outlast.worker.pilot import Pilot
+from outlast.worker.relay import Relay
 
 MENDED: dict[str, tuple[int, Break]] = {
+    "a_fork_is_given_back_before_it_waits_for_its_origin": (
+        3,
+        Break(Pilot, "_not_begun", "& self._intended_here - begun", "& self._intended_here"),
+    ),
+    "a_child_that_a_fork_has_started_first": (
+        2,
+        Break(
+            Relay, "_start", "return started, await self._watch(sender, item)", "return (started,)"
+        ),
+    ),
     "a_restart_whose_answer_was_lost": (
         3,
         Break(

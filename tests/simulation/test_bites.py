@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from mutation import Break, broken
 
 from outlast.client.client import Client
-from outlast.journal.entry import Durability, EffectIntended
+from outlast.journal.entry import Durability, EffectIntended, EffectPolicy
 from outlast.replay import delivery, ledger, mailbox
 from outlast.replay.handler import Handlers
 from outlast.replay.operation import EffectOperation
@@ -45,12 +45,13 @@ from outlast.testing.simulation.shape import (
     Work,
 )
 from outlast.testing.simulation.world import Fates
-from outlast.worker import buffer, pilot, rollover, scribe
+from outlast.worker import buffer, gate, pilot, pin, rollover, scribe
 from outlast.worker.crew import Crew
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.hold import Hold
 from outlast.worker.lease import Lease
+from outlast.worker.outside import Outside
 from outlast.worker.pilot import Pilot
 from outlast.worker.relay import Relay
 from outlast.worker.series import Series
@@ -450,10 +451,120 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {3},
         (Break(Gate, "ask", "if refusal is not None:", "if False:"),),
     ),
+    "a fork has the keys that its origin would use": (
+        60,
+        {3},
+        (
+            Break(
+                Gate,
+                "__init__",
+                "started.keys if same_key else started.namespace",
+                "started.namespace",
+            ),
+        ),
+    ),
+    "a new key is for what the origin has not begun": (
+        60,
+        {3},
+        (
+            Break(
+                gate,
+                "why_not",
+                'None if started.effects == "same_key" else _unknown(known, name)',
+                "None",
+            ),
+        ),
+    ),
+    "what the origin has begun is not called again by its fork": (
+        60,
+        {3, 4},
+        (Break(Gate, "attempted_before", "known is None", "True"),),
+    ),
+    "a fork knows what its origin did": (
+        120,
+        {1, 3},
+        (Break(Gate, "ask", 'known.outcome != "unknown"', "False"),),
+    ),
+    "a child of two parents tells both how it ends": (
+        60,
+        {2},
+        (
+            Break(
+                Relay,
+                "_start",
+                "return started, await self._watch(sender, item)",
+                "return (started,)",
+            ),
+        ),
+    ),
     "no timer of a paused run fires": (
         60,
         {0},
         (Break(Hold, "latest_due", "if self._paused is not None:", "if False:"),),
+    ),
+    "whoever is heard of is not given up": (
+        60,
+        {1},
+        (Break(Outside, "over", "is_heard = self._wait.hears(self.row)", "is_heard = False"),),
+    ),
+    "nobody is given up without a look at whether he was heard of": (
+        60,
+        {1},
+        (
+            Break(
+                Outside,
+                "over",
+                "self.row = await self._bridge.look(self._operation) or self.row",
+                "pass",
+            ),
+            Break(memory, "missed_beat", "return None if is_free else", "return None if True else"),
+        ),
+    ),
+    "what was said of a step is kept for the next attempt": (
+        60,
+        {1},
+        (
+            Break(
+                MemoryStore,
+                "_beat_operation",
+                "change.progress or row.progress",
+                "row.progress",
+            ),
+        ),
+    ),
+    "a beat that says nothing forgets nothing": (
+        60,
+        {1},
+        (
+            Break(
+                MemoryStore,
+                "_beat_operation",
+                "change.progress or row.progress",
+                "change.progress",
+            ),
+        ),
+    ),
+    "another build leaves a pinned run alone": (
+        60,
+        {2},
+        (Break(pilot, "check_build", 'if pinned not in ("", build):', "if False:"),),
+    ),
+    "whoever begins a pinned run pins it": (
+        60,
+        {2},
+        (
+            Break(
+                pin,
+                "pinned_to",
+                "build = entry.build",
+                'build = ""',
+            ),
+        ),
+    ),
+    "what an operator has released any build may move": (
+        60,
+        {2},
+        (Break(pin, "pinned_to", "Forked() | Accepted(any_build=True)", "Forked()"),),
     ),
     "the second answer to a token changes nothing": (
         200,
@@ -690,6 +801,30 @@ def handed(scenario: Scenario) -> Scenario:
     )
 
 
+def heard_of(scenario: Scenario) -> Scenario:
+    """Let those who have got a step say how far they are, and some of them fall silent."""
+    parts = tuple(Hand(number, beats=True, thread=number == 2) for number in range(4))
+    return replace(scenario, plans=(Plan(at_once(*parts)),))
+
+
+def built_anew(scenario: Scenario) -> Scenario:
+    """Let every run be pinned, and its worker die while it waits, before one of another build comes."""
+    plans = tuple(
+        replace(one, pinned=True, shape=Several("seq", (one.shape, Nap(2.0))))
+        for one in scenario.plans
+        if not (isinstance(one.shape, Several) and one.shape.how == "rolls")
+    )
+    kill = Disturbance("kill", 0.5 + scenario.seed % 20 / 10, 0, 3.0)
+    return replace(
+        scenario,
+        plans=plans or scenario.plans,
+        workers=1,
+        disturbances=(kill, *scenario.disturbances),
+        builds=2,
+        recalled=scenario.seed % 2 == 0,
+    )
+
+
 def answered_late(scenario: Scenario) -> Scenario:
     """Let somebody pause a run whose steps are answered meanwhile, some of them twice."""
     parts = tuple(Hand(number) for number in range(6))
@@ -732,6 +867,43 @@ def forked(scenario: Scenario) -> Scenario:
     parts = (Act("idempotent"), Nap(1.0), Act("probed"), Nap(1.0), Act("idempotent"))
     plan = Plan(Several("seq", parts), fork=0.1 + scenario.seed % 20 / 10)
     return replace(scenario, plans=(plan,))
+
+
+def forking(scenario: Scenario) -> Scenario:
+    """Let somebody fork every run, in turn with each answer to what becomes of its effects, from one place or another."""
+    policies: tuple[EffectPolicy, ...] = ("same_key", "new_key", "same_key", "refuse")
+    plans = tuple(
+        replace(
+            one,
+            fork=0.1 + (scenario.seed + number) % 20 / 10,
+            effects=policies[(scenario.seed + number) % 4],
+            anew=(scenario.seed + number) % 7 / 6,
+        )
+        for number, one in enumerate(scenario.plans)
+    )
+    return replace(scenario, plans=plans)
+
+
+def forked_twice(scenario: Scenario) -> Scenario:
+    """Let somebody fork a run in the middle of effects whose end nobody is told, with each answer to what becomes of them."""
+    acts = (Act("idempotent"), Act("probed"), Act("never"))
+    plan = Plan(
+        Several("seq", tuple(Several("gather", (one, one)) for one in acts)),
+        fork=0.1 + scenario.seed % 20 / 10,
+        effects="new_key" if scenario.seed % 3 == 0 else "same_key",
+        anew=scenario.seed % 4 / 4,
+    )
+    return replace(scenario, plans=(plan,), fates=Fates(lost=0.2, dropped=0.3, slow=0.3))
+
+
+def sharing(scenario: Scenario) -> Scenario:
+    """Let a run and its fork ask for the same child, and nobody be told at once what there is to do."""
+    parts = (Bear(Act("idempotent")), Talk(1))
+    at = 0.1 + scenario.seed % 20 / 10
+    plan = Plan(at_once(*parts), inside=True, fork=at, effects="same_key")
+    return replace(
+        scenario, plans=(plan,), faults=Faults(lost_hint=1.0, lost_answer=0.3), workers=2
+    )
 
 
 def far(scenario: Scenario) -> Scenario:
@@ -790,8 +962,20 @@ PREPARED = {
     "a message to another run is known by its id": talking,
     "a roll-over carries over what nobody has taken": rolled,
     "a fork makes no effect that it was not allowed": forked,
+    "a fork has the keys that its origin would use": forked_twice,
+    "a new key is for what the origin has not begun": forked_twice,
+    "what the origin has begun is not called again by its fork": forked_twice,
+    "a fork knows what its origin did": forked_twice,
+    "a child of two parents tells both how it ends": sharing,
     "no timer of a paused run fires": paused,
     "the second answer to a token changes nothing": answered_late,
+    "whoever is heard of is not given up": heard_of,
+    "nobody is given up without a look at whether he was heard of": heard_of,
+    "what was said of a step is kept for the next attempt": heard_of,
+    "a beat that says nothing forgets nothing": heard_of,
+    "another build leaves a pinned run alone": built_anew,
+    "whoever begins a pinned run pins it": built_anew,
+    "what an operator has released any build may move": built_anew,
     "a task is with one worker": far,
     "an approval that was decided does not expire": last_moment,
     "a grant that is used in time": last_moment,
@@ -820,7 +1004,7 @@ def test_an_engine_that_is_whole_holds_in_scenarios_of_each_kind(
     prepare: Callable[[Scenario], Scenario],
 ) -> None:
     """What is found in scenarios of a kind comes from the broken line, not from the kind."""
-    finding = found(60, prepare)
+    finding = found(20, prepare)
     assert finding is None, str(finding)
 
 

@@ -28,7 +28,7 @@ from outlast.testing import Faults, SimulatedWorker, Simulation, WorkerOptions
 from outlast.worker.remote import RemoteSteps
 from outlast.workflows.definition import Definition
 
-SEEDS = int(os.environ.get("OUTLAST_REMOTE_SEEDS", "60"))
+SEEDS = int(os.environ.get("OUTLAST_REMOTE_SEEDS", "40"))
 FIRST = int(os.environ.get("OUTLAST_FIRST_SEED", "0"))
 CHUNK = 20
 QUICK = outlast.RetryPolicy(

@@ -1,6 +1,11 @@
-"""Whole systems from seeds whose runs roll over: each part of a shape in a generation of its own."""
+"""Whole systems from seeds whose runs roll over: each part of a shape in a generation of its own.
+
+OUTLAST_ROLL_SEEDS=10000 pytest tests/simulation/test_rolls.py      more of them
+"""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +17,9 @@ from outlast.testing.simulation.search import search
 from outlast.testing.simulation.shape import Several, Shape, Work
 from outlast.worker import pilot, rollover
 
-CHUNK, SEEDS = 100, 200
+CHUNK = 50
+SEEDS = int(os.environ.get("OUTLAST_ROLL_SEEDS", "100"))
+SOAK_SEEDS = int(os.environ.get("OUTLAST_SOAK_SEEDS", "100000")) // 10
 
 
 def parts_of(shape: Shape) -> tuple[Shape, ...]:
@@ -30,13 +37,25 @@ def rolling(scenario: Scenario) -> Scenario:
     return replace(scenario, plans=tuple(plan_of(one) for one in scenario.plans))
 
 
+def look_at(first: int, count: int) -> None:
+    """Play so many seeds from the first one; one that fails is made small and printed."""
+    finding = search(range(first, first + count), prepare=rolling)
+    if finding is not None:
+        pytest.fail(str(finding), pytrace=False)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_every_seed_keeps_the_invariants_across_roll_overs(first: int) -> None:
     """Messages, effects, approvals, cancels and the deaths of workers meet roll-overs: all invariants hold after every event."""
-    finding = search(range(first, first + CHUNK), prepare=rolling)
-    if finding is not None:
-        pytest.fail(str(finding), pytrace=False)
+    look_at(first, min(CHUNK, SEEDS - first))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(1_000_000, 1_000_000 + SOAK_SEEDS, 1000))
+def test_many_more_seeds_keep_them_across_roll_overs(first: int) -> None:
+    """The same for a tenth as many others as a soak plays without roll-overs."""
+    look_at(first, min(1000, 1_000_000 + SOAK_SEEDS - first))
 
 
 MUTANTS = {

@@ -938,7 +938,7 @@ class Pilot:
             note=msgspec.json.encode({**note, "error": error} if error else note),
         )
         # An attempt of these was about to begin, and none did.
-        begins = self.hold.beginning | {one.operation for one in self._held} & self._intended_here
+        begins = self.hold.beginning | self._not_begun()
         rows = unbegun(begins, self._machine, self._rows, self.store_now())
         await self._crew.end()
         for proposal in (*rows, Proposal(Rank.END, head=head)):
@@ -948,6 +948,15 @@ class Pilot:
                 raise RunLost
         if not (self._ended or error):
             log_parked(self.run_key, status, note)
+
+    def _not_begun(self) -> set[OperationId]:
+        """Return what was intended here and is not carried out yet; nobody knows that of what the origin of a fork may have begun."""
+        begun = {
+            one.operation
+            for one in self._held
+            if isinstance(one, SettleEffect) and self._gate.attempted_before(one.intent)
+        }
+        return {one.operation for one in self._held} & self._intended_here - begun
 
     async def _block(self, reason: str, error: Exception, *, unfit_build: str = "") -> None:
         """Leave the run to an operator, or to a worker with other code."""

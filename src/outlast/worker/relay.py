@@ -345,10 +345,11 @@ class Relay:
                 case Fenced():
                     owner = None
                 case Conflict(head=head) if head is not None:
-                    if body.parent is not None and head.origin == item.origin:
-                        # It was there before, and another run than the sender may have started it.
+                    if head.origin == item.origin:
+                        # It was there before, and another run than the sender may have started it: a fork and its origin, that
+                        # share their keys, ask for one run, and each of them is to be told how it ends.
                         return started, await self._watch(sender, item)
-                    if body.parent is None and await self._is_ours(head, sender, item):
+                    if body.parent is None and await self._is_later_use(head, sender, item):
                         return (started,)
                     return (refusal(item, "start", "refused", id_taken(head)),)
                 case verdict:
@@ -387,10 +388,8 @@ class Relay:
             watch=_watch_of(sender, item),
         )
 
-    async def _is_ours(self, head: RunHead, sender: RunKey, item: OutboxItem) -> bool:
-        """Whether the run that has the id is the child, or a later use of the id after the child had ended."""
-        if head.origin == item.origin:
-            return True
+    async def _is_later_use(self, head: RunHead, sender: RunKey, item: OutboxItem) -> bool:
+        """Whether the run that has the id is a later use of it, by somebody, after the child had ended."""
         if head.generation == 1:
             return False
         rows = await self._store.journal(head.run, generation=1)

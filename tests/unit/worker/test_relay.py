@@ -16,11 +16,21 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 import outlast
 from outlast.effects.intent import Resolution
 from outlast.errors import StoreUnavailableError
-from outlast.journal.entry import Completed, EntryRow, Started, Taken, from_row, to_row
+from outlast.journal.entry import (
+    Completed,
+    EntryRow,
+    OperationId,
+    Parent,
+    Started,
+    Taken,
+    from_row,
+    to_row,
+)
 from outlast.store.change import (
     Applied,
     Change,
@@ -45,6 +55,7 @@ from outlast.store.protocol import RELAY_AFTER
 from outlast.testing import SeededRandom, Simulation
 from outlast.testing.conformance import ManualClock
 from outlast.testing.conformance.bench import ending, following, row, starting
+from outlast.worker.outbox import ChildBody
 from outlast.worker.relay import BATCH, SWEEP_SECONDS, Birth, Relay
 from outlast.worker.worker import WorkerOptions
 
@@ -279,6 +290,32 @@ def test_a_child_that_was_started_again_by_somebody_is_still_ours() -> None:
         await finish(again)
         (second,) = (one for one in world.changes if isinstance(one, ClearOutbox))
         assert second.answers == clear.answers
+
+    play(test)
+
+
+def test_a_child_that_a_fork_has_started_tells_its_parent_too() -> None:
+    """A fork under the origin's keys asks for the same run: whichever of the two comes first, both are told how it ends."""
+
+    async def test(world: World) -> None:
+        fork = RunKey(SENDER.tenant, "fork")
+        await world.commit(starting("fork", worker=W))
+        parent = Parent("sender", 1, OperationId("r:1"))
+        asked = ChildBody(Raw(b"{}"), tells_start=True, parent=parent)
+        item = birth_of_child(body=msgspec.json.encode(asked))
+        await world.commit(following(await world.head(fork), outbox=(item,)))
+        relay = world.relay()
+        relay.wake(fork)
+        await relay.close(10)
+        await world.send(birth_of_child())
+        await finish(world.relay())
+        assert await world.told() == [("r:1", "started", "")]
+        await world.commit(Terminate(TARGET, "root", "enough"))
+        relay = world.relay()
+        relay.wake(TARGET)
+        await relay.close(10)
+        assert await world.told() == [("r:1", "started", ""), ("r:1", "ended", "terminated")]
+        assert len(await world.store.mail(fork)) == 2
 
     play(test)
 

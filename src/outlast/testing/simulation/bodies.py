@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from msgspec.structs import replace
+
+from outlast.journal.entry import EffectIntended
+from outlast.store.beat import silent_at
 from outlast.store.change import BeatOperation, OperationPut, RunChange, RunKey, WorkerId
 from outlast.testing.clock import SimulatedClock
+from outlast.testing.simulation.forked import repeats_unknown
 from outlast.testing.simulation.model import EDGE, Check, Life, Run
 from outlast.testing.simulation.task import Tasks
 from outlast.workflows.attempt import Attempt
@@ -42,6 +47,8 @@ class Bodies:
         self._acting: dict[tuple[str, RunKey, str], float] = {}
         """Effects whose body runs, by process: until when, by the clock."""
         self._kept: dict[str, float] = {}
+        self.beats: set[tuple[str, str, bytes]] = set()
+        """The beats from outside that were kept: run, operation, details."""
         self.said: dict[tuple[str, RunKey, str], bytes] = {}
         """Of each operation, by process: the details of the last heartbeat of its last attempt."""
         self.tasks: Tasks | None = None
@@ -97,9 +104,16 @@ class Bodies:
             at=at,
         )
 
-    def heard(self, change: BeatOperation) -> None:
-        """Somebody outside has said something of a step that was handed out, which was kept."""
+    def heard(self, change: BeatOperation, now: datetime) -> None:
+        """Somebody outside has said something of a step that was handed out, which was kept.
+
+        Args:
+            now: The store's time.
+        """
         run, at = self._runs[change.run], change.operation
+        self.beats.add((change.run.run_id, at, change.progress))
+        if at in run.listening:
+            run.listening[at] = replace(run.listening[at], heard_at=now)
         self._check(
             at in run.handed_out, 1, "a beat was kept of what is with nobody", run=change.run, at=at
         )
@@ -107,6 +121,23 @@ class Bodies:
             run.progress[at] = change.progress
             for key in [key for key in self.said if key[1:] == (change.run, at)]:
                 self.said[key] = change.progress
+
+    def check_silent(self, key: RunKey, row: OperationPut, now: datetime) -> None:
+        """A step that was handed out has failed: its time is over, or nothing was heard of it for too long.
+
+        Args:
+            row: What says that it was handed out; of the time when it was heard of last.
+            now: The store's time.
+        """
+        silent = silent_at(row)
+        ends = [one for one in (row.due_at, silent) if one is not None]
+        self._check(
+            self._clock.was_set or any(now >= one - _CLOSE for one in ends),
+            1,
+            f"it was given up, and was heard of at {row.heard_at}",
+            run=key,
+            at=row.operation,
+        )
 
     def check_said(self, change: RunChange, row: OperationPut) -> None:
         """A failure is recorded with the last that the attempt has said of itself."""
@@ -201,14 +232,8 @@ class Bodies:
                 at=at,
             )
             return
-        self._check(
-            run.forked is None or run.forked.may_act,
-            3,
-            f"effect {attempt.name} begins in a fork whose effects are refused",
-            run=key,
-            at=at,
-        )
         intent = run.intents.get(at)
+        self._check_fork(run, key, intent, attempt)
         self._check(
             intent is not None and intent.key == attempt.key,
             1,
@@ -232,4 +257,23 @@ class Bodies:
             f"effect {attempt.name} begins in {process}, which does not hold the run",
             run=key,
             at=at,
+        )
+
+    def _check_fork(
+        self, run: Run, key: RunKey, intent: EffectIntended | None, attempt: Attempt
+    ) -> None:
+        """A fork attempts what it may: nothing, where effects are refused; under new keys nothing that its origin has begun."""
+        self._check(
+            run.forked is None or run.forked.may_act,
+            3,
+            f"effect {attempt.name} begins in a fork whose effects are refused",
+            run=key,
+            at=attempt.operation,
+        )
+        self._check(
+            intent is None or not repeats_unknown(run, intent),
+            3,
+            f"effect {attempt.name} begins in a fork, under a new key, and the origin's attempt may come to its end",
+            run=key,
+            at=attempt.operation,
         )

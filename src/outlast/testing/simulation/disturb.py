@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from outlast.testing.fault import Faults
+from outlast.testing.simulation.kit import kit_of
 from outlast.testing.simulation.scenario import Disturbance, Scenario
 from outlast.testing.simulation.system import SimulatedWorker, Simulation
 
@@ -31,7 +32,8 @@ class Disturber:
 
     async def replace(self) -> SimulatedWorker:
         """Start a worker; its way to the store becomes bad as soon as it lives."""
-        worker = await self._sim.start_worker(faults=Faults())
+        build = len(self._sim.workers) % self._scenario.builds
+        worker = await self._sim.start_worker(definitions=kit_of(build), faults=Faults())
         worker.threads.crowded = self._scenario.crowded
         worker.store.faults = self._faults()
         worker.store.at_verb = partial(self._strike, worker)

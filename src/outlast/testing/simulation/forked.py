@@ -1,6 +1,11 @@
-"""What must hold of forks: no effect begins that was not allowed, and no outcome is had that the origin did not have."""
+"""What must hold of forks: no effect begins that was not allowed, and no outcome is had that the origin did not have.
+
+What a fork and its origin both do each of them does once; under one key altogether, where they share their keys.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from outlast.journal.entry import (
     CancelRequested,
@@ -22,44 +27,78 @@ from outlast.journal.entry import (
     UpdateReceived,
     from_row,
 )
-from outlast.store.change import RunChange, StartRun
+from outlast.store.change import RunChange, RunKey
 from outlast.testing.simulation.model import Call, Check, ForkedRun, Run
 
 _KEPT_OUTCOMES = (EffectCompleted, EffectFailed)
 
 
-def begin_fork(run: Run, change: StartRun, now: float) -> None:
-    """Note what a start brings along, if it makes a fork.
+class Forks:
+    """Who does what another run may do too.
+
+    Args:
+        runs: What is known of them.
+    """
+
+    def __init__(self, runs: dict[RunKey, Run]) -> None:
+        self._runs = runs
+
+    def is_apart(self, run_id: str) -> bool:
+        """Whether a run has keys of its own for what another one may do under other keys."""
+        forked = self._of(run_id)
+        return forked is not None and not forked.keys
+
+    def may_do_too(self, run_id: str, key: str) -> bool:
+        """Whether a run may do under this key what its origin does by itself: that had not ended, nor intended it before."""
+        forked = self._of(run_id)
+        if forked is None:
+            return True
+        if forked.is_last and (forked.origin is not None or forked.policy == "same_key"):
+            return False
+        intents = self._runs[RunKey("default", run_id)].intents.values()
+        return all(call_of(one) not in forked.unknown for one in intents if one.key == key)
+
+    def _of(self, run_id: str) -> ForkedRun | None:
+        run = self._runs.get(RunKey("default", run_id))
+        return None if run is None else run.forked
+
+
+def begin_fork(run: Run, entries: Sequence[Entry], now: float) -> None:
+    """Note what a run, or a generation, begins with, if it is of a fork.
 
     Args:
         now: By the clock that counts leases.
     """
-    entries = [from_row(row) for row in change.entries]
     match entries:
         case [Started() as started, *_, Forked() as forked]:
             pass
         case [Started() as started, *_] if started.effects:
-            # A child of a fork.
-            keys = started.keys if started.effects == "same_key" else ""
-            run.forked = ForkedRun(started.effects != "refuse", keys, {}, set(), now)
+            # A child of a fork, or a later generation, of which nobody knows which keys the origin's would have.
+            run.forked = _forked(started, {}, now)
             return
         case _:
             return
     known: dict[Call, list[KnownEffect]] = {}
     for one in forked.known:
         known.setdefault(call_of(one), []).append(one)
-    run.forked = ForkedRun(
-        may_act=forked.effects != "refuse",
-        keys=started.keys if forked.effects == "same_key" else "",
-        known={
-            call: [one for one in each if one.outcome != "unknown"] for call, each in known.items()
-        },
-        unknown={call_of(one) for one in forked.known if one.outcome == "unknown"},
-        since=now,
-        ends=[one for one in (*forked.children, *forked.messages) if one.outcome != "unknown"],
+    run.forked = _forked(
+        started,
+        {call: [one for one in each if one.outcome != "unknown"] for call, each in known.items()},
+        now,
     )
+    run.forked.unknown |= {call_of(one) for one in forked.known if one.outcome == "unknown"}
+    ends = (*forked.children, *forked.messages)
+    run.forked.ends += [one for one in ends if one.outcome != "unknown"]
+    run.forked.origin = forked.origin
     for entry in entries:
         _keep(run, run.forked, entry)
+
+
+def _forked(started: Started, known: dict[Call, list[KnownEffect]], now: float) -> ForkedRun:
+    policy = started.effects
+    keys = started.keys if policy == "same_key" else ""
+    may_act = policy == "new_key" or bool(keys)
+    return ForkedRun(policy, may_act, keys, known, set(), now, is_last=started.is_last)
 
 
 def _keep(run: Run, forked: ForkedRun, entry: Entry) -> None:
@@ -143,6 +182,12 @@ def is_known(change: RunChange, at: str) -> bool:
         isinstance(entry, _KEPT_OUTCOMES) and entry.operation == at and entry.source == "fork"
         for entry in map(from_row, change.entries)
     )
+
+
+def repeats_unknown(run: Run, intent: EffectIntended) -> bool:
+    """Whether an effect of a fork is one that its origin has intended and not settled, of which only the same key may be used."""
+    forked = run.forked
+    return forked is not None and forked.policy != "same_key" and call_of(intent) in forked.unknown
 
 
 def call_of(one: KnownEffect | EffectIntended) -> Call:

@@ -13,6 +13,7 @@ from datetime import datetime
 
 from outlast.errors import OutlastError
 from outlast.journal.entry import (
+    Accepted,
     ApprovalRequested,
     Cancelled,
     Completed,
@@ -24,6 +25,7 @@ from outlast.journal.entry import (
     MessageReceived,
     PauseRequested,
     StampedRow,
+    Taken,
     UpdateReceived,
     from_row,
 )
@@ -127,7 +129,7 @@ class Invariants:
         known = self.lives.get(row.worker)
         if known is None or known.over(now):
             self._let_go(row.worker, now if known is None else min(now, known.end))
-        self.lives[row.worker] = Life(row.lease.total_seconds(), now, row.host)
+        self.lives[row.worker] = Life(row.lease.total_seconds(), now, row.host, row.build)
 
     def renewed(self, worker: WorkerId) -> None:
         """The store says that the worker's lease runs on."""
@@ -229,7 +231,7 @@ class Invariants:
             case FinishTask() | BeatTask():
                 self._of_task(change)
             case BeatOperation():
-                self.bodies.heard(change)
+                self.bodies.heard(change, now)
             case _:
                 pass
 
@@ -253,7 +255,7 @@ class Invariants:
         )
         times = (*change.times, *[now] * (len(change.entries) - len(change.times)))
         run.rows = [StampedRow(row, at) for row, at in zip(change.entries, times, strict=True)]
-        begin_fork(run, change, self._clock.monotonic())
+        begin_fork(run, [from_row(row) for row in change.entries], self._clock.monotonic())
         run.owner = change.worker
         if change.worker is not None:
             run.epoch += 1
@@ -326,6 +328,7 @@ class Invariants:
         self._seen(change.worker, key)
         run.version, run.digest = change.version + 1, change.digest
         self._append(run, change, verdict.at)
+        self._check_build(run, change)
         self.written.take(run, change, now)
         if change.entries:
             run.lapses = 0
@@ -347,6 +350,20 @@ class Invariants:
             run=change.run,
         )
         life.seen = now
+
+    def _check_build(self, run: Run, change: RunChange) -> None:
+        """What is pinned is moved by workers of its build, until somebody says that any may."""
+        life = self.lives.get(change.worker)
+        build = life.build if life else ""
+        for entry in map(from_row, change.entries):
+            if isinstance(entry, Accepted) and entry.any_build:
+                run.build = ""
+            elif isinstance(entry, Taken):
+                right = entry.build in ("", build)
+                self.check(right, 2, f"pinned by {build} to {entry.build}", run=change.run)
+                run.build = entry.build
+            right = run.build in ("", build)
+            self.check(right, 2, f"moved by {build}, pinned to {run.build}", run=change.run)
 
     def _append(self, run: Run, change: RunChange, at: datetime) -> None:
         self.check(
@@ -411,6 +428,7 @@ class Invariants:
             run=change.run,
         )
         run.begin([StampedRow(one, at) for one in change.next])
+        begin_fork(run, begun, self._clock.monotonic())
         run.asked = updates
         run.paused = any(isinstance(one, PauseRequested) for one in begun)
 

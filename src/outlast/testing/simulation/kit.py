@@ -6,6 +6,7 @@ Nothing here is declared by decorators: importing it must not add workflows to a
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime, timedelta
@@ -40,7 +41,14 @@ from outlast.testing.simulation.shape import (
     Work,
     often,
 )
-from outlast.testing.simulation.world import SETTLE, TIMEOUT, Declared, DeclinedError, World
+from outlast.testing.simulation.world import (
+    SETTLE,
+    TIMEOUT,
+    Declared,
+    DeclinedError,
+    Handed,
+    World,
+)
 from outlast.workflows.definition import (
     AttemptOptions,
     Definition,
@@ -86,6 +94,15 @@ async def shaped(shape: str, purpose: str, done: str = "[]") -> str:
     Args:
         done: What the parts before gave, where each has a generation of its own.
     """
+    return await _shaped(SHAPED, shape, purpose, done)
+
+
+async def shaped_by_one_build(shape: str, purpose: str, done: str = "[]") -> str:
+    """Do the same where the run is pinned to the build that has begun it."""
+    return await _shaped(PINNED, shape, purpose, done)
+
+
+async def _shaped(workflow: Workflow[..., str], shape: str, purpose: str, done: str) -> str:
     told: list[list[str]] = []
     _told.set(told)
     outlast.on_query(TOLD, lambda _: told)
@@ -97,7 +114,7 @@ async def shaped(shape: str, purpose: str, done: str = "[]") -> str:
     values.append(await carry_out(whole.parts[number], f"{purpose}/0.{number}"))
     text = msgspec.json.encode(values).decode()
     if len(values) < len(whole.parts):
-        outlast.continue_as_new(SHAPED(shape, purpose, text))
+        outlast.continue_as_new(workflow(shape, purpose, text))
     return text
 
 
@@ -196,7 +213,7 @@ async def _simple(shape: Work | Hand | Broken | Nap | Draw) -> Any:
 async def _step_of(shape: Work | Hand) -> Any:
     try:
         if isinstance(shape, Hand):
-            return await HANDS[shape.thread, shape.limit](shape.n)
+            return await HANDS[shape.thread, shape.limit, shape.beats](shape.n)
         if shape.far:
             return await FAR(shape.n, shape.fails, shape.seconds)
         works = WORKS[shape.thread, shape.beats, shape.limit]
@@ -352,13 +369,25 @@ def _double(n: int, fails: int) -> int:
 
 async def hand(n: int) -> int:
     """Hand a token out, and let somebody say twice `n`."""
-    stage.world.tokens.append((outlast.completion_token(), n * 2))
+    stage.world.tokens.append(Handed(outlast.completion_token(), n * 2))
     outlast.complete_later()
 
 
 def hand_in_thread(n: int) -> int:
     """Do the same in a thread."""
-    stage.world.tokens.append((outlast.completion_token(), n * 2))
+    stage.world.tokens.append(Handed(outlast.completion_token(), n * 2))
+    outlast.complete_later()
+
+
+async def hand_and_listen(n: int) -> int:
+    """Hand a token out to somebody who says how far he is, from where the last one was."""
+    stage.world.tokens.append(Handed(outlast.completion_token(), n * 2, _heard()))
+    outlast.complete_later()
+
+
+def hand_and_listen_in_thread(n: int) -> int:
+    """Do the same in a thread."""
+    stage.world.tokens.append(Handed(outlast.completion_token(), n * 2, _heard()))
     outlast.complete_later()
 
 
@@ -461,17 +490,23 @@ def _works() -> dict[tuple[bool, bool, bool], Step[..., Any]]:
     }
 
 
-def _hands() -> dict[tuple[bool, bool], Step[..., Any]]:
-    patience = {"start_to_close_timeout": 4 * TIMEOUT}
+def _hands() -> dict[tuple[bool, bool, bool], Step[..., Any]]:
+    bodies: dict[tuple[bool, bool], tuple[Any, dict[str, Any]]] = {
+        (False, False): (hand, {}),
+        (True, False): (hand_in_thread, {}),
+        (False, True): (hand_and_listen, {"heartbeat_timeout": SILENCE}),
+        (True, True): (hand_and_listen_in_thread, {"heartbeat_timeout": SILENCE}),
+    }
     return {
-        (thread, limit): _step(
-            hand_in_thread if thread else hand,
+        (thread, limit, beats): _step(
+            body,
             QUICK,
-            **patience,
+            start_to_close_timeout=4 * TIMEOUT,
+            **times,
             **({"schedule_to_close_timeout": 2 * LIMIT} if limit else {}),
         )
-        for thread in (False, True)
         for limit in (False, True)
+        for (thread, beats), (body, times) in bodies.items()
     }
 
 
@@ -488,8 +523,9 @@ FAR: Step[..., Any] = Step(
 )
 BROKEN = _step(broken, TWICE, ValueError)
 SHAPED: Workflow[..., str] = Workflow(shaped, "simulated_shape")
+PINNED: Workflow[..., str] = Workflow(shaped_by_one_build, "simulated_pinned_shape", pin=True)
 KIT: tuple[Definition[..., Any], ...] = (
-    *(SHAPED, BROKEN, FAR),
+    *(SHAPED, PINNED, BROKEN, FAR),
     *WORKS.values(),
     *HANDS.values(),
     *EFFECTS.values(),
@@ -497,3 +533,15 @@ KIT: tuple[Definition[..., Any], ...] = (
     *REPEATING.values(),
 )
 """What every worker registers."""
+
+
+def kit_of(build: int) -> tuple[Definition[..., Any], ...]:
+    """Return what a worker of one of several builds registers: the same code, from other sources."""
+    workflow = copy.copy(PINNED)
+    workflow.__module__ = f"simulated_build_{build}"
+    return tuple(workflow if one is PINNED else one for one in KIT)
+
+
+def workflow_of(*, pinned: bool) -> Workflow[..., str]:
+    """Return the workflow of a run."""
+    return PINNED if pinned else SHAPED

@@ -14,9 +14,10 @@ from outlast.journal.entry import (
     KnownChild,
     KnownEffect,
     KnownMessage,
+    RunName,
     StampedRow,
 )
-from outlast.store.change import ApprovalPut, RunKey, Status, WorkerId
+from outlast.store.change import ApprovalPut, OperationPut, RunKey, Status, WorkerId
 
 EDGE = 1e-6
 Call: TypeAlias = tuple[str, str, int]
@@ -58,6 +59,7 @@ class Life:
     lease_seconds: float
     seen: float
     process: str
+    build: str = ""
 
     def over(self, now: float) -> bool:
         """Whether its lease has run out."""
@@ -78,6 +80,7 @@ class ForkedRun:
     """What a fork brought along.
 
     Args:
+        policy: What becomes of effects that its origin did not settle.
         may_act: Whether it may attempt effects at all.
         keys: The namespace of its keys, where that is not its own.
         known: What its origin settled and it has not used, by call, in order.
@@ -85,8 +88,11 @@ class ForkedRun:
         since: When it was forked: its origin could have begun an attempt until then.
         elsewhere: Ids of the updates that it kept, which its origin answers.
         ends: How children of its origin ended, and which messages of that were answered.
+        origin: Of which run, and of which generation of it, it is a fork; None for a child of a fork, and for a later generation.
+        is_last: Whether that had ended for good.
     """
 
+    policy: str
     may_act: bool
     keys: str
     known: dict[Call, list[KnownEffect]]
@@ -94,6 +100,8 @@ class ForkedRun:
     since: float
     elsewhere: set[str] = field(default_factory=set[str])
     ends: list[KnownChild | KnownMessage] = field(default_factory=list[KnownChild | KnownMessage])
+    origin: RunName | None = None
+    is_last: bool = False
 
 
 @dataclass(slots=True)
@@ -125,6 +133,8 @@ class Run:
     """Of each operation that rests until its next attempt: when that is due. None has begun since."""
     handed_out: set[str] = field(default_factory=set[str])
     """Steps whose outcome comes from outside: no attempt of them may begin."""
+    listening: dict[str, OperationPut] = field(default_factory=dict[str, OperationPut])
+    """Of each of these, the row that says so, as it was heard of last."""
     progress: dict[str, bytes] = field(default_factory=dict[str, bytes])
     """Of each operation that has a row: the details of its last heartbeat that was kept."""
     named: dict[str, str] = field(default_factory=dict[str, str])
@@ -145,6 +155,8 @@ class Run:
     last_signal: int = 0
     published: set[str] = field(default_factory=set[str])
     """Operations that published."""
+    build: str = ""
+    """To which it is pinned."""
     paused: bool = False
     """Whether its journal says that nothing may begin."""
     parked: Status | None = None
@@ -169,8 +181,9 @@ class Run:
         self.intents, self.outcomes, self.done = {}, set(), set()
         self.attempted, self.fresh, self.doubts, self.failures = set(), set(), set(), {}
         self.lapses, self.asked = 0, set()
-        self.paused, self.parked = False, None
+        self.paused, self.parked, self.build = False, None, ""
         self.resting, self.risky, self.handed_out, self.progress = {}, {}, set(), {}
+        self.listening = {}
         self.named = {}
         self.approvals, self.published = {}, set()
         self.forked, self.others = None, set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from functools import partial
@@ -19,6 +20,7 @@ from outlast.client import Client, RunHandle
 from outlast.client.update import check_accepted, result_of, update_message
 from outlast.errors import (
     DecisionRefusedError,
+    DefinitionError,
     QueryError,
     RunCancelledError,
     RunConflictError,
@@ -34,15 +36,17 @@ from outlast.journal.entry import (
     EffectFailed,
     EffectInDoubt,
     EffectIntended,
+    RunName,
     from_row,
 )
 from outlast.store.change import PutMessage, RunHead, RunKey
-from outlast.testing.simulation.kit import MESSAGES, SHAPED, TOLD, UPDATES
+from outlast.testing.simulation.kit import MESSAGES, SHAPED, TOLD, UPDATES, Heard, workflow_of
 from outlast.testing.simulation.scenario import Plan, Scenario, Sending
 from outlast.testing.simulation.shape import Work, nodes
 from outlast.testing.simulation.system import Simulation
-from outlast.testing.simulation.world import World, answer
+from outlast.testing.simulation.world import Done, Handed, World, answer
 from outlast.testing.thread import SeededRandom
+from outlast.workflows.completion import CompletionToken
 
 T = TypeVar("T")
 
@@ -56,6 +60,8 @@ FORK = "-fork"
 """At the end of the ids of forks."""
 _FORK_SECONDS = 20.0
 """How long a fork may take, which is sent nothing."""
+_ORIGIN_SECONDS = 30.0
+"""How long after its end an origin may still do what it had begun: a lease, and what is on its way."""
 _INSIDE_SECONDS = 20.0
 """How long to wait for a client in a worker's process, which may die meanwhile."""
 
@@ -81,6 +87,8 @@ class People:
         self._tasks: list[asyncio.Task[Any]] = []
         self._lives: list[asyncio.Task[Any]] = []
         self._over = False
+        self._over_since: dict[RunName, float] = {}
+        """When what was forked was first seen to be over."""
         self._patient = _Patient(sim.outside, random=SeededRandom("patient"), principal="tester")
 
     def begin(self) -> None:
@@ -148,12 +156,26 @@ class People:
         """Fork a run, by a request that is made again until it is answered, and cancel the fork when it waits in vain."""
         await asyncio.sleep(after)
         fork = fork_of(run_id)
+        position, generation = await self._position(run_id, plan.anew)
         try:
-            await self._persist(lambda: self._handle(run_id).fork(id=fork, reason="to see"))
+            await self._persist(
+                lambda: self._handle(run_id).fork(
+                    position,
+                    id=fork,
+                    reason="to see",
+                    effects=plan.effects,
+                    generation=generation,
+                )
+            )
         except StoreError:
             # The clock was set back, and the fork would have entries of times to come.
             jumped = any(one.harm == "back" for one in self._scenario.disturbances)
             self._sim.invariants.check(jumped, 5, f"{run_id} was not forked")
+            return
+        except DefinitionError:
+            # A new child would lack what was sent to the one that is still open.
+            talks = plan.effects == "new_key"
+            self._sim.invariants.check(talks, 5, f"{run_id} could not be forked")
             return
         self._sim.invariants.check(
             RunKey("default", fork) in self._sim.invariants.runs,
@@ -164,6 +186,15 @@ class People:
         await asyncio.sleep(_FORK_SECONDS)
         with contextlib.suppress(RunConflictError):
             await self._persist(lambda: self._handle(fork).cancel("in vain"))
+
+    async def _position(self, run_id: str, anew: float) -> tuple[int | None, int | None]:
+        """Return where a fork begins that does not keep this part of the journal, between two turns; None for wherever it can."""
+        if not anew:
+            return None, None
+        known = self._sim.invariants.runs[RunKey("default", run_id)]
+        turns = [one.row.turn for one in known.rows]
+        begins = [at for at in range(1, len(turns)) if turns[at] != turns[at - 1]] or [1]
+        return begins[int((1 - anew) * (len(begins) - 1))], known.generation
 
     async def _ask(self, run_id: str) -> None:
         """Ask a run what it has said, while it goes on: nothing is unsaid within a generation."""
@@ -230,7 +261,8 @@ class People:
         self, run_id: str, plan: Plan, *, inside: bool = False, again: bool = False
     ) -> bool:
         shape = msgspec.json.encode(plan.shape).decode()
-        call = SHAPED(shape, f"{run_id}{'/again' if again else ''}")
+        workflow = workflow_of(pinned=plan.pinned)
+        call = workflow(shape, f"{run_id}{'/again' if again else ''}")
         if_closed = "restart" if again else "attach"
 
         timeout = None if plan.timeout is None else timedelta(seconds=plan.timeout)
@@ -378,14 +410,47 @@ class People:
         chance = self._sim.source("completions")
         while not self._over:
             await asyncio.sleep(_LOOK_SECONDS)
-            for token, value in self._world.tokens[seen:]:
+            for one in self._world.tokens[seen:]:
                 seen += 1
                 after = chance.choice([0.0, chance.uniform(0, 3), chance.uniform(0, 12)])
-                self._spawn(self._say(token, value, after, chance.random()))
+                self._spawn(self._work(one, after, chance.random()))
 
-    async def _say(self, token: str, value: int, after: float, chance: float) -> None:
+    async def _work(self, handed: Handed, after: float, chance: float) -> None:
+        """Do what a step has handed out, and say how far it is, where somebody listens; it may be too much for whoever has it."""
+        if handed.done is None:
+            await asyncio.sleep(after)
+        elif not await self._beat(handed, after, self._sim.source(f"{handed}/{after}")):
+            return
+        await self._say(handed.token, handed.value, chance)
+
+    async def _beat(self, handed: Handed, seconds: float, chance: random.Random) -> bool:
+        """Say how far it is, until it is done, or nobody listens any more; False for somebody who falls silent then, or before."""
+        silent = chance.uniform(0, 12) if chance.random() < 0.4 else float("inf")
+        named, done = CompletionToken.read(handed.token), handed.done or 0
+        began = self._sim.clock.monotonic()
+        while (passed := self._sim.clock.monotonic() - began) < min(seconds, silent):
+            done += chance.choice([0, 1, 1])
+            details = chance.choice([Heard(handed.value, done), Heard(handed.value, done), None])
+            try:
+                await self._persist(
+                    lambda details=details: self._sim.client.heartbeat(handed.token, details)
+                )
+            except RunConflictError:
+                return chance.random() < 0.5
+            self._check_heard(named, details)
+            await asyncio.sleep(min(chance.uniform(0.1, 1.4), max(0.0, seconds - passed)))
+        return seconds <= silent
+
+    def _check_heard(self, named: CompletionToken, details: Heard | None) -> None:
+        said = b"" if details is None else msgspec.json.encode(details)
+        self._sim.invariants.check(
+            (named.run, named.operation, said) in self._sim.invariants.bodies.beats,
+            5,
+            f"a beat of {named.operation} of {named.run} was accepted, and is not there: {details}",
+        )
+
+    async def _say(self, token: str, value: int, chance: float) -> None:
         """Say what came of a step; sometimes more than once, and sometimes nonsense first, which must change nothing."""
-        await asyncio.sleep(after)
         said: list[Any] = [value, value] if chance < 0.2 else [value]
         if chance > 0.8:
             said.insert(0, "nonsense")
@@ -397,10 +462,24 @@ class People:
 
     async def _operate(self) -> None:
         seen: set[tuple[str, int, int]] = set()
+        released: set[tuple[str, int]] = set()
         while not self._over:
             await asyncio.sleep(1)
             for run in [*self._sim.invariants.runs]:
                 await self._settle(run, seen)
+                if not self._scenario.recalled:
+                    await self._release(run, released)
+
+    async def _release(self, run: RunKey, released: set[tuple[str, int]]) -> None:
+        """Let workers of any build go on with a run whose own build has gone, once for each generation."""
+        head = await self._sim.store.head(run)
+        if head is None or head.reason != "pinned" or (run.run_id, head.generation) in released:
+            return
+        released.add((run.run_id, head.generation))
+        with contextlib.suppress(RunConflictError):
+            await self._persist(
+                lambda: self._handle(run.run_id).accept(any_build=True, reason="it has gone")
+            )
 
     async def _settle(self, run: RunKey, seen: set[tuple[str, int, int]]) -> None:
         """Look up what happened, and say so, once for each doubt."""
@@ -424,12 +503,13 @@ class People:
         for operation, seq in doubts.items():
             if (run.run_id, head.generation, seq) in seen:
                 continue
-            seen.add((run.run_id, head.generation, seq))
             purpose = purpose_of(intents[operation])
+            was_done = self._world.was_done(purpose, Done(intents[operation].key, run.run_id))
+            if not was_done and self._may_be_done_yet(run):
+                continue
+            seen.add((run.run_id, head.generation, seq))
             said: dict[str, Any] = (
-                {"applied": answer(purpose)}
-                if self._world.was_done(purpose, intents[operation].key)
-                else {"not_applied": True}
+                {"applied": answer(purpose)} if was_done else {"not_applied": True}
             )
             with contextlib.suppress(RunConflictError):
                 await self._persist(
@@ -437,6 +517,18 @@ class People:
                         operation, **said, generation=head.generation
                     )
                 )
+
+    def _may_be_done_yet(self, run: RunKey) -> bool:
+        """Whether the origin of a fork may still do what the fork is in doubt about."""
+        forked = self._sim.invariants.runs[run].forked
+        origin = None if forked is None else forked.origin
+        if origin is None:
+            return False
+        former = self._sim.invariants.runs[RunKey(run.tenant, origin.run_id)]
+        now = self._sim.clock.monotonic()
+        if former.generation == origin.generation and not former.closed:
+            return True
+        return now < self._over_since.setdefault(origin, now) + _ORIGIN_SECONDS
 
     def _handle(self, run_id: str) -> RunHandle[Any]:
         return self._sim.client.handle(run_id, SHAPED)

@@ -25,12 +25,14 @@ from outlast.journal.entry import (
     EffectIntended,
     EffectRefused,
     Entry,
+    Failed,
     Published,
     RunTimedOut,
     Started,
     Taken,
     from_row,
 )
+from outlast.journal.failure import Failure
 from outlast.journal.prefix import began_at
 from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine
@@ -38,8 +40,18 @@ from outlast.store.change import RunKey, Status
 from outlast.testing.fault import Faults
 from outlast.testing.loop import SimulationStuckError
 from outlast.testing.simulation.disturb import Disturber
+from outlast.testing.simulation.forked import Forks
 from outlast.testing.simulation.invariant import InvariantViolatedError
-from outlast.testing.simulation.kit import KIT, QUEUE, SHAPED, STAGE, TOLD, stage
+from outlast.testing.simulation.kit import (
+    KIT,
+    PINNED,
+    QUEUE,
+    STAGE,
+    TOLD,
+    kit_of,
+    stage,
+    workflow_of,
+)
 from outlast.testing.simulation.people import FORK, People, purpose_of
 from outlast.testing.simulation.scenario import Plan, Scenario, Sending
 from outlast.testing.simulation.shape import (
@@ -48,7 +60,9 @@ from outlast.testing.simulation.shape import (
     Draw,
     Expect,
     Hear,
+    Limit,
     Often,
+    Several,
     Shape,
     Stray,
     Twin,
@@ -62,6 +76,7 @@ from outlast.testing.simulation.written import OUTCOMES
 from outlast.worker.worker import WorkerOptions
 
 _LONGEST = timedelta(hours=1)
+_LOST_CHILD = "outlast.errors.RunCancelledError"
 _QUIET_SECONDS = 15.0
 """After the last run has ended: whoever was stopped then must do no harm either."""
 
@@ -99,6 +114,7 @@ def play(scenario: Scenario) -> Played:
         scenario.fates,
         sim.source("world"),
         lambda invariant, what: sim.invariants.check(False, invariant, what),
+        Forks(sim.invariants.runs),
     )
     stage.world.keep_thread = lambda seconds: _keep_thread(sim, seconds)
     with _without_collector(), _bugs_seen(sim):
@@ -128,7 +144,7 @@ async def _through(sim: Simulation, scenario: Scenario, world: World) -> None:
     sim.outside.faults = scenario.faults
     people.begin()
     await disturber.disturb()
-    await _calm_down(sim)
+    await _calm_down(sim, scenario)
     await people.done()
     for number in range(len(scenario.plans)):
         await sim.closed(f"run{number}")
@@ -138,28 +154,33 @@ async def _through(sim: Simulation, scenario: Scenario, world: World) -> None:
     await asyncio.sleep(_QUIET_SECONDS)
     plans = {f"run{number}": plan for number, plan in enumerate(scenario.plans)}
     for run in sim.invariants.runs:
-        await _Audit(sim, scenario, world, run, plans.get(run.run_id)).check()
+        await _Audit(sim, scenario, world, run, plans).check()
 
 
-async def _calm_down(sim: Simulation) -> None:
+async def _calm_down(sim: Simulation, scenario: Scenario) -> None:
     """Nothing is disturbed any more: whatever was begun must now come to its end."""
     for one in sim.workers:
         one.store.faults = Faults()
         one.thaw()
     sim.outside.faults = Faults()
-    await sim.start_worker("last", faults=Faults())
+    last = scenario.builds - 1
+    await sim.start_worker("last", definitions=kit_of(last), faults=Faults())
+    for build in range(last if scenario.recalled else 0):
+        await sim.start_worker(f"last{build}", definitions=kit_of(build), faults=Faults())
 
 
 class _Audit:
     """Looks at what is left of one run.
 
     Args:
-        plan: None for a run that another one has started, or that is a fork.
+        plans: Of the runs that people started; the others are of children and forks.
     """
 
     def __init__(
-        self, sim: Simulation, scenario: Scenario, world: World, run: RunKey, plan: Plan | None
+        self, sim: Simulation, scenario: Scenario, world: World, run: RunKey, plans: dict[str, Plan]
     ) -> None:
+        plan = plans.get(run.run_id)
+        self._plans = plans
         self._sim = sim
         self._scenario = scenario
         self._world = world
@@ -180,15 +201,16 @@ class _Audit:
             self._journal = [(from_row(one.row), one.at) for one in rows]
             self._entries = [entry for entry, _ in self._journal]
             await self._check_replay(generation)
+            self._check_effects()
             if self._is_fork:
                 continue
             if not self._is_planned:
                 self._plan = _plan_of(self._entries[0])
-            self._check_effects()
             self._check_grants()
             self._check_carried()
         await self._check_approvals()
         if self._is_fork:
+            self._check_fork()
             return
         self._check_cancel()
         await self._check_published()
@@ -198,7 +220,7 @@ class _Audit:
             allowed.add(Status.CANCELLED)
         if self._plan.terminate is not None:
             allowed.add(Status.TERMINATED)
-        if any(isinstance(one, RunTimedOut) for one in self._entries):
+        if any(isinstance(one, RunTimedOut) for one in self._entries) or self._has_lost_child():
             allowed.add(Status.FAILED)
         if not self._is_planned:
             allowed |= {Status.CANCELLED, Status.TERMINATED}
@@ -212,8 +234,9 @@ class _Audit:
 
     async def _check_replay(self, generation: int) -> None:
         """The code, given the journal alone, comes to what is recorded: also to the same value."""
+        started = self._entries[0]
         machine = Machine(
-            SHAPED,
+            workflow_of(pinned=isinstance(started, Started) and started.name == PINNED.name),
             tenant=self._run.tenant,
             run_id=self._run.run_id,
             generation=generation,
@@ -253,7 +276,7 @@ class _Audit:
         self._holds(right, 2, f"the result is wrong: {value}")
 
     def _check_effects(self) -> None:
-        """What is recorded as done was done once; what is recorded as not done was not done."""
+        """What is recorded as done was done once, by this run or by one that shares its keys; what is not was not done by it."""
         purposes: dict[str, str] = {}
         recorded: Counter[str] = Counter()
         failed: set[str] = set()
@@ -262,6 +285,10 @@ class _Audit:
             match entry:
                 case EffectIntended():
                     purposes[entry.operation] = unsettled[entry.operation] = purpose_of(entry)
+                case EffectCompleted(operation, source="fork") | EffectFailed(
+                    operation, source="fork"
+                ):
+                    unsettled.pop(operation, None)
                 case EffectCompleted(operation):
                     recorded[unsettled.pop(operation)] += 1
                 case EffectFailed(operation):
@@ -271,13 +298,27 @@ class _Audit:
                 case _:
                     pass
         for purpose in recorded.keys() | failed:
-            times = len(self._world.changes.get(purpose, ()))
+            done = self._world.changes.get(purpose, ())
+            times, own = len(done), sum(one.run_id == self._run.run_id for one in done)
             perhaps = list(unsettled.values()).count(purpose)
             self._holds(
-                recorded[purpose] <= times <= recorded[purpose] + perhaps,
+                recorded[purpose] <= times and own <= recorded[purpose] + perhaps,
                 3,
                 f"{purpose} is recorded {recorded[purpose]} times, and was done {times} times",
             )
+
+    def _has_lost_child(self) -> bool:
+        """Whether the run fails for a child that was cancelled: a fork that is cancelled as it waits for the same child says so to that."""
+        last = self._entries[-1]
+        shares = self._plan.fork is not None and self._plan.effects == "same_key"
+        return shares and isinstance(last, Failed) and _LOST_CHILD in _types(last.failure)
+
+    def _check_fork(self) -> None:
+        """A fork that comes to its result has one that its origin could have had."""
+        last, origin = self._entries[-1], self._run.run_id.removesuffix(FORK)
+        if isinstance(last, Completed) and origin in self._plans:
+            self._plan = self._plans[origin]
+            self._check_result(last)
 
     def _check_grants(self) -> None:
         """An effect that needs a grant has the one that was asked for it."""
@@ -343,7 +384,7 @@ class _Audit:
         """A run that goes on after it was cancelled ends as cancelled."""
         asks = CancelRequested | RunTimedOut
         asked = [at for one, at in self._journal if isinstance(one, asks)]
-        if any(isinstance(node, Stray) for _, node in nodes(self._plan.shape)):
+        if any(_leaves(node) for _, node in nodes(self._plan.shape)):
             # Its outcome is waited for when the body has ended, and can be cancelled no more.
             return
         if asked and isinstance(self._entries[-1], Completed):
@@ -365,6 +406,18 @@ class _Audit:
     @property
     def _jumps(self) -> bool:
         return any(one.harm in ("forth", "back") for one in self._scenario.disturbances)
+
+
+def _leaves(node: Shape) -> bool:
+    """Whether a part may leave an effect behind: when a gather is cut off, it ends with the first of its parts that does."""
+    if isinstance(node, Limit):
+        return any(isinstance(one, Several) and one.how == "gather" for _, one in nodes(node.part))
+    return isinstance(node, Stray)
+
+
+def _types(failure: Failure) -> set[str]:
+    """Return of which types a failure is, and those of a group."""
+    return {failure.type}.union(*map(_types, failure.members))
 
 
 def _plan_of(started: Entry) -> Plan:

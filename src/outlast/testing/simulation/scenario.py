@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from outlast.errors import DecodeError
-from outlast.journal.entry import Durability
+from outlast.journal.entry import Durability, EffectPolicy
 from outlast.testing.fault import Faults
 from outlast.testing.simulation.shape import (
     SIGNALS,
@@ -88,9 +88,12 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         meddler: Somebody says what became of effects that are not in doubt, which must change nothing.
         pause: Somebody pauses it then, and resumes it after `resume` seconds.
         timeout: How long it may take.
-        fork: Somebody forks it then; a fork attempts no effect, and is cancelled when it waits for what only its origin was sent.
+        fork: Somebody forks it then; a fork is cancelled when it waits for what only its origin was sent.
+        effects: What becomes of effects in the fork that the run has not settled.
+        anew: Which part of the journal the fork does not keep, from 0 to 1.
         curious: Somebody asks it again and again what it has said.
         durability: When its outcomes are written.
+        pinned: Only workers of the build that has begun it move it.
     """
 
     shape: Shape
@@ -108,8 +111,11 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     resume: float = 5.0
     timeout: float | None = None
     fork: float | None = None
+    effects: EffectPolicy = "refuse"
+    anew: float = 0.0
     curious: bool = False
     durability: Durability = "sync"
+    pinned: bool = False
 
 
 Harm: TypeAlias = Literal["kill", "freeze", "stall", "cut", "stop", "outage", "forth", "back"]
@@ -144,6 +150,8 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         runs: How many runs a worker holds at once.
         thread_delay: Of synchronous bodies, in seconds.
         crowded: How long such a body waits for a free thread, in seconds.
+        builds: How many builds the workers are of, one after the other.
+        recalled: A worker of each build comes in the end; else one of the last build, and somebody lets it go on with what others began.
     """
 
     seed: int
@@ -157,6 +165,8 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     runs: int = 100
     thread_delay: float = 0.0
     crowded: float = 0.0
+    builds: int = 1
+    recalled: bool = False
 
     def to_json(self) -> str:
         """Return it as text."""
@@ -206,11 +216,9 @@ def draw(seed: int) -> Scenario:
     later = random.Random(f"attempts/{seed}")  # noqa: S311 - a seed must repeat
     if later.random() < 0.4:
         plans = tuple(replace(one, shape=_with_limits(later, one.shape)) for one in plans)
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
-        plans=_durable(
-            seed, _grown(seed, _controlled(seed, tuple(_telling(one, told) for one in plans)))
-        ),
+        plans=_grown_further(seed, tuple(_telling(one, told) for one in plans)),
         disturbances=_disturbances(chance),
         faults=_faults(chance),
         fates=_fates(chance),
@@ -221,6 +229,16 @@ def draw(seed: int) -> Scenario:
         thread_delay=chance.choice([0.0, 0.1, 1.0]),
         crowded=chance.choice([0.0, 0.0, 0.0, 3.0]),
     )
+    return _built(scenario)
+
+
+def _built(scenario: Scenario) -> Scenario:
+    """Let workers be of two builds, and some runs pinned to the one that has begun them; drawn apart, as all that came later."""
+    chance = random.Random(f"builds/{scenario.seed}")  # noqa: S311 - a seed must repeat
+    if chance.random() > 0.15:
+        return scenario
+    plans = tuple(replace(one, pinned=chance.random() < 0.7) for one in scenario.plans)
+    return replace(scenario, plans=plans, builds=2, recalled=chance.random() < 0.5)
 
 
 def _plan(chance: random.Random, depth: int = 3) -> Plan:
@@ -264,6 +282,13 @@ def _telling(plan: Plan, chance: random.Random) -> Plan:
         parts = tuple(Tell(one) if chance.random() < 0.5 else one for one in shape.parts)
         shape = replace(shape, parts=parts)
     return replace(plan, shape=Tell(shape))
+
+
+def _grown_further(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Return plans with what was thought of later, each of it drawn apart, so that the rest of a seed stays what it was."""
+    for step in (_controlled, _grown, _durable, _forking, _listening):
+        plans = step(seed, plans)
+    return plans
 
 
 def _controlled(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
@@ -337,6 +362,40 @@ def _durable(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
     chance = random.Random(f"durability/{seed}")  # noqa: S311 - a seed must repeat
     modes: list[Durability] = ["sync", "sync", "async", "exit"]
     return tuple(replace(one, durability=chance.choice(modes)) for one in plans)
+
+
+def _forking(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Let forks act, and keep less than they could."""
+    chance = random.Random(f"forks/{seed}")  # noqa: S311 - a seed must repeat
+    policies: list[EffectPolicy] = ["refuse", "same_key", "same_key", "new_key"]
+    return tuple(
+        one
+        if one.fork is None
+        else replace(
+            one,
+            effects=chance.choice(policies),
+            anew=round(chance.choice([0.0, chance.random()]), 2),
+        )
+        for one in plans
+    )
+
+
+def _listening(seed: int, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Let whoever has got a step from some runs say meanwhile how far he is."""
+    chance = random.Random(f"beats/{seed}")  # noqa: S311 - a seed must repeat
+    return tuple(replace(one, shape=_heard_of(chance, one.shape)) for one in plans)
+
+
+def _heard_of(chance: random.Random, shape: Shape) -> Shape:
+    match shape:
+        case Several(_, parts):
+            return replace(shape, parts=tuple(_heard_of(chance, one) for one in parts))
+        case Limit(_, part) | Tidy(part) | Tell(part) | Bear(part):
+            return replace(shape, part=_heard_of(chance, part))
+        case Hand():
+            return replace(shape, beats=chance.random() < 0.6)
+        case _:
+            return shape
 
 
 def _asking(chance: random.Random, plan: Plan) -> Plan:

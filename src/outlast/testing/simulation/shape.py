@@ -46,11 +46,13 @@ class Hand(Node, frozen=True, tag=True):
 
     Args:
         limit: It has only so much time for all attempts.
+        beats: Whoever has it says meanwhile how far he is, or it has failed; and goes on from what the one before has said.
     """
 
     n: int
     thread: bool = False
     limit: bool = False
+    beats: bool = False
 
 
 class Broken(Node, frozen=True, tag=True):

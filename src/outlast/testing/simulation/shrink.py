@@ -105,7 +105,7 @@ def _simpler(shape: Shape) -> Iterator[Shape]:
                 yield replace(shape, part=simpler)
         case Ask(act) | Twin(act) | Often(act) | Stray(act):
             yield act
-            yield from _calmer(shape, type(shape)(act))
+            yield from filter(_is_covered, _calmer(shape, type(shape)(act)))
         case Hand(n):
             yield Work(n)
             yield from _calmer(shape, Hand(n))
@@ -113,6 +113,11 @@ def _simpler(shape: Shape) -> Iterator[Shape]:
             yield from _calmer(shape, _plain(shape))
         case _:
             return
+
+
+def _is_covered(shape: Shape) -> bool:
+    """Whether a second act is refused for what its cover lets happen once: without a pattern there is no cover for it at all."""
+    return not (isinstance(shape, Ask) and shape.again and not shape.pattern)
 
 
 def _plain(shape: Act | Work | Hear | Serve | Talk) -> Shape:

@@ -85,6 +85,7 @@ class Written:
         self._check_quiet = bodies.check_quiet
         self._check_rested = bodies.check_rested
         self._check_said = bodies.check_said
+        self._check_silent = bodies.check_silent
         self.knows_keys = True
         """Whether an effect's key follows from all its arguments as the journal writes them: there is no `key_on`, and no argument
         that the journal writes in another way than the hash (a time with microseconds, say)."""
@@ -101,6 +102,7 @@ class Written:
         self._approvals(run, change, now)
         for act in change.operations:
             if isinstance(act, OperationPut):
+                self._hear(run, change, act, now)
                 self._put(run, change, act)
             else:
                 run.others.discard(act.operation)
@@ -108,10 +110,21 @@ class Written:
                 run.named.pop(act.operation, None)
                 run.resting.pop(act.operation, None)
                 run.handed_out.discard(act.operation)
+                run.listening.pop(act.operation, None)
                 run.progress.pop(act.operation, None)
         settled = {getattr(from_row(row), "operation", "") for row in change.entries} & run.outcomes
         left = settled & (run.failures.keys() | run.others)
         self._check(not left, 0, f"the rows of {left} are left behind", run=change.run)
+
+    def _hear(self, run: Run, change: RunChange, row: OperationPut, now: datetime) -> None:
+        """A step is handed out, or was for long enough."""
+        former = run.listening.get(row.operation)
+        if row.awaits:
+            run.listening[row.operation] = row
+            return
+        run.listening.pop(row.operation, None)
+        if former is not None and row.failures > former.failures:
+            self._check_silent(change.run, former, now)
 
     def _put(self, run: Run, change: RunChange, row: OperationPut) -> None:
         """A failure is recorded with the time of the next attempt; without one, that attempt begins, or is under way.
