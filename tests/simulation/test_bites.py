@@ -411,7 +411,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
             Break(
                 MemoryStore,
                 "_clear_outbox",
-                "if self._known(change.run, run, message) is None:",
+                "if self._known(change.run, _receiving(run), message) is None:",
                 "if True:",
             ),
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import warnings
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 
 from outlast.client import RunHandle
-from outlast.errors import OutlastError
+from outlast.errors import OutlastError, RunHeldWarning
 from outlast.journal.entry import (
     ApprovalRequested,
     CancelRequested,
@@ -117,7 +118,7 @@ def play(scenario: Scenario) -> Played:
         Forks(sim.invariants.runs),
     )
     stage.world.keep_thread = lambda seconds: _keep_thread(sim, seconds)
-    with _without_collector(), _bugs_seen(sim):
+    with _without_collector(), _bugs_seen(sim), _nobody_told():
         try:
             sim.run(lambda sim: _through(sim, scenario, stage.world))
         except InvariantViolatedError as error:
@@ -126,6 +127,14 @@ def play(scenario: Scenario) -> Played:
             stuck = InvariantViolatedError(2, f"it does not come to an end: {error.message}")
             return Played(stuck, sim.trace)
     return Played(None, sim.trace)
+
+
+@contextmanager
+def _nobody_told() -> Generator[None]:
+    """Say nothing of runs that are held while somebody waits for them: here that is the rule."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RunHeldWarning)
+        yield
 
 
 def _keep_thread(sim: Simulation, seconds: float) -> None:
