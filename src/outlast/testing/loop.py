@@ -20,6 +20,7 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from outlast.errors import OutlastError
 from outlast.testing.clock import SimulatedClock
+from outlast.testing.network import refuse_network
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -38,7 +39,7 @@ class SimulationStuckError(OutlastError):
 
 
 class NotSimulatedError(OutlastError):
-    """Code in a simulation asked the event loop for what lies outside of it."""
+    """Code in a simulation reached for what lies outside of it. It ends the simulation, whatever that code makes of it."""
 
     code = "not_simulated"
 
@@ -382,15 +383,25 @@ _OUTSIDE = (
 )
 
 
+def _refuse(loop: asyncio.AbstractEventLoop, what: str) -> None:
+    """End the simulation: an error that a retried body might swallow would be one that nobody sees."""
+    error = NotSimulatedError(
+        f"there is no {what} in a simulation: no network, no subprocess, no thread of asyncio's own",
+        hint="give the step or effect a double that stands in for the remote system: doubles=[testing.double(charge, fake_charge)]; "
+        "a plain `def` body has a simulated thread",
+    )
+    assert isinstance(loop, SimulatedLoop)
+    loop.fail(error)
+    raise error
+
+
 def _refusing(name: str) -> Callable[..., Any]:
     def refuse(self: SimulatedLoop, *args: object, **options: object) -> Any:
-        raise NotSimulatedError(
-            f"there is no loop.{name}() in a simulation: no network, no subprocess, no thread of asyncio's own",
-            hint="give the step or effect a double that stands in for the remote system; a plain `def` body has a simulated thread",
-        )
+        _refuse(self, f"loop.{name}()")
 
     return refuse
 
 
 for _name in _OUTSIDE:
     setattr(SimulatedLoop, _name, _refusing(_name))
+refuse_network(SimulatedLoop, _refuse)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
+import socket
+import urllib.request
 from datetime import timedelta
 
 import pytest
 
-from outlast.testing import Process, SimulatedClock, SimulatedLoop, SimulationStuckError
+from outlast.testing import (
+    Process,
+    SimulatedClock,
+    SimulatedLoop,
+    SimulatedThreads,
+    SimulationStuckError,
+)
 from outlast.testing.loop import NotSimulatedError
 
 
@@ -166,14 +176,21 @@ def test_draining_ends_every_task() -> None:
         lambda: asyncio.open_connection("localhost", 1),
         lambda: asyncio.to_thread(print),
         lambda: asyncio.create_subprocess_exec("true"),
+        lambda: socket.create_connection(("127.0.0.1", 9)),
+        lambda: urllib.request.urlopen("http://127.0.0.1:9/"),
+        lambda: SimulatedThreads(random.Random("threads")).run(
+            lambda: socket.getaddrinfo("localhost", 80)
+        ),
     ],
-    ids=["network", "thread", "process"],
+    ids=["network", "thread", "process", "socket", "urllib", "a socket in a thread"],
 )
 def test_what_lies_outside_a_simulation_is_refused_in_words(reach) -> None:
-    """Instead of asyncio's empty NotImplementedError, a body that reaches outside learns what to write."""
+    """A body that reaches outside learns what to write, also by blocking calls and in a thread; and it cannot hide that."""
 
     async def main() -> None:
-        await reach()
+        with contextlib.suppress(Exception):
+            await reach()
+        await asyncio.sleep(3600)
 
     with pytest.raises(NotSimulatedError, match="simulation") as caught:
         SimulatedLoop(SimulatedClock()).run_until_complete(main())

@@ -9,6 +9,8 @@ from datetime import timedelta
 import pytest
 
 import outlast
+import outlast.errors
+import outlast.testing
 from outlast.journal.entry import Completed
 from outlast.store.change import RunKey
 from outlast.testing import Faults, Simulation, SimulationStuckError, replay_run
@@ -67,6 +69,24 @@ def test_equal_seeds_give_equal_traces() -> None:
     assert [sim.run(start_and_kill) for sim in sims] == ["ab" * 5] * 3
     assert sims[0].trace == sims[1].trace != sims[2].trace
     assert len(sims[0].trace) > 10
+
+
+def test_doubles_stand_in_for_what_reaches_the_world() -> None:
+    """In each worker that has what they stand for, whatever else it has; a double of nothing is refused."""
+
+    def fake(name: str) -> str:
+        return name.upper()
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker(definitions=[two, work, work_in_thread])
+        await sim.start_worker(definitions=[forever])
+        return await sim.client.run(two(), id="r")
+
+    double = outlast.testing.double(work, fake)
+    assert Simulation(CODE, doubles=[double]).run(scenario) == "Ab"
+    assert ran == ["b"]
+    with pytest.raises(outlast.errors.DefinitionError, match="no step of that name"):
+        Simulation([forever], doubles=[double])
 
 
 def test_a_frozen_worker_holds_everybody_up_for_a_lease() -> None:

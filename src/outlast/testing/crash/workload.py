@@ -12,9 +12,9 @@ from outlast.effects.intent import Applied, NotApplied
 from outlast.errors import DefinitionError
 from outlast.testing.loop import LONGEST
 from outlast.testing.receiver import Receiver
+from outlast.testing.stand_in import with_doubles
 from outlast.workflows.call import Call
 from outlast.workflows.definition import Definition, Workflow
-from outlast.workflows.registry import Registry
 
 R = TypeVar("R")
 
@@ -81,16 +81,4 @@ class Workload(Generic[R]):
 
     def registered(self) -> list[Definition[..., Any]]:
         """Return what the worker registers, doubles in the places of what they stand for."""
-        given = self.definitions
-        if given is None:
-            given = Registry.of_everything().definitions()
-        table = {(one.kind, one.name): one for one in given}
-        for one in self.doubles:
-            if (one.kind, one.name) not in table:
-                raise DefinitionError(
-                    f"there is a double for {one.kind} {one.name}, and no {one.kind} of that name",
-                    step=one.name,
-                    hint="make it of the definition itself: testing.double(charge, fake_charge)",
-                )
-            table[one.kind, one.name] = one
-        return list(table.values())
+        return with_doubles(self.definitions, self.doubles)

@@ -28,6 +28,7 @@ from outlast.testing.loop import (
 )
 from outlast.testing.simulation.invariant import Invariants
 from outlast.testing.simulation.watch import WatchedStore, watched
+from outlast.testing.stand_in import with_doubles
 from outlast.testing.thread import SeededRandom, SimulatedThreads
 from outlast.worker.worker import POLL, Worker, WorkerOptions
 from outlast.workflows.definition import Definition, Step
@@ -105,6 +106,7 @@ class Simulation:
 
     Args:
         definitions: The workflows, steps and effects of every worker; everything decorated so far by default.
+        doubles: Stand in for definitions of the same kind and name, in every worker that has those; see `double`.
         seed: Everything that could be one way or another follows from it.
         faults: Of each worker's way to the store.
         options: Of each worker; by default they serve every queue in which a step of the definitions runs.
@@ -112,10 +114,11 @@ class Simulation:
         longest: How much simulated time may pass.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what can be said of a simulation
         self,
         definitions: Iterable[Definition[..., Any]] | None = None,
         *,
+        doubles: Iterable[Definition[..., Any]] = (),
         seed: int = 0,
         faults: Faults | None = None,
         options: WorkerOptions | None = None,
@@ -132,9 +135,8 @@ class Simulation:
         self.trace: list[str] = []
         """What was asked of the store, by whom and when."""
         self.workers: list[SimulatedWorker] = []
-        self._definitions = (
-            Registry.of_everything().definitions() if definitions is None else list(definitions)
-        )
+        self._doubles = list(doubles)
+        self._definitions = with_doubles(definitions, self._doubles)
         self._faults = faults or Faults()
         # Where no hint is lost a look without one finds nothing, and days of them would only cost time.
         poll = POLL if self._faults.lost_hint else _SELDOM
@@ -168,6 +170,12 @@ class Simulation:
         finally:
             self._close()
 
+    def _played(self, definitions: Iterable[Definition[..., Any]]) -> list[Definition[..., Any]]:
+        """Return what a worker registers of its own, with the doubles of what is among it."""
+        given = list(definitions)
+        known = {(one.kind, one.name) for one in given}
+        return with_doubles(given, [one for one in self._doubles if (one.kind, one.name) in known])
+
     async def _through(self, scenario: Callable[[Simulation], Awaitable[T]]) -> T:
         try:
             return await scenario(self)
@@ -196,7 +204,7 @@ class Simulation:
                 f"there is a worker {name!r} already, dead or alive",
                 hint="a process that starts anew is another one: leave the name out, or give another",
             )
-        chosen = None if definitions is None else list(definitions)
+        chosen = None if definitions is None else self._played(definitions)
         process = Process(name)
         store = FaultyStore(
             self.store, self.source(f"{name}/store"), faults=faults or self._faults, note=self.note
