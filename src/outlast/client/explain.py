@@ -25,8 +25,8 @@ from outlast.store.change import Status
 
 REMEDIES = {
     "in doubt": "It goes on when somebody says what became of the effect.",
-    "non-determinism": "Its code no longer asks for what the journal holds. It goes on by itself when a worker with "
-    "fitting code starts: deploy the former code, put outlast.patched() around the change, or, where an effect's arguments "
+    "non-determinism": "Its code no longer asks for what the journal holds, or raises before it comes there. It goes on by itself when a "
+    "worker with fitting code starts: mend the code or deploy the former, put outlast.patched() around the change, or, where an effect's arguments "
     "changed and the recorded ones may stand, accept them: `outlast runs accept RUN --entry N`.",
     "pinned": "Its workflow says that only the build which has begun a run moves it, and no worker of that build is here. It goes on by "
     "itself when one starts; or let workers of any build go on: their code must fit its journal.",

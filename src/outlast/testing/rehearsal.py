@@ -158,7 +158,7 @@ def _places(code: Any) -> Iterator[str]:
 
 
 def _remedy(error: NonDeterminismError) -> tuple[str, ...]:
-    if "runs accept" in error.hint or error.recorded.startswith("patch "):
+    if error.raised or "runs accept" in error.hint or error.recorded.startswith("patch "):
         return (error.hint,)
     name = proposed_patch(error.recorded, error.asked)
     return (
