@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from outlast.client.mail import Mail
 from outlast.client.task import TaskView
 from outlast.effects.standing import Alarm, Standing
 from outlast.errors import (
@@ -161,6 +162,17 @@ class JournalEntry(msgspec.Struct, frozen=True):
         return f"JournalEntry({self.seq}, {self.at:%Y-%m-%d %H:%M:%S} UTC, {what}, {text})"
 
 
+class Retry(msgspec.Struct, frozen=True):
+    """The latest retry of a run.
+
+    Args:
+        status: Where it stands.
+    """
+
+    run_id: str
+    status: Status
+
+
 class Generation(msgspec.Struct, frozen=True):
     """One generation of a run: a start, a restart of its id, or what came after a `continue_as_new`.
 
@@ -184,7 +196,7 @@ class RunDetail(msgspec.Struct, frozen=True):
         unreadable: How many were.
         operations: Steps and effects that are open and left a trace.
         approvals: Requests that nobody has decided.
-        unread: Messages that the run has not taken in.
+        unread: How many messages the run has not taken in.
         now: The store's time.
         fitting: Live workers that have registered the run's workflow.
         attended: Whether the worker that has the run in memory lives.
@@ -198,6 +210,8 @@ class RunDetail(msgspec.Struct, frozen=True):
         generations: The newest ones, the present one first.
         tasks: Attempts of its remote steps.
         durability: When its outcomes are written; empty when nobody can read that.
+        mail: The messages that the run has not taken in, outcomes from outside and requests of operators among them.
+        retry: The latest of its retries that have no id of their own, where it ended without a result and was done again.
     """
 
     status: RunStatus
@@ -219,6 +233,8 @@ class RunDetail(msgspec.Struct, frozen=True):
     generations: list[Generation] = []
     tasks: list[TaskView] = []
     durability: str = ""
+    mail: list[Mail] = []
+    retry: Retry | None = None
 
 
 class ApprovalView(msgspec.Struct, frozen=True):
