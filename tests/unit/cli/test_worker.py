@@ -233,6 +233,10 @@ def test_bad_lease(empty: World) -> None:
     done = _once(empty, "worker", "agent.py", "--lease", "soon")
     assert done.returncode == 2
     assert "no length of time" in done.stderr
+    short = _once(empty, "worker", "agent.py", "--lease", "10ms")
+    assert short.returncode == 1
+    assert "too short: it is from 0:00:01 to 30 days" in short.stderr
+    assert not empty.file.exists()
 
 
 def test_log_does_not_direct_the_terminal(
