@@ -25,6 +25,11 @@ async def fail(kind: str) -> int:
     raise OSError("no route")
 
 
+@outlast.step(retry=outlast.RetryPolicy(maximum_attempts=2))
+async def fail_together(kind: str) -> int:
+    raise ExceptionGroup("two went wrong", [OSError("no route"), ValueError("no port")])
+
+
 async def lose(kind: str) -> int:
     raise OSError("cut off")
 
@@ -40,6 +45,8 @@ async def flow(kind: str) -> int:
             return await outlast.receive(go)
         case "fail":
             return await fail(kind)
+        case "together":
+            return await fail_together(kind)
         case "never":
             return await never(kind)
         case _:
@@ -61,7 +68,7 @@ def log_of(kind: str, caplog: pytest.LogCaptureFixture, *, then: int | None = No
             await handle.send(go, then)
             await sim.closed("r7")
 
-    Simulation([fail, never, probed, flow]).run(scenario)
+    Simulation([fail, fail_together, never, probed, flow]).run(scenario)
     return [one.getMessage() for one in caplog.records if "r7" in one.getMessage()]
 
 
@@ -83,6 +90,17 @@ def test_a_failure_names_run_operation_and_place(caplog: pytest.LogCaptureFixtur
     assert "run r7: step fail (r:1)" in final
     assert "at test_log.py:" in final
     assert lines[-1].startswith("run r7: failed: OSError: no route")
+
+
+def test_a_group_of_failures_is_logged_with_what_is_in_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each attempt, the last one too: the group alone does not say what failed."""
+    lines = log_of("together", caplog)
+    told = [one for one in lines if "step fail_together (r:1) failed" in one]
+    assert len(told) == 2
+    for one in told:
+        assert "two went wrong: OSError: no route; ValueError: no port; the " in one
 
 
 def test_doubt_says_what_to_type(caplog: pytest.LogCaptureFixture) -> None:
