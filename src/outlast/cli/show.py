@@ -19,6 +19,7 @@ from outlast.client import (
     RunStatus,
     Status,
 )
+from outlast.client.view import retry_makes_effects
 from outlast.journal.entry import Forked
 
 LAST_ENTRIES = 10
@@ -96,7 +97,8 @@ def _print_commands(detail: RunDetail, command: Callable[..., str]) -> None:
     elif status.status is not Status.COMPLETED and detail.retry is None:
         say("")
         retry = command("runs", "retry", status.run_id, "--reason", "TEXT")
-        say(f"to do it again from there: {retry}")
+        what = "make what was refused" if retry_makes_effects(status) else "do it again from there"
+        say(f"to {what}: {retry}")
 
 
 def _print_end(detail: RunDetail) -> None:

@@ -5,6 +5,7 @@ Pure: a run's detail goes in, sentences come out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,7 @@ import msgspec
 from outlast.client.mail import arrived
 from outlast.client.task import TaskView
 from outlast.client.text import ago, counted, json_text, safe
-from outlast.client.view import ApprovalView, RunDetail, cancel_in
+from outlast.client.view import ApprovalView, RunDetail, cancel_in, retry_makes_effects
 from outlast.effects.standing import Alarm, Standing
 from outlast.journal.entry import (
     CancelRequested,
@@ -61,6 +62,9 @@ _ENDABLE = frozenset(
     }
 )
 
+
+_BROKEN = re.compile(r"\n  (?!→)")
+"""Where a line of an error begins that goes on with the one before."""
 
 _SAID = 200
 """Characters of the details of a heartbeat that are shown."""
@@ -220,6 +224,8 @@ class _Teller:
         retry = self._detail.retry
         if self._status.status is Status.COMPLETED:
             return "Nothing more happens."
+        if retry is None and self._was_refused:
+            return "Nothing more happens by itself; a retry goes on from there, and really makes the effects that it was refused."
         if retry is None:
             return "Nothing more happens by itself; a retry does it again from where that happened, and repeats nothing that was finished."
         if retry.status.closed:
@@ -235,8 +241,14 @@ class _Teller:
             typed[self._command("runs", word, retry.run_id)] = "see its latest retry"
         done = (self._status if retry is None else retry).status
         if done.closed and done is not Status.COMPLETED:
-            typed[self._command("runs", "retry", self._run, "--reason", "TEXT")] = "do it again"
+            again = self._command("runs", "retry", self._run, "--reason", "TEXT")
+            typed[again] = "make what was refused" if self._was_refused else "do it again"
         return typed
+
+    @property
+    def _was_refused(self) -> bool:
+        """Whether the run is a fork that failed with an effect that it may not make."""
+        return retry_makes_effects(self._detail.status)
 
     def waits(self) -> Iterator[Wait]:
         """Yield everything that the run waits for."""
@@ -355,7 +367,7 @@ class _Teller:
 
     def _blocked(self) -> Iterator[Wait]:
         reason = self._status.reason
-        error = _one_line(self._noted.get("error", ""))
+        error = _one_line(_BROKEN.sub("; ", self._noted.get("error", "")))
         if reason == "in doubt":
             return
         said = f" The worker said: {error}." if error else ""

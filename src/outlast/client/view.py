@@ -18,9 +18,7 @@ import msgspec
 from outlast.client.mail import Mail
 from outlast.client.task import TaskView
 from outlast.effects.standing import Alarm, Standing
-from outlast.errors import (
-    RunNotFoundError,
-)
+from outlast.errors import ForkedEffectError, RunNotFoundError
 from outlast.journal.entry import (
     ENTRY_NESTING,
     ApprovalRequested,
@@ -46,6 +44,7 @@ from outlast.store.change import (
 from outlast.store.condition import HISTORY
 from outlast.store.protocol import GenerationRow
 
+_REFUSED = f"outlast.errors.{ForkedEffectError.__name__}"
 _SHOWN = 200
 """Characters of an entry in its repr."""
 _ENDS = frozenset({"completed", "failed", "cancelled", "continued_as_new"})
@@ -277,6 +276,11 @@ def status_of(head: RunHead) -> RunStatus:
         worker=head.owner,
         waits=_waits_in(head.note),
     )
+
+
+def retry_makes_effects(status: RunStatus) -> bool:
+    """Whether a run is a fork that failed with an effect that it may not make: its retry may."""
+    return status.status is Status.FAILED and status.reason.startswith(_REFUSED)
 
 
 def generation_of(row: GenerationRow, head: RunHead) -> Generation:

@@ -71,6 +71,9 @@ def test_each_reason_to_be_blocked_has_a_remedy(reason: str) -> None:
     detail = _detail(status=Status.BLOCKED, reason=reason, waits=waits)
     told = explain(detail, COMMAND)
     assert REMEDIES[reason] in told.text
+    told_in_lines = {"error": "the code is another\n  journal: a\n  code: b\n  → mend it"}
+    lines = explain(replace(detail, status=replace(detail.status, waits=told_in_lines)), COMMAND)
+    assert "said: the code is another; journal: a; code: b → mend it." in lines.text
     assert "The worker said: step 3 is \x1b[31mother." in told.text
     assert told.commands[-1] == "outlast runs terminate 'a b' --reason TEXT"
 
@@ -161,6 +164,14 @@ def test_a_run_that_was_retried_names_its_latest_retry(
     told = explain(_detail(status=Status.FAILED, retry=Retry("a/2", status)), COMMAND)
     assert told.text.endswith(words)
     assert told.commands == ["outlast runs show 'a b'", *(f"outlast {one}" for one in typed)]
+
+
+def test_a_retry_that_would_make_refused_effects_says_so() -> None:
+    """Whoever forked a run to see what it would do must not be led to do it."""
+    reason = "outlast.errors.ForkedEffectError: wire is not made again"
+    told = explain(_detail(status=Status.FAILED, reason=reason), COMMAND)
+    assert "really makes the effects that it was refused" in told.text
+    assert told.purposes[-1] == "make what was refused"
 
 
 def test_a_run_that_was_retried_knows_its_retry() -> None:
