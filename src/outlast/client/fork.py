@@ -230,13 +230,13 @@ def _retried_already(run: RunKey, retry: RunHead) -> RunConflictError:
     latest = retry.run.run_id
     if retry.status.closed:
         return RunConflictError(
-            f"the run was retried already, as run {latest}, which has {retry.status}",
-            run=run.run_id,
+            f"run {run.run_id} was retried already, as {latest}, which has {retry.status}",
+            run=latest,
             hint=f"see `outlast runs show {latest}`; to do it otherwise, fork one of them: `outlast runs fork`",
         )
     return RunConflictError(
-        f"the run is being retried already, as run {latest}, which is {retry.status}",
-        run=run.run_id,
+        f"run {run.run_id} is being retried already, as {latest}, which is {retry.status}",
+        run=latest,
         hint=f"follow that run: `outlast runs explain {latest}`; to begin anew, cancel or terminate it first",
     )
 

@@ -97,7 +97,7 @@ def test_a_failed_run_offers_a_retry_and_names_the_latest(world: World) -> None:
     assert "It is being done again as run bad/retry-1, which is ready." in told
     assert offered not in told
     again = world.cli("runs", "retry", "bad", "--reason", "mended")
-    assert "is being retried already, as run bad/retry-1, which is ready" in again.stderr
+    assert "run bad is being retried already, as bad/retry-1, which is ready" in again.stderr
 
 
 @pytest.mark.parametrize(

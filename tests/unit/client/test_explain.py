@@ -197,13 +197,13 @@ def test_a_run_that_was_retried_knows_its_retry() -> None:
             assert (await handle.detail()).retry is None
             bulbs.append("new")
             again = await handle.retry(reason="a new bulb")
-            with pytest.raises(outlast.RunConflictError, match="retried already, as run light/retry-1, which is"):  # fmt: skip
+            with pytest.raises(outlast.RunConflictError, match="run light is being retried already, as light/retry-1, which is"):  # fmt: skip
                 await handle.retry(reason="at once")
             await again.send(GO, 1)
             await again.result()
             assert (await handle.detail()).retry == Retry("light/retry-1", Status.COMPLETED)
             assert (await again.detail()).retry is None
-            with pytest.raises(outlast.RunConflictError, match="as run light/retry-1, which has completed"):  # fmt: skip
+            with pytest.raises(outlast.RunConflictError, match="run light was retried already, as light/retry-1, which has completed"):  # fmt: skip
                 await handle.retry(reason="once more")
 
     asyncio.run(main())
