@@ -429,7 +429,8 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
             )
     if not LEAST_LEASE <= lease <= MOST_LEASE:
         raise DefinitionError(
-            f"a lease of {lease} is too {'short' if lease < LEAST_LEASE else 'long'}: it is from {LEAST_LEASE} to {MOST_LEASE} long",
+            f"a lease of {lease.total_seconds():g} seconds is too {'short' if lease < LEAST_LEASE else 'long'}: it is from "
+            f"{LEAST_LEASE.total_seconds():g} second to {MOST_LEASE.days} days long",
             hint="a worker renews it three times within it, and others wait for its end when the worker has died: write "
             "lease=timedelta(seconds=15), or --lease 15s",
         )

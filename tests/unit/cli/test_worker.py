@@ -235,7 +235,9 @@ def test_bad_lease(empty: World) -> None:
     assert "no length of time" in done.stderr
     short = _once(empty, "worker", "agent.py", "--lease", "10ms")
     assert short.returncode == 1
-    assert "too short: it is from 0:00:01 to 30 days" in short.stderr
+    assert (
+        "a lease of 0.01 seconds is too short: it is from 1 second to 30 days long" in short.stderr
+    )
     assert not empty.file.exists()
 
 

@@ -28,7 +28,7 @@ def test_times_of_a_worker_are_times(option: str) -> None:
 @pytest.mark.parametrize(
     ("lease", "words"),
     [
-        (timedelta(milliseconds=999), "too short: it is from 0:00:01 to 30 days"),
+        (timedelta(milliseconds=999), "too short: it is from 1 second to 30 days long"),
         (timedelta(days=31), "too long"),
         (timedelta.max, "too long"),
     ],
