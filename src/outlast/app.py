@@ -29,7 +29,7 @@ from outlast.journal.entry import Taken
 from outlast.store.finding import Finding
 from outlast.store.protocol import Store
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
-from outlast.worker.lease import LEASE
+from outlast.worker.lease import LEASE, LEAST_LEASE, MOST_LEASE
 from outlast.worker.stall import LoopWatch
 from outlast.worker.worker import TASKS, Worker, WorkerOptions
 from outlast.workflows.definition import Workflow
@@ -398,14 +398,14 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         workflows: Narrows what the worker runs; everything decorated in the modules imported so far by default.
         tenant: Whose runs the client sees.
         principal: Who acts; the local user by default.
-        lease: How long the worker may be silent before others take its runs.
+        lease: How long the worker may be silent before others take its runs: from 1 second to 30 days.
         idle: How long a run that only waits stays in memory.
         history: How long journals may become before a run is told to continue as new, and before it is blocked.
         queues: Whose remote steps the worker runs, as `["gpu"]`: those declared with `@step(queue="gpu")`, of any run on this store.
         tasks: How many of those it runs at once.
 
     Raises:
-        DefinitionError: A time is not a `timedelta` longer than nothing; or a queue is no name. When it is entered: two of what was
+        DefinitionError: A time is not a `timedelta` longer than nothing, or the lease too short or too long; or a queue is no name. When it is entered: two of what was
             declared have one name, or `workflows` holds something else than workflows and modules.
 
     Example:
@@ -427,6 +427,13 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
                 f"{name}={given!r} is not a time that can pass",
                 hint=f"write {name}=timedelta(seconds=…)",
             )
+    if not LEAST_LEASE <= lease <= MOST_LEASE:
+        raise DefinitionError(
+            f"a lease of {lease.total_seconds():g} seconds is too {'short' if lease < LEAST_LEASE else 'long'}: it is from "
+            f"{LEAST_LEASE.total_seconds():g} second to {MOST_LEASE.days} days long",
+            hint="a worker renews it three times within it, and others wait for its end when the worker has died: write "
+            "lease=timedelta(seconds=15), or --lease 15s",
+        )
     options = WorkerOptions(
         lease=lease,
         idle=idle,

@@ -195,6 +195,7 @@ class NonDeterminismError(AuthorError):
         position: Of the journal's entry that does not fit, from 0; None where it is not about one entry.
         recorded: What the journal holds there, in words.
         asked: What the code asks for instead.
+        raised: What the code had raised before it came there, and where; empty when it goes on, or has returned.
 
     Example:
         ```python
@@ -232,12 +233,14 @@ class NonDeterminismError(AuthorError):
         position: int | None = None,
         recorded: str = "",
         asked: str = "",
+        raised: str = "",
         **where: Any,
     ) -> None:
         super().__init__(message, **where)
         self.position = position
         self.recorded = recorded
         self.asked = asked
+        self.raised = raised
 
 
 class RepeatedEffectError(AuthorError):

@@ -9,9 +9,10 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
+import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -62,10 +63,12 @@ class Portal:
         A caller who is interrupted (Ctrl-C) cancels what it called.
 
         Args:
-            function: As `client.start` or `handle.result`.
+            function: As `client.start` or `handle.result`. `portal.call(asyncio.wait_for, handle.result(), 5)` waits for five seconds.
 
         Raises:
-            DefinitionError: Called from async code, after `close`, or in a process that was forked since.
+            DefinitionError: Called from async code, after `close`, or in a process that was forked since; or with a function that
+                returns nothing that can be awaited.
+            concurrent.futures.CancelledError: The portal was closed meanwhile, or what was called was cancelled.
         """
         self._check_caller()
         context = contextvars.copy_context()
@@ -74,7 +77,7 @@ class Portal:
 
         async def answer() -> None:
             try:
-                outcome.set_result(await function(*args, **kwargs))
+                outcome.set_result(await _awaitable(function, function(*args, **kwargs)))
             except asyncio.CancelledError:
                 outcome.cancel()
                 raise
@@ -92,6 +95,8 @@ class Portal:
             with self._lock:
                 self._started().call_soon_threadsafe(begin)
             return _outcome_of(outcome)
+        except concurrent.futures.CancelledError:
+            raise concurrent.futures.CancelledError(self._why_cancelled(function)) from None
         except KeyboardInterrupt:
             if self._runner is not None:
                 with contextlib.suppress(RuntimeError):  # the loop is closed, and the call with it
@@ -140,6 +145,11 @@ class Portal:
     async def _enter(self, manager: AbstractAsyncContextManager[T]) -> T:
         return await self._entered.enter_async_context(manager)
 
+    def _why_cancelled(self, function: Callable[..., object]) -> str:
+        if self._is_closed:
+            return f"the portal was closed before {_name_of(function)} had ended; close it when its callers are done"
+        return f"{_name_of(function)} was cancelled by code on the portal's event loop"
+
     def _check_caller(self) -> None:
         """Return when this code, in this process, may wait for the portal."""
         if self._pid != os.getpid():
@@ -168,6 +178,22 @@ class Portal:
             )
             self._thread.start()
         return self._runner.get_loop()
+
+
+def _awaitable(function: Callable[..., object], called: Coroutine[Any, Any, R]) -> Awaitable[R]:
+    """Return what a function gave, when that can be awaited."""
+    given: object = called
+    if inspect.isawaitable(given):
+        return called
+    name = _name_of(function)
+    raise DefinitionError(
+        f"{name} is no coroutine function: it has returned {type(given).__name__}, which nobody can await",
+        hint=f"a portal is for what is awaited; call {name} directly",
+    )
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
 
 
 def _outcome_of(outcome: concurrent.futures.Future[R]) -> R:

@@ -21,6 +21,7 @@ from outlast.approvals.request import still_asks, subject_of
 from outlast.cli.output import plain
 from outlast.cli.session import json_of
 from outlast.cli.text import parse_length
+from outlast.client.mail import arrived, mail_of
 from outlast.client.update import _answer_in
 from outlast.client.view import JournalEntry, room_in, status_of, view_of
 from outlast.demo.forge_state import Fault
@@ -246,6 +247,12 @@ def told(data: bytes) -> Any:
         assert proposal.consumed == "m1"
         said.append(proposal.entry)
     return [entry and from_row(to_row(entry, 0, 0)) for entry in said]
+
+
+def lies_in_the_inbox(data: bytes) -> Any:
+    message = StampedMessage(Message("m1", MessageKind.OUTCOME, "r:1", "relay", data), NOW, 1)
+    mail = mail_of([message])
+    return msgspec.json.encode(mail), arrived(mail, 1, "now"), arrived(mail * 7, 7, "now")
 
 
 def start_of(data: bytes) -> Any:
@@ -483,6 +490,7 @@ DECODERS: dict[str, Decoder] = {
     "answer to an update": Decoder(lambda data: _answer_in(data, RUN), [BODIES["update_answered"]], ("client.update:_answer_in",)),
     "untyped value": Decoder(lambda data: read(data, "the result"), [TREE], ("client.update:result_of", "client.handle:RunHandle._decode", "workflows.child:ExternalRun._decode", "client.handle:RunHandle.query", "demo.stage:_url", "journal.parse:read", "journal.parse:read_as")),
     "note": Decoder(recall, [NOTE, NAIVE_NOTE], ("worker.wait:Waits.recall",), ()),
+    "mail": Decoder(lies_in_the_inbox, TOLD, ("client.mail:_mail",), ()),
     "waits": Decoder(waiting, [NOTE], ("client.view:_waits_in",), ()),
     "room": Decoder(room, [NOTE, b'{"room":{"least":21,"more":40}}'], ("client.view:room_in",), ()),
     "asked": Decoder(asked, [BODIES["approval_requested"]], ("client.view:_subject_in",), ()),

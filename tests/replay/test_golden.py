@@ -161,6 +161,14 @@ def test_a_journal_that_is_not_whole_is_refused() -> None:
             partial.check(Registry(flows.CODE))
 
 
+def test_a_plain_export_is_no_golden_journal() -> None:
+    """It says how to make one of the run."""
+    plain = msgspec.structs.replace(read_named("denied"), stands=())
+    with pytest.raises(DecodeError, match="no stands, where the code stood") as caught:
+        Golden.from_json(plain.to_json())
+    assert "outlast runs export RUN --module MODULE" in caught.value.hint
+
+
 def test_a_workflow_that_the_code_does_not_have_is_named() -> None:
     """The error says which workflows there are."""
     with pytest.raises(DefinitionError, match="no workflow 'denied'; it has .*'approved'"):

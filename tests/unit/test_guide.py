@@ -20,6 +20,11 @@ async def refunds() -> None:
         print(await handle.result())
         handle = await app.start(count_stock(["a", "b"]), id="stock")
         print(await handle.result(), await handle.published("progress"), await handle.query(MISSING, 1))
+        handle = await app.start(follow(Order("4713", 12)), id="follow")
+        while (generation := (await handle.status()).generation) == 1:
+            await asyncio.sleep(0.01)
+        await app.handle("follow/r:1").send(PAID, 12)
+        print(generation, await handle.result())
 
 
 asyncio.run(refunds())
@@ -36,8 +41,9 @@ def test_the_guide_s_program_runs(tmp_path: Path) -> None:
         [sys.executable, "shop.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    sold, status, refunded, counted = done.stdout.splitlines()
+    sold, status, refunded, counted, followed = done.stdout.splitlines()
     assert sold == "booked 30, paid 30"
     assert status == "completed"
     assert re.fullmatch(r"\S+@\S+: [0-9a-f]{32}", refunded)
+    assert followed == "2 booked 12, paid 12"
     assert counted == "2 {'done': 2, 'of': 2} ['a']"

@@ -97,6 +97,28 @@ def test_async_code_is_told_to_await() -> None:
         portal.call(inside)  # its own loop too, where it would wait for itself for ever
 
 
+def test_a_function_that_gives_nothing_to_await_is_to_be_called_directly() -> None:
+    """Said with its name; without a portal it works."""
+    with outlast.Portal() as portal:
+        app = portal.enter(outlast.open("memory://"))
+        with pytest.raises(
+            DefinitionError, match=r"Client\.handle is no coroutine function"
+        ) as caught:
+            portal.call(app.handle, "one")  # type: ignore[arg-type]
+        assert "call Client.handle directly" in caught.value.hint
+        assert app.handle("one").id == "one"
+
+
+def test_a_wait_may_have_an_end() -> None:
+    """The caller's own; what was waited for goes on."""
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    with outlast.Portal() as portal, pytest.raises(TimeoutError):
+        portal.call(asyncio.wait_for, never(), 0.001)
+
+
 def test_closed_for_good_and_closed_twice() -> None:
     """Managers are left last first; afterwards a call says what to do."""
     left: list[str] = []
@@ -123,10 +145,10 @@ def test_closed_for_good_and_closed_twice() -> None:
 
 
 def test_a_call_under_way_is_cancelled_by_close() -> None:
-    """Nobody waits for ever for a loop that has ended."""
+    """Nobody waits for ever for a loop that has ended, and who waited is told why."""
     portal = outlast.Portal()
     begun = threading.Event()
-    ended: list[type[BaseException]] = []
+    ended: list[BaseException] = []
 
     async def hang() -> None:
         begun.set()
@@ -136,14 +158,17 @@ def test_a_call_under_way_is_cancelled_by_close() -> None:
         try:
             portal.call(hang)
         except BaseException as error:
-            ended.append(type(error))
+            ended.append(error)
 
     thread = threading.Thread(target=wait)
     thread.start()
     begun.wait(10)
     portal.close()
     thread.join(10)
-    assert ended == [CancelledError]
+    (error,) = ended
+    assert isinstance(error, CancelledError)
+    assert str(error).startswith("the portal was closed before ")
+    assert "hang had ended" in str(error)
 
 
 def test_ctrl_c_cancels_what_was_called() -> None:

@@ -11,6 +11,7 @@ import typer
 from outlast.cli.output import complain, say
 from outlast.cli.run import Reason
 from outlast.cli.session import LAST_NUMBER, Session, json_of, stored, usage_error
+from outlast.cli.worker import author_errors, load
 from outlast.client import Client, RunHandle
 from outlast.errors import OutlastError
 from outlast.journal.entry import EffectPolicy
@@ -77,6 +78,15 @@ def fork(  # noqa: PLR0913 - what can be said of a fork
         int | None,
         typer.Option(min=1, max=LAST_NUMBER, help="Of the run's id; the present one if left out."),
     ] = None,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--module",
+            "-m",
+            metavar="MODULE",
+            help="Holds the run's code, to check the value of --outcome by: a module, or a file (agent.py); may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Begin a new run with what another one did up to a position, or one for each of several. Those runs are only read.
 
@@ -87,6 +97,9 @@ def fork(  # noqa: PLR0913 - what can be said of a fork
             f"each fork needs an id of its own: write {_OF_RUN} into --id where the run's own belongs, as --id '{_OF_RUN}/mended'"
         )
     changed = _outcome(outcome) if outcome else None
+    with author_errors():
+        for module in modules or ():
+            load(module)
 
     async def one(handle: RunHandle[Any]) -> str:
         fork = await handle.fork(

@@ -1,6 +1,6 @@
 """`outlast replay`: replays runs in flight, and journals from files, against code that is about to be deployed.
 
-Exit status: 0 when every one replays, 1 when one would stop or fail, 2 when the command was typed wrong.
+Exit status: 0 when every one replays, 1 when one would stop or fail or stands elsewhere than a golden journal says, 2 when the command was typed wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from outlast.errors import DecodeError, StoreError
 from outlast.replay.delivery import in_callback
 from outlast.store.change import CLOSED
 from outlast.testing.golden import Golden, export, exported
-from outlast.testing.rehearsal import FAILED, Rehearsal, rehearse
+from outlast.testing.rehearsal import ELSEWHERE, FAILED, Rehearsal, rehearse
 from outlast.workflows.registry import Registry
 
 _PAGE = 200
@@ -39,7 +39,11 @@ def replay(  # noqa: PLR0913 - what can be replayed, and how it is told
     ],
     file: Annotated[
         list[Path] | None,
-        typer.Option("--file", "-f", help="Replay this exported journal; may be repeated."),
+        typer.Option(
+            "--file",
+            "-f",
+            help="Replay this exported journal; of a golden one compare also where the code stands. May be repeated.",
+        ),
     ] = None,
     run: Annotated[
         list[str] | None, typer.Option(metavar="RUN", help="Replay this run; may be repeated.")
@@ -116,9 +120,14 @@ def _print(found: list[Rehearsal]) -> None:
         more = f" and {len(former) - _NAMED} more" if len(former) > _NAMED else ""
         say(f"patch {name}: {said}{': ' if former else ''}{', '.join(former[:_NAMED])}{more}")
     failed = sum(one.stops == FAILED for one in stopped)
+    elsewhere = sum(one.stops == ELSEWHERE for one in stopped)
+    stop = len(stopped) - failed - elsewhere
     also = f", {failed} would fail" if failed else ""
-    say(f"{counted(len(found), 'journal')} replayed, {len(stopped) - failed} would stop{also}")
-    if len(stopped) > failed:
+    also += (
+        f", {elsewhere} {'stands' if elsewhere == 1 else 'stand'} elsewhere" if elsewhere else ""
+    )
+    say(f"{counted(len(found), 'journal')} replayed, {stop} would stop{also}")
+    if stop:
         note("a run that stops is blocked until fitting code is deployed; nothing of it is lost")
     if failed:
         note("a run that fails has ended; `outlast runs retry` does it again from there")
@@ -129,6 +138,8 @@ def _print_stop(one: Rehearsal) -> None:
     where = f"entry {one.position} of {one.entries}"
     if one.stops == FAILED:
         say(f"{run} would fail after {where}")
+    elif one.stops == ELSEWHERE:
+        say(f"{run} replays, and does not stand where its golden journal says")
     else:
         say(f"{run} would stop{'' if one.position is None else f' at {where}'}: {one.stops}")
     if one.recorded or one.asked:
@@ -136,6 +147,8 @@ def _print_stop(one: Rehearsal) -> None:
         say(f"  code     {one.asked}")
     else:
         say(f"  {one.why}")
+    for line in one.sides:
+        say(line)
     if one.waits:
         say(f"  where    {' > '.join(one.waits)}")
     for number, line in enumerate(one.remedy):

@@ -19,6 +19,7 @@ from outlast.client import (
     RunStatus,
     Status,
 )
+from outlast.client.view import retry_makes_effects
 from outlast.journal.entry import Forked
 
 LAST_ENTRIES = 10
@@ -57,6 +58,8 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     ]
     if forked := forked_from(detail.entries):
         lines.append(("fork", forked))
+    if detail.retry is not None:
+        lines.append(("retry", f"{detail.retry.run_id}, {detail.retry.status}"))
     if not status.status.closed:
         lines.append(("waits for", _waits_for(status, alarms=False) or "see explain"))
     if detail.paused_by and not status.status.closed:
@@ -78,6 +81,12 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     _print_end(detail)
     say("")
     journal(detail.entries[-LAST_ENTRIES:], width=BODY_WIDTH, with_end=False)
+    _print_commands(detail, command)
+
+
+def _print_commands(detail: RunDetail, command: Callable[..., str]) -> None:
+    """Print what can be typed next."""
+    status = detail.status
     if len(detail.generations) > 1:
         say("")
         former = command("runs", "journal", status.run_id, "--generation", "N")
@@ -85,6 +94,11 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     if not status.status.closed:
         say("")
         say(f"why it is there: {command('runs', 'explain', status.run_id)}")
+    elif status.status is not Status.COMPLETED and detail.retry is None:
+        say("")
+        retry = command("runs", "retry", status.run_id, "--reason", "TEXT")
+        what = "make what was refused" if retry_makes_effects(status) else "do it again from there"
+        say(f"to {what}: {retry}")
 
 
 def _print_end(detail: RunDetail) -> None:
@@ -111,6 +125,7 @@ def run_document(detail: RunDetail) -> dict[str, Any]:
         "operations": plain(detail.operations),
         "pending_approvals": [one.approval_id for one in detail.approvals],
         "unread_messages": detail.unread,
+        "mail": plain(detail.mail),
         "unreadable_entries": detail.unreadable,
         "live_workers": detail.fitting,
         "alarms": plain(detail.alarms),
@@ -121,6 +136,7 @@ def run_document(detail: RunDetail) -> dict[str, Any]:
         "deadline": plain(detail.deadline),
         "durability": detail.durability,
         "forked_from": forked_from(detail.entries),
+        "retry": plain(detail.retry),
         "generations": plain(detail.generations),
         "result": ended.get("value"),
         "failure": ended.get("failure"),

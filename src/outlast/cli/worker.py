@@ -45,7 +45,7 @@ def worker(  # noqa: PLR0913 - what can be typed
         typer.Option(
             parser=time_length,
             metavar="TIME",
-            help="How long it may be silent before others take its runs.",
+            help="How long it may be silent before others take its runs; at least 1s.",
         ),
     ] = "15s",  # pyright: ignore[reportArgumentType] - parsed like what is typed
     idle: Annotated[

@@ -4,8 +4,16 @@ from outlast.client.approval import Approvals
 from outlast.client.client import Birth, Client, IfClosed, Runs
 from outlast.client.explain import Explanation, Wait
 from outlast.client.handle import RunHandle
+from outlast.client.mail import Mail
 from outlast.client.task import TaskView
-from outlast.client.view import ApprovalView, Generation, JournalEntry, RunDetail, RunStatus
+from outlast.client.view import (
+    ApprovalView,
+    Generation,
+    JournalEntry,
+    Retry,
+    RunDetail,
+    RunStatus,
+)
 from outlast.effects.standing import Alarm, Standing
 from outlast.store.change import Status
 
@@ -19,6 +27,8 @@ __all__ = [
     "Generation",
     "IfClosed",
     "JournalEntry",
+    "Mail",
+    "Retry",
     "RunDetail",
     "RunHandle",
     "RunStatus",

@@ -5,19 +5,23 @@ Pure: a run's detail goes in, sentences come out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from outlast.client.mail import arrived
 from outlast.client.task import TaskView
 from outlast.client.text import ago, counted, json_text, safe
-from outlast.client.view import ApprovalView, RunDetail, cancel_in
+from outlast.client.view import ApprovalView, RunDetail, cancel_in, retry_makes_effects
 from outlast.effects.standing import Alarm, Standing
 from outlast.journal.entry import (
     CancelRequested,
     ContinueSuggested,
+    Forked,
+    StepCompleted,
     UpdateAnswered,
     UpdateReceived,
 )
@@ -25,8 +29,8 @@ from outlast.store.change import Status
 
 REMEDIES = {
     "in doubt": "It goes on when somebody says what became of the effect.",
-    "non-determinism": "Its code no longer asks for what the journal holds. It goes on by itself when a worker with "
-    "fitting code starts: deploy the former code, put outlast.patched() around the change, or, where an effect's arguments "
+    "non-determinism": "Its code no longer asks for what the journal holds, or raises before it comes there. It goes on by itself when a "
+    "worker with fitting code starts: mend the code or deploy the former, put outlast.patched() around the change, or, where an effect's arguments "
     "changed and the recorded ones may stand, accept them: `outlast runs accept RUN --entry N`.",
     "pinned": "Its workflow says that only the build which has begun a run moves it, and no worker of that build is here. It goes on by "
     "itself when one starts; or let workers of any build go on: their code must fit its journal.",
@@ -58,6 +62,9 @@ _ENDABLE = frozenset(
     }
 )
 
+
+_BROKEN = re.compile(r"\n  (?!→)")
+"""Where a line of an error begins that goes on with the one before."""
 
 _SAID = 200
 """Characters of the details of a heartbeat that are shown."""
@@ -157,7 +164,7 @@ def explain(detail: RunDetail, command: Callable[..., str]) -> Explanation:
         for one, purpose in zip(wait.commands, wait.purposes, strict=True):
             typed.setdefault(one, purpose)
     if detail.status.status.closed:
-        typed = {command("runs", "show", detail.status.run_id): "result and last entries"}
+        typed = teller.after_the_end()
     return Explanation(
         detail.status.run_id, detail.status.status, text, waits, [*typed], [*typed.values()]
     )
@@ -180,7 +187,7 @@ class _Teller:
         head = f"Run {self._run} of workflow {status.workflow}"
         since = ago(status.changed_at, self._detail.now)
         if status.status.closed:
-            return f"{head} ended as {status.status} at {since}{self._why_ended()}. Nothing more happens."
+            return f"{head} ended as {status.status} at {since}{self._why_ended()}. {self._what_then()}"
         match status.status:
             case Status.RUNNING if self._detail.attended:
                 return (
@@ -212,18 +219,54 @@ class _Teller:
             return f", by {_one_line(detail.terminated_by)}{why}"
         return f"{why}, raised {detail.place}" if detail.place else why
 
+    def _what_then(self) -> str:
+        """Return what becomes of a closed run."""
+        retry = self._detail.retry
+        if self._status.status is Status.COMPLETED:
+            return "Nothing more happens."
+        if retry is None and self._was_refused:
+            return "Nothing more happens by itself; a retry goes on from there, and really makes the effects that it was refused."
+        if retry is None:
+            return "Nothing more happens by itself; a retry does it again from where that happened, and repeats nothing that was finished."
+        if retry.status.closed:
+            return f"It was done again as run {retry.run_id}, which ended as {retry.status}."
+        return f"It is being done again as run {retry.run_id}, which is {retry.status}."
+
+    def after_the_end(self) -> dict[str, str]:
+        """Return what can be typed about a closed run, and what each command is for."""
+        retry = self._detail.retry
+        typed = {self._command("runs", "show", self._run): "result and last entries"}
+        if retry is not None:
+            word = "show" if retry.status.closed else "explain"
+            typed[self._command("runs", word, retry.run_id)] = "see its latest retry"
+        done = (self._status if retry is None else retry).status
+        if done.closed and done is not Status.COMPLETED:
+            again = self._command("runs", "retry", self._run, "--reason", "TEXT")
+            typed[again] = "make what was refused" if self._was_refused else "do it again"
+        return typed
+
+    @property
+    def _was_refused(self) -> bool:
+        """Whether the run is a fork that failed with an effect that it may not make."""
+        return retry_makes_effects(self._detail.status)
+
     def waits(self) -> Iterator[Wait]:
         """Yield everything that the run waits for."""
         yield from self._held_up()
+        if self._is_over:
+            yield from self._timeout()
+        ended = {one.operation for one in self._detail.mail if one.ends}
         for one in self._detail.operations:
-            yield self._operation(one)
+            if one.operation not in ended:
+                yield self._operation(one)
         yield from map(self._task, self._detail.tasks)
         for approval in self._detail.approvals:
             yield self._approval(approval)
         yield from self._noted_waits()
         yield from self._updates_in_progress()
         yield from self._cancelled()
-        yield from self._timeout()
+        if not self._is_over:
+            yield from self._timeout()
         for alarm in self._detail.alarms:
             yield self._alarm(alarm)
         yield from self._growth()
@@ -272,11 +315,38 @@ class _Teller:
             since = self._ago(detail.timed_out_at)
             text = f"Its time was over at {since}: it was cancelled, cleans up, and then fails."
             yield Wait("timeout", "", text, since=detail.timed_out_at)
+        elif run_time is not None and self._is_over:
+            due = self._due or run_time
+            takes = "when it is moved again" if self._status.status is Status.BLOCKED else "next"
+            text = f"Its time was over at {self._ago(due)}: the worker that takes it up {takes} cancels it; it cleans up, and fails."
+            yield Wait("timeout", "", text, since=due)
         elif run_time is not None:
-            due = self._noted_time("deadline") or run_time
+            due = self._due or run_time
             when = "when it is resumed" if self._is_paused and due <= detail.now else "then"
             text = f"It has to be done by {self._ago(due)}; otherwise it is cancelled {when}, cleans up, and fails."
             yield Wait("timeout", "", text, until=due)
+
+    @property
+    def _due(self) -> datetime | None:
+        """When the run's time is over, or was; None when it may take as long as it likes, or was told that its time is over."""
+        if self._detail.timed_out_at is not None or self._detail.deadline is None:
+            return None
+        return self._noted_time("deadline") or self._detail.deadline
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the run's time is over, and no worker was there to tell it so."""
+        due = self._due
+        return (
+            due is not None
+            and due <= self._detail.now
+            and not self._is_paused
+            and not self._is_moved
+        )
+
+    @property
+    def _is_moved(self) -> bool:
+        return self._status.status is Status.RUNNING and self._detail.attended
 
     def _noted_time(self, name: str) -> datetime | None:
         noted = self._noted.get(name)
@@ -297,10 +367,13 @@ class _Teller:
 
     def _blocked(self) -> Iterator[Wait]:
         reason = self._status.reason
-        error = _one_line(self._noted.get("error", ""))
+        error = _one_line(_BROKEN.sub("; ", self._noted.get("error", "")))
         if reason == "in doubt":
             return
         said = f" The worker said: {error}." if error else ""
+        if reason == "undecodable" and (given := self._given_anew()) is not None:
+            yield self._unfit_outcome(given, said)
+            return
         end = self._command("runs", "terminate", self._run, "--reason", "TEXT")
         remedy = REMEDIES.get(reason, "An operator must act.")
         typed = {end: "give it up, without clean-up"}
@@ -324,6 +397,36 @@ class _Teller:
             since=self._status.changed_at,
             commands=tuple(typed),
             purposes=tuple(typed.values()),
+        )
+
+    def _given_anew(self) -> tuple[Forked, StepCompleted] | None:
+        """Return the outcome that whoever forked the run gave a step, where that is what cannot be decoded."""
+        entries = [one.entry for one in self._detail.entries]
+        forked = next((one for one in reversed(entries) if isinstance(one, Forked)), None)
+        if forked is None or not forked.changed:
+            return None
+        for one in entries:
+            if isinstance(one, StepCompleted) and one.operation == forked.changed:
+                error = self._noted.get("error", "")
+                return (forked, one) if f"the result of step {one.name} " in error else None
+        return None
+
+    def _unfit_outcome(self, given: tuple[Forked, StepCompleted], said: str) -> Wait:
+        forked, outcome = given
+        origin, by = forked.origin.run_id, _one_line(forked.by) or "somebody"
+        what = f"{outcome.operation}=JSON"
+        again = self._command(
+            *("runs", "fork", origin, "--outcome", what, "--id", "NEW-ID", "--reason", "TEXT")
+        )
+        end = self._command("runs", "terminate", self._run, "--reason", "TEXT")
+        return Wait(
+            "blocked",
+            self._status.reason,
+            f"The outcome of step {outcome.name} ({outcome.operation}) was given by {by} when it was forked from run {origin}, and "
+            f"does not fit the type of the step's result. Fork run {origin} again with a value that fits, and end this one.{said}",
+            since=self._status.changed_at,
+            commands=(again, end),
+            purposes=("fork it again", "give this one up"),
         )
 
     def _growth(self) -> Iterator[Wait]:
@@ -510,6 +613,8 @@ class _Teller:
         then = (
             "it fires when the run is resumed" if self._is_paused else "it goes on by itself then"
         )
+        if self._due is not None and self._due <= due:
+            then = "that is after the run's time is over, so it will not fire"
         return Wait(
             "timer",
             operation,
@@ -580,14 +685,12 @@ class _Teller:
         )
 
     def _mail(self) -> Wait:
-        count = self._detail.unread
-        what = "A message has" if count == 1 else f"{count} messages have"
         when = "when a worker looks"
         if self._is_paused:
             when = "when the run is resumed"
         elif self._status.status is Status.BLOCKED and self._status.reason in _ENDABLE:
             when = "when the run can be moved again"
-        return Wait("mail", "", f"{what} arrived and will be taken in {when}.")
+        return Wait("mail", "", arrived(self._detail.mail, self._detail.unread, when))
 
     def _no_worker(self) -> Wait:
         start = self._command("worker", "MODULE")

@@ -25,6 +25,7 @@ from outlast.client.family import (
 )
 from outlast.client.port import Port
 from outlast.client.retry import retry_position
+from outlast.client.view import Retry
 from outlast.effects.key import check_run_id, namespace
 from outlast.effects.kin import marker
 from outlast.effects.known import known_after
@@ -156,7 +157,7 @@ async def retry(
             run=following.run_id,
             hint="give the retry an id of its own: id=, or --id",
         )
-    origin = await _retriable(client, latest)
+    origin = await _retriable(client, latest, asked=run)
     try:
         return await _retry_as(client, origin, following.run_id, reason, effects, client.new_id())
     except RunConflictError as error:
@@ -167,6 +168,19 @@ async def retry(
             run=following.run_id,
             hint=f"nothing more is needed: follow that run, as by `outlast runs show {following.run_id}`",
         ) from None
+
+
+async def latest_retry(client: Port, head: RunHead) -> Retry | None:
+    """Return the latest retry of a run that ended without a result; None where it has none, or one with an id of its own."""
+    if head.status not in _RETRIED:
+        return None
+    try:
+        latest = await _latest_retry(client, head.run)
+    except DefinitionError:
+        # The id of the run is so long that none can be made of it.
+        return None
+    found = None if latest == head.run else await client.store.head(latest)
+    return None if found is None else Retry(latest.run_id, found.status)
 
 
 async def _retry_as(
@@ -191,17 +205,39 @@ async def _is_fork_of(client: Port, run: RunKey, origin: RunKey) -> bool:
     return isinstance(last, Forked) and last.origin.run_id == origin.run_id
 
 
-async def _retriable(client: Port, run: RunKey) -> Origin:
+async def _retriable(client: Port, run: RunKey, asked: RunKey | None = None) -> Origin:
+    """Read a run that ended without a result.
+
+    Args:
+        asked: The run that somebody asked to be retried, where `run` may be a retry of it.
+    """
     head = await client.head(run)
     if head.status in _RETRIED:
         return await read_origin(client, run)
     ended = f"it ended as {head.status}" if head.status.closed else f"it is {head.status}"
+    if asked is not None and asked != run:
+        raise _retried_already(asked, head)
     raise RunConflictError(
         f"the run cannot be retried: {ended}",
         run=run.run_id,
         hint="fork it from a position: `outlast runs fork`"
         if head.status.closed
         else "see `outlast runs explain`; cancel or terminate it to begin anew",
+    )
+
+
+def _retried_already(run: RunKey, retry: RunHead) -> RunConflictError:
+    latest = retry.run.run_id
+    if retry.status.closed:
+        return RunConflictError(
+            f"run {run.run_id} was retried already, as {latest}, which has {retry.status}",
+            run=latest,
+            hint=f"see `outlast runs show {latest}`; to do it otherwise, fork one of them: `outlast runs fork`",
+        )
+    return RunConflictError(
+        f"run {run.run_id} is being retried already, as {latest}, which is {retry.status}",
+        run=latest,
+        hint=f"follow that run: `outlast runs explain {latest}`; to begin anew, cancel or terminate it first",
     )
 
 

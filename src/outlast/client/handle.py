@@ -10,9 +10,10 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from outlast.client.explain import Explanation, explain
-from outlast.client.fork import ForkRequest
+from outlast.client.fork import ForkRequest, latest_retry
 from outlast.client.fork import fork as fork_run
 from outlast.client.fork import retry as retry_run
+from outlast.client.mail import mail_of
 from outlast.client.port import Port
 from outlast.client.query import BUDGET
 from outlast.client.query import ask as ask_query
@@ -701,6 +702,8 @@ class RunHandle(Generic[R]):
             ],
             tasks=task_views(image.tasks, workers),
             durability=durability_in(written),
+            mail=mail_of(image.messages),
+            retry=await latest_retry(self._client, image.head),
         )
 
     @overload

@@ -26,7 +26,7 @@ from outlast.errors import (
 )
 from outlast.journal.canonical import sha256_of
 from outlast.journal.entry import ENTRY_NESTING, UpdateAnswered
-from outlast.journal.failure import Failure, is_too_deep, rebuild
+from outlast.journal.failure import Failure, is_too_deep, rebuild, tell
 from outlast.journal.parse import NotJsonError, parse, parse_as, read
 from outlast.store.change import (
     MAX_UNREAD,
@@ -199,7 +199,7 @@ def _refusal(answer: UpdateAnswered, failure: Failure, run: RunKey) -> OutlastEr
     """Return the error that stands for an answer without a result."""
     cause = rebuild(failure)
     own = isinstance(cause, OutlastError)
-    said = failure.message if own else f"{failure.type}: {failure.message}"
+    said = failure.message if own else tell(failure)
     what = f"the update {answer.name!r}"
     error: OutlastError
     if answer.rejected:

@@ -15,11 +15,10 @@ from typing import Any
 
 import msgspec
 
+from outlast.client.mail import Mail
 from outlast.client.task import TaskView
 from outlast.effects.standing import Alarm, Standing
-from outlast.errors import (
-    RunNotFoundError,
-)
+from outlast.errors import ForkedEffectError, RunNotFoundError
 from outlast.journal.entry import (
     ENTRY_NESTING,
     ApprovalRequested,
@@ -45,6 +44,7 @@ from outlast.store.change import (
 from outlast.store.condition import HISTORY
 from outlast.store.protocol import GenerationRow
 
+_REFUSED = f"outlast.errors.{ForkedEffectError.__name__}"
 _SHOWN = 200
 """Characters of an entry in its repr."""
 _ENDS = frozenset({"completed", "failed", "cancelled", "continued_as_new"})
@@ -161,6 +161,17 @@ class JournalEntry(msgspec.Struct, frozen=True):
         return f"JournalEntry({self.seq}, {self.at:%Y-%m-%d %H:%M:%S} UTC, {what}, {text})"
 
 
+class Retry(msgspec.Struct, frozen=True):
+    """The latest retry of a run.
+
+    Args:
+        status: Where it stands.
+    """
+
+    run_id: str
+    status: Status
+
+
 class Generation(msgspec.Struct, frozen=True):
     """One generation of a run: a start, a restart of its id, or what came after a `continue_as_new`.
 
@@ -184,7 +195,7 @@ class RunDetail(msgspec.Struct, frozen=True):
         unreadable: How many were.
         operations: Steps and effects that are open and left a trace.
         approvals: Requests that nobody has decided.
-        unread: Messages that the run has not taken in.
+        unread: How many messages the run has not taken in.
         now: The store's time.
         fitting: Live workers that have registered the run's workflow.
         attended: Whether the worker that has the run in memory lives.
@@ -198,6 +209,8 @@ class RunDetail(msgspec.Struct, frozen=True):
         generations: The newest ones, the present one first.
         tasks: Attempts of its remote steps.
         durability: When its outcomes are written; empty when nobody can read that.
+        mail: The messages that the run has not taken in, outcomes from outside and requests of operators among them.
+        retry: The latest of its retries that have no id of their own, where it ended without a result and was done again.
     """
 
     status: RunStatus
@@ -219,6 +232,8 @@ class RunDetail(msgspec.Struct, frozen=True):
     generations: list[Generation] = []
     tasks: list[TaskView] = []
     durability: str = ""
+    mail: list[Mail] = []
+    retry: Retry | None = None
 
 
 class ApprovalView(msgspec.Struct, frozen=True):
@@ -261,6 +276,11 @@ def status_of(head: RunHead) -> RunStatus:
         worker=head.owner,
         waits=_waits_in(head.note),
     )
+
+
+def retry_makes_effects(status: RunStatus) -> bool:
+    """Whether a run is a fork that failed with an effect that it may not make: its retry may."""
+    return status.status is Status.FAILED and status.reason.startswith(_REFUSED)
 
 
 def generation_of(row: GenerationRow, head: RunHead) -> Generation:

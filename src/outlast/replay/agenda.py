@@ -47,6 +47,10 @@ _CHANGED = (
     "the workflow's code changed under a run in flight, or it decides by something that is not recorded; deploy the code that began "
     "the run, or put outlast.patched() around the change, or keep decisions out of clocks, random values, sets and globals"
 )
+_RAISED = (
+    "mend the code where it raises, and replay the run again; a run that is blocked goes on by itself when the mended code is deployed. "
+    "Where new runs are meant to end so, put outlast.patched() around the change"
+)
 
 
 class Agenda:
@@ -67,6 +71,8 @@ class Agenda:
         self._commands: dict[OperationId, Command] = {}
         self.aside: Callable[[], str] = str
         """Tells what else belongs into the words of a mismatch."""
+        self.raised: Callable[[], str] = str
+        """Tells what the code raised that will fail the run, and where; an empty string where it has not."""
 
     def find(self, operation: OperationId) -> Operation | None:
         """Return an open operation."""
@@ -164,7 +170,7 @@ class Agenda:
             return found
         wanted = kind.__name__.removesuffix("Operation").lower()
         raise self.mismatch(
-            f"the journal answers {operation} and the code asks for something else there",
+            f"the journal answers {operation} and the code {'has raised' if self.raised() else 'asks for something else there'}",
             recorded=f"{wanted} {name or ''}".strip() + f" at {operation}",
             asked=describe(found) if found else f"nothing at {operation}; open: {self.describe()}",
             operation=operation,
@@ -195,7 +201,10 @@ class Agenda:
         operation: OperationId = NO_OPERATION,
         hint: str = _CHANGED,
     ) -> NonDeterminismError:
-        """Return the error that shows both sides."""
+        """Return the error that shows both sides; where the code has failed before, that is its side."""
+        raised = _short(self.raised())
+        if raised:
+            asked, hint = f"raised {raised}", _RAISED
         recorded, asked = _short(recorded), _short(asked)
         aside = self.aside()
         return NonDeterminismError(
@@ -207,6 +216,7 @@ class Agenda:
             position=self.position,
             recorded=recorded,
             asked=asked,
+            raised=raised,
         )
 
     def describe(self) -> str:

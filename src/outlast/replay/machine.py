@@ -62,7 +62,8 @@ from outlast.journal.entry import (
     UpdateReceived,
     WatchRequested,
 )
-from outlast.journal.failure import Failure, capture, rebuild
+from outlast.journal.failure import Failure, capture, rebuild, tell
+from outlast.journal.place import place_of
 from outlast.journal.prefix import intent_left_out, is_silent
 from outlast.replay.agenda import Agenda
 from outlast.replay.approval import Approvals
@@ -159,6 +160,7 @@ class Machine:
         self.patches = Patches()
         """Where the code was patched, and what it was told there."""
         self._agenda.aside = self.patches.describe
+        self._agenda.raised = self._raised
         self._accepted: set[int] = set()
         self._more = False
         self._suggested = False
@@ -722,6 +724,14 @@ class Machine:
 
             self._loop.call_soon(look, context=self._context)
             self._loop.run_until_idle()
+
+    def _raised(self) -> str:
+        """Return what the code failed with, and where in it; an empty string when it has not failed."""
+        end = self._outcome or self._fate
+        if not isinstance(end, Failed):
+            return ""
+        place = place_of(end.failure)
+        return tell(end.failure).removesuffix(": ") + (f" at {place}" if place else "")
 
     def _end_code(self, outcome: Outcome) -> None:
         self._outcome = outcome

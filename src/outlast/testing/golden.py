@@ -126,6 +126,12 @@ class Golden(Struct, frozen=True):
     def _refuse_partial(self) -> None:
         """Raise DecodeError unless there are rows, and a stand for each turn: what is left out would not be checked."""
         turns = sum(1 for _ in groupby(self.rows, lambda row: row.turn))
+        if turns and not self.stands:
+            raise DecodeError(
+                f"this journal has {len(self.rows)} rows and no stands, where the code stood after each turn: it can be replayed, and is not golden",
+                hint="export the run with its code, `outlast runs export RUN --module MODULE`, or record it with outlast.testing.record(); "
+                "`outlast replay --file` replays this one",
+            )
         if not turns or turns != len(self.stands):
             raise DecodeError(
                 f"this golden journal has {len(self.rows)} rows of {turns} turns, and {len(self.stands)} stands; "

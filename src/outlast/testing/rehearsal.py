@@ -30,6 +30,7 @@ from outlast.testing.golden import Golden
 from outlast.workflows.registry import Registry
 
 FAILED = "failed"
+ELSEWHERE = "stands elsewhere"
 _NOT_A_WORD = re.compile(r"[^A-Za-z0-9]+")
 _MOST_FRAMES = 50
 _NOT_THE_AUTHORS = (str(Path(__file__).parents[1]), str(Path(asyncio.__file__).parent))
@@ -42,7 +43,8 @@ class Rehearsal(Struct, frozen=True):
     Args:
         entries: How long the journal is.
         stops: An empty string where it replays; else `non-determinism`, `undecodable`, `no code` or `internal error`, which block it,
-            or `failed`: the code raises where the journal goes on, and the run would end with that.
+            or `failed`: the code raises where the journal goes on, and the run would end with that; or `stands elsewhere`: a worker would go
+            on with it, but after some turn the code asks for something else, or waits elsewhere, than a golden journal says.
         why: The first line of the error.
         position: Of the entry at which it stops, or after which it fails, from 0.
         recorded: What the journal holds there.
@@ -50,6 +52,7 @@ class Rehearsal(Struct, frozen=True):
         waits: Where the author's code waits then, outermost function first, as `agent.py:12 in fix`.
         remedy: What can be done, in lines of text.
         patches: What the code was told at each patch that it came to.
+        sides: Where it stands elsewhere, in lines of text: what differs, in the golden journal and now.
     """
 
     run_id: str
@@ -64,6 +67,7 @@ class Rehearsal(Struct, frozen=True):
     waits: tuple[str, ...] = ()
     remedy: tuple[str, ...] = ()
     patches: dict[str, bool] = {}
+    sides: tuple[str, ...] = ()
 
 
 def rehearse(golden: Golden, registry: Registry) -> Rehearsal:
@@ -100,7 +104,9 @@ def rehearse(golden: Golden, registry: Registry) -> Rehearsal:
         return replace(told, stops="internal error", why=repr(error))
     else:
         told = replace(told, patches=dict(machine.patches.answers))
-        return told if failed is None or machine.closed else _failure(told, *failed)
+        if failed is not None and not machine.closed:
+            return _failure(told, *failed)
+        return _compared(told, golden, registry) if golden.stands else told
     finally:
         machine.evict()
 
@@ -114,6 +120,18 @@ def _deliver(
         if failed is None and isinstance(machine.outcome, Failed):
             failed = machine._agenda.position - 1, machine.outcome
     return failed
+
+
+def _compared(told: Rehearsal, golden: Golden, registry: Registry) -> Rehearsal:
+    """Compare where the code stands after each turn with where a golden journal says that the run stood."""
+    try:
+        golden.check(registry)
+    except NonDeterminismError as error:
+        what, *sides = error.message.splitlines()
+        return replace(told, stops=ELSEWHERE, why=what, remedy=(error.hint,), sides=tuple(sides))
+    except DecodeError as error:
+        return replace(told, stops="undecodable", why=error.message, remedy=(error.hint,))
+    return told
 
 
 def _failure(told: Rehearsal, position: int, failed: Failed) -> Rehearsal:
@@ -158,7 +176,7 @@ def _places(code: Any) -> Iterator[str]:
 
 
 def _remedy(error: NonDeterminismError) -> tuple[str, ...]:
-    if "runs accept" in error.hint or error.recorded.startswith("patch "):
+    if error.raised or "runs accept" in error.hint or error.recorded.startswith("patch "):
         return (error.hint,)
     name = proposed_patch(error.recorded, error.asked)
     return (

@@ -21,7 +21,7 @@ from outlast.journal.entry import (
     EffectInDoubt,
     OperationId,
 )
-from outlast.journal.failure import Failure
+from outlast.journal.failure import Failure, tell
 from outlast.replay.command import SettleEffect
 from outlast.worker.begin import probe_when_free
 from outlast.worker.bridge import Bridge
@@ -227,7 +227,7 @@ class EffectRun:
         if self._effect.repeat is Repeat.IDEMPOTENT:
             self._may_have_happened = True
             return await self._failed(raised, is_last=is_last)
-        why = f"the attempt ended in {raised.failure.type}: {raised.failure.message}"
+        why = f"the attempt ended in {tell(raised.failure)}"
         self._doubt = _Doubt(why, self._bridge.clock.monotonic() - self._began, raised)
         return False
 
@@ -285,7 +285,7 @@ class EffectRun:
         limit = self._effect.options.schedule_to_close_timeout
         why = (
             f"its time of {limit} for all attempts is over, and none of them has said whether it happened; the last one, made after "
-            f"that, ended in {failure.type}: {failure.message}"
+            f"that, ended in {tell(failure)}"
         )
         await self._quiet(_Doubt(why, self._bridge.clock.monotonic() - self._began))
         self._post_in_doubt(why)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast
 from outlast.clock import Threads
 from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.errors import AuthorError, DecodeError, EncodeError
-from outlast.journal.failure import Failure, capture
+from outlast.journal.failure import Failure, capture, tell
 from outlast.store.change import RunKey
 from outlast.worker.call import Check, ThreadCall, Threw, anytime, call_async
 from outlast.worker.patience import Patience, TimedOut
@@ -352,8 +352,7 @@ _CANCEL_GRACE_SECONDS = 5.0
 
 
 def _no_answer(error: BaseException) -> Unknown:
-    failure = capture(error)
-    return Unknown(f"the probe raised {failure.type}: {failure.message}")
+    return Unknown(f"the probe raised {tell(capture(error))}")
 
 
 def _log_late(attempt: Attempt, thread: asyncio.Future[Any]) -> None:

@@ -21,6 +21,12 @@ from outlast.store.protocol import Store
 logger = logging.getLogger("outlast.worker")
 
 LEASE = timedelta(seconds=15)
+LEAST_LEASE = timedelta(seconds=1)
+"""A shorter one is over before a busy store, disk or processor has taken its renewal."""
+
+MOST_LEASE = timedelta(days=30)
+"""So long at most nobody takes over what a dead worker had, where its death cannot be proved."""
+
 STALL_LIMIT = timedelta(minutes=5)
 """An event loop that has not turned for so long is held to be dead, and loses the lease that it could not use."""
 

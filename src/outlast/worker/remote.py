@@ -24,7 +24,7 @@ from msgspec import Raw
 
 from outlast.errors import DecodeError, OutlastError
 from outlast.journal.entry import NO_OPERATION, OperationId, StepCompleted, StepFailed
-from outlast.journal.failure import Failure, capture
+from outlast.journal.failure import Failure, capture, tell
 from outlast.journal.parse import NotJsonError
 from outlast.replay.command import RunStep
 from outlast.replay.machine import Machine
@@ -478,13 +478,12 @@ class RemoteSteps:
         self, step: StepOperation, failures: int, failure: Failure, due: datetime
     ) -> None:
         logger.warning(
-            "run %s: step %s (%s) failed, attempt %d: %s: %s; the next attempt is offered at %s, nobody needs to act",
+            "run %s: step %s (%s) failed, attempt %d: %s; the next attempt is offered at %s, nobody needs to act",
             self._bridge.run_key,
             step.request.name,
             step.operation,
             failures,
-            failure.type,
-            failure.message,
+            tell(failure),
             f"{due:%Y-%m-%d %H:%M:%S} UTC",
         )
 

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from outlast.journal.entry import EffectFailed, EffectRefused, OperationId, StepFailed
-from outlast.journal.failure import Failure, capture, is_too_deep
+from outlast.journal.failure import Failure, capture, is_too_deep, tell
 from outlast.journal.parse import NotJsonError, parse_as
 from outlast.journal.place import place_of
 from outlast.store.change import OperationDrop, OperationPut, Refused, RunKey
@@ -204,14 +204,13 @@ class Series:
             return False
         self._kept = self._progress
         logger.warning(
-            "run %s: %s %s (%s) failed, attempt %d: %s: %s; the next attempt begins at %s, nobody needs to act",
+            "run %s: %s %s (%s) failed, attempt %d: %s; the next attempt begins at %s, nobody needs to act",
             self._bridge.run_key,
             self._definition.kind,
             self._definition.name,
             self._operation,
             self.failures,
-            failure.type,
-            failure.message,
+            tell(failure),
             f"{due:%Y-%m-%d %H:%M:%S} UTC",
         )
         await self._bridge.rest(self._operation, Rest(due, gap))
@@ -281,12 +280,11 @@ def log_failed(run: RunKey, entry: StepFailed | EffectFailed | EffectRefused) ->
     """Say that no attempt follows."""
     place = place_of(entry.failure)
     logger.warning(
-        "run %s: %s %s (%s) failed for good%s: %s: %s; the workflow gets this as an exception",
+        "run %s: %s %s (%s) failed for good%s: %s; the workflow gets this as an exception",
         run,
         "step" if isinstance(entry, StepFailed) else "effect",
         entry.name,
         entry.operation,
         f" at {place}" if place else "",
-        entry.failure.type,
-        entry.failure.message,
+        tell(entry.failure),
     )

@@ -68,6 +68,36 @@ def test_an_outcome_is_given_as_json(world: World) -> None:
     assert [(one["kind"], one["body"].get("value")) for one in entries[2:3]] == [
         ("step_completed", 7)
     ]
+    # Where the code is named, the value is checked by it. In a process of its own, which knows no other code.
+    typed = ["runs", "fork", "retry", "-m", "agent.py", "--effects", "same-key", "--reason", "r"]
+    for value, code in (('"many"', 1), ("8", 0)):
+        checked = subprocess.run(
+            [sys.executable, "-m", "outlast.cli", *typed, "--outcome", f"r:1={value}", "--id", "y"],
+            cwd=world.folder,
+            env=world.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert checked.returncode == code, checked.stderr
+        assert ("does not fit the result of step" in checked.stderr) == bool(code)
+
+
+def test_a_failed_run_offers_a_retry_and_names_the_latest(world: World) -> None:
+    """In what is shown and in what is explained; the document has both."""
+    offered = "outlast runs retry bad --reason TEXT"
+    assert f"to do it again from there: {offered}" in world.cli("runs", "show", "bad").stdout
+    assert offered in world.cli("runs", "explain", "bad").stdout
+    assert json.loads(world.cli("runs", "show", "bad", "--json").stdout)["retry"] is None
+    assert world.cli("runs", "retry", "bad", "--reason", "mended").exit_code == 0
+    shown = world.cli("runs", "show", "bad").stdout
+    assert "retry      bad/retry-1, ready" in shown
+    assert offered not in shown
+    told = world.cli("runs", "explain", "bad").stdout
+    assert "It is being done again as run bad/retry-1, which is ready." in told
+    assert offered not in told
+    again = world.cli("runs", "retry", "bad", "--reason", "mended")
+    assert "run bad is being retried already, as bad/retry-1, which is ready" in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -298,6 +298,28 @@ def test_an_export_with_code_is_a_golden_journal(flying: World, tmp_path: Path) 
     assert json.loads(run(flying, "runs", "export", "works-0").stdout)["stands"] == []
 
 
+def test_a_golden_export_is_compared_with_where_the_code_stands(
+    flying: World, tmp_path: Path
+) -> None:
+    """Code that a worker would go on with, and that asks for something else after what is recorded, is found by it alone."""
+    kept, plain = str(tmp_path / "works.json"), str(tmp_path / "plain.json")
+    assert run(flying, "runs", "export", "works-0", "--module", "agent.py", "-o", kept).exit_code == 0  # fmt: skip
+    assert run(flying, "runs", "export", "works-0", "-o", plain).exit_code == 0
+    assert replayed(flying, "agent.py", "--file", kept)[0] == 0
+    other = code(tmp_path, ("    word = await outlast.receive(go)\n", "    word = str(await save(n))\n"))  # fmt: skip
+    assert replayed(flying, other, "--file", plain)[0] == 0
+    status, told = replayed(flying, other, "--file", kept)
+    assert status == 1
+    (one,) = told["stops"]
+    assert one["stops"] == "stands elsewhere"
+    assert one["why"].startswith("after 3 turns ")
+    text = run(flying, "replay", other, "--file", kept)
+    assert "replays, and does not stand where its golden journal says" in text.stdout
+    assert "    run:    " in text.stdout
+    assert "1 journal replayed, 0 would stop, 1 stands elsewhere" in text.stdout
+    assert "blocked until" not in text.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [

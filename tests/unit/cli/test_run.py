@@ -142,7 +142,7 @@ def test_send(world: World) -> None:
         assert world.cli("runs", "send", "signal", "go", '"now"', "--id", "m1").exit_code == 0
     shown = json.loads(world.cli("runs", "show", "signal", "--json").stdout)
     assert shown["unread_messages"] == 1
-    assert "A message has arrived" in world.cli("runs", "explain", "signal").stdout
+    assert "The message 'go' has arrived" in world.cli("runs", "explain", "signal").stdout
 
 
 def test_send_refuses_what_is_no_json(world: World) -> None:

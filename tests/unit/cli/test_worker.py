@@ -233,6 +233,12 @@ def test_bad_lease(empty: World) -> None:
     done = _once(empty, "worker", "agent.py", "--lease", "soon")
     assert done.returncode == 2
     assert "no length of time" in done.stderr
+    short = _once(empty, "worker", "agent.py", "--lease", "10ms")
+    assert short.returncode == 1
+    assert (
+        "a lease of 0.01 seconds is too short: it is from 1 second to 30 days long" in short.stderr
+    )
+    assert not empty.file.exists()
 
 
 def test_log_does_not_direct_the_terminal(

@@ -19,12 +19,16 @@ from outlast.cli.main import app as app_command
 from outlast.cli.session import Session
 from outlast.client import Alarm, JournalEntry, RunDetail, RunStatus, Status, TaskView
 from outlast.client.explain import REMEDIES, explain
+from outlast.client.mail import Mail
+from outlast.client.view import Retry
 from outlast.effects.standing import Standing
 from outlast.journal.entry import CancelRequested, UpdateAnswered, UpdateReceived
 from outlast.workflows import registry
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 COMMAND = Session().command
+GO = outlast.Signal("explained go", int)
+_RETRY = "Nothing more happens by itself; a retry does it again from where that happened, and repeats nothing that was finished."
 
 
 def _detail(**changes: Any) -> RunDetail:
@@ -67,6 +71,9 @@ def test_each_reason_to_be_blocked_has_a_remedy(reason: str) -> None:
     detail = _detail(status=Status.BLOCKED, reason=reason, waits=waits)
     told = explain(detail, COMMAND)
     assert REMEDIES[reason] in told.text
+    told_in_lines = {"error": "the code is another\n  journal: a\n  code: b\n  → mend it"}
+    lines = explain(replace(detail, status=replace(detail.status, waits=told_in_lines)), COMMAND)
+    assert "said: the code is another; journal: a; code: b → mend it." in lines.text
     assert "The worker said: step 3 is \x1b[31mother." in told.text
     assert told.commands[-1] == "outlast runs terminate 'a b' --reason TEXT"
 
@@ -135,8 +142,71 @@ def test_condition() -> None:
 def test_closed_run_waits_for_nothing() -> None:
     """A closed run says how it ended and where its result is."""
     told = explain(_detail(status=Status.TERMINATED, reason="old", fitting=[]), COMMAND)
-    assert told.text.endswith("(1 minute ago): old. Nothing more happens.")
-    assert told.commands == ["outlast runs show 'a b'"]
+    assert "(1 minute ago): old. Nothing more happens by itself; a retry does it again" in told.text
+    assert told.commands == ["outlast runs show 'a b'", "outlast runs retry 'a b' --reason TEXT"]
+    done = explain(_detail(status=Status.COMPLETED), COMMAND)
+    assert done.text.endswith("(1 minute ago). Nothing more happens.")
+    assert done.commands == ["outlast runs show 'a b'"]
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "typed"),
+    [
+        (Status.COMPLETED, "It was done again as run a/2, which ended as completed.", ["runs show a/2"]),
+        (Status.WAITING, "It is being done again as run a/2, which is waiting.", ["runs explain a/2"]),
+        (Status.FAILED, "which ended as failed.", ["runs show a/2", "runs retry 'a b' --reason TEXT"]),
+    ],
+)  # fmt: skip
+def test_a_run_that_was_retried_names_its_latest_retry(
+    status: Status, words: str, typed: list[str]
+) -> None:
+    """So that it does not look as if the failure were the last word; another retry is offered where one could begin."""
+    told = explain(_detail(status=Status.FAILED, retry=Retry("a/2", status)), COMMAND)
+    assert told.text.endswith(words)
+    assert told.commands == ["outlast runs show 'a b'", *(f"outlast {one}" for one in typed)]
+
+
+def test_a_retry_that_would_make_refused_effects_says_so() -> None:
+    """Whoever forked a run to see what it would do must not be led to do it."""
+    reason = "outlast.errors.ForkedEffectError: wire is not made again"
+    told = explain(_detail(status=Status.FAILED, reason=reason), COMMAND)
+    assert "really makes the effects that it was refused" in told.text
+    assert told.purposes[-1] == "make what was refused"
+
+
+def test_a_run_that_was_retried_knows_its_retry() -> None:
+    """Read with its detail, as long as it is the way to go on; a second retry is refused with the name of the first."""
+
+    @outlast.step(name="explained lamp", retry=outlast.RetryPolicy(maximum_attempts=1))
+    async def lamp() -> None:
+        if not bulbs:
+            raise OSError("dark")
+
+    @outlast.workflow(name="explained light")
+    async def light() -> None:
+        await lamp()
+        await outlast.receive(GO)
+
+    bulbs: list[str] = []
+
+    async def main() -> None:
+        async with outlast.open("memory://", workflows=[light]) as app:
+            handle = await app.start(light(), id="light")
+            with pytest.raises(outlast.WorkflowFailedError):
+                await handle.result()
+            assert (await handle.detail()).retry is None
+            bulbs.append("new")
+            again = await handle.retry(reason="a new bulb")
+            with pytest.raises(outlast.RunConflictError, match="run light is being retried already, as light/retry-1, which is"):  # fmt: skip
+                await handle.retry(reason="at once")
+            await again.send(GO, 1)
+            await again.result()
+            assert (await handle.detail()).retry == Retry("light/retry-1", Status.COMPLETED)
+            assert (await again.detail()).retry is None
+            with pytest.raises(outlast.RunConflictError, match="run light was retried already, as light/retry-1, which has completed"):  # fmt: skip
+                await handle.retry(reason="once more")
+
+    asyncio.run(main())
 
 
 def test_commands_name_store_and_tenant() -> None:
@@ -178,7 +248,7 @@ def test_closed_run_says_who_ended_it_or_where_it_failed() -> None:
         status=Status.CANCELLED, reason="CancelledError", cancelled_by="by ann: too slow"
     )
     text = explain(cancelled, COMMAND).text
-    assert text.endswith("(1 minute ago), asked by ann: too slow. Nothing more happens.")
+    assert text.endswith(f"(1 minute ago), asked by ann: too slow. {_RETRY}")
     failed = _detail(status=Status.FAILED, reason="KeyError: 'k'", place="at agent.py:4 in deep")
     assert "KeyError: 'k', raised at agent.py:4 in deep. Nothing" in explain(failed, COMMAND).text
 
@@ -284,6 +354,68 @@ def test_the_time_of_a_run_is_told() -> None:
     assert "otherwise it is cancelled when it is resumed" in paused.text
     over = explain(_detail(deadline=later, timed_out_at=later), COMMAND)
     assert "Its time was over at 2026-11-29 13:00:00 UTC" in over.text
+
+
+def test_a_run_whose_time_is_over_and_that_no_worker_has_told_so() -> None:
+    """It is not promised what will not happen: the next worker ends it, and no later timer fires."""
+    timer = {"timers": {"r:1": "2026-11-29T12:17:00Z"}}
+    told = explain(_detail(deadline=NOON, waits=timer, fitting=[]), COMMAND)
+    assert "Its time was over at 2026-11-29 12:00:00 UTC (1 minute ago): the worker that takes it up next cancels it" in told.text  # fmt: skip
+    assert "that is after the run's time is over, so it will not fire" in told.text
+    assert "goes on by itself then" not in told.text
+    assert "It has to be done" not in told.text
+    earlier = explain(_detail(deadline=NOON + timedelta(hours=1), waits=timer), COMMAND)
+    assert "goes on by itself then" in earlier.text
+    moved = _detail(status=Status.RUNNING, worker="w1", deadline=NOON)
+    assert "It has to be done by" in explain(moved, COMMAND).text
+
+
+@pytest.mark.parametrize(
+    ("mail", "words"),
+    [
+        (Mail("outcome", "train", "r:1", "completed"), "The outcome of step train (r:1), which has ended, has arrived and will"),
+        (Mail("outcome", "train", "r:1", "failed"), "The failure of step train (r:1) has arrived"),
+        (Mail("outcome", "", "r:2", "ended"), "The answer of another run (r:2) has arrived"),
+        (Mail("cancel"), "The request to stop has arrived"),
+        (Mail("signal", "go"), "The message 'go' has arrived"),
+    ],
+)  # fmt: skip
+def test_what_lies_in_the_inbox_is_named(mail: Mail, words: str) -> None:
+    """The outcome of a step is no message that somebody has sent."""
+    told = explain(_detail(unread=1, mail=[mail]), COMMAND)
+    assert words in told.text
+    more = explain(_detail(unread=9, mail=[mail] * 9), COMMAND)
+    assert "9 messages have arrived and will be taken in when a worker looks: the " in more.text
+    assert " and 4 more." in more.text
+
+
+def test_the_outcome_of_a_step_that_no_worker_has_taken_in_is_told(tmp_path: Path) -> None:
+    """And nobody outside is asked for it any more."""
+    tokens: list[str] = []
+
+    @outlast.step(name="explained survey")
+    async def survey() -> str:
+        tokens.append(outlast.completion_token())
+        outlast.complete_later()
+
+    @outlast.workflow(name="explained poll")
+    async def poll() -> str:
+        return await survey()
+
+    url = f"sqlite:///{tmp_path / 's.db'}"
+
+    async def main() -> Explanation:
+        async with outlast.open(url, workflows=[poll], idle=timedelta(milliseconds=1)) as app:
+            handle = await app.start(poll(), id="poll")
+            while (await handle.status()).status is not Status.WAITING:
+                await asyncio.sleep(0.01)
+        async with outlast.connect(url) as client:
+            await client.complete(tokens[0], "yes")
+            return await client.handle("poll").explain()
+
+    told = asyncio.run(main())
+    assert "The outcome of step explained survey (r:1), which has ended, has arrived" in told.text
+    assert [one.kind for one in told.waits] == ["mail", "worker"]
 
 
 def test_mail_of_a_run_that_nobody_can_move_waits() -> None:
@@ -434,3 +566,35 @@ def test_a_request_to_stop() -> None:
     assert "(1 minute ago), by bob: now: its code cleans up" in wait.text
     closed = _detail(entries=entries, status=Status.CANCELLED, cancelled_by="by bob: now")
     assert explain(closed, COMMAND).waits == []
+
+
+def test_a_fork_that_cannot_read_the_outcome_it_was_given_names_who_gave_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the code was not at hand, the value could not be checked: it is no type that has changed."""
+
+    @outlast.step(name="explained count")
+    async def count() -> int:
+        return 1
+
+    @outlast.workflow(name="explained sum")
+    async def total() -> int:
+        return await count() + await count()
+
+    async def main() -> Explanation:
+        url = f"sqlite:///{tmp_path / 's.db'}"
+        async with outlast.open(url, workflows=[total], principal="ann") as app:
+            origin = await app.start(total(), id="sum")
+            await origin.result()
+            with pytest.raises(outlast.DefinitionError, match="does not fit the result of step"):
+                await origin.fork(outcome=("r:1", "many"), id="refused", reason="at hand")
+            monkeypatch.setattr(registry, "_declared", [])
+            fork = await origin.fork(outcome=("r:1", "many"), id="taken", reason="not at hand")
+            while (await fork.status()).status is not Status.BLOCKED:
+                await asyncio.sleep(0.01)
+            return await fork.explain()
+
+    told = asyncio.run(main())
+    assert "The outcome of step explained count (r:1) was given by ann when it was forked from run sum" in told.text  # fmt: skip
+    assert REMEDIES["undecodable"] not in told.text
+    assert any("runs fork sum --outcome r:1=JSON" in one for one in told.commands)

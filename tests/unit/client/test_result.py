@@ -120,8 +120,10 @@ def test_connecting_makes_no_database(tmp_path: Path) -> None:
         async with outlast.connect(url, **options):
             pass
 
-    with pytest.raises(outlast.StoreUnavailableError):
+    with pytest.raises(outlast.StoreUnavailableError) as caught:
         asyncio.run(connect())
+    assert "start one first, and try again" in caught.value.hint
+    assert "create=True" in caught.value.hint
     assert not file.exists()
     asyncio.run(connect(create=True))
     assert file.exists()

@@ -641,7 +641,7 @@ def test_two_who_retry_at_once_make_one_retry() -> None:
         assert await sim.store.head(RunKey("default", "o/retry-2")) is None
         for one in answers:
             if isinstance(one, outlast.RunConflictError):
-                said = ("in the same moment", "it is running", "it is ready")
+                said = ("in the same moment", "retried already, as o/retry-1, which is r")
                 assert (one.run, any(text in one.message for text in said)) == ("o/retry-1", True)
                 assert "new id" not in one.hint
         return [type(one).__name__ for one in answers]
@@ -682,7 +682,7 @@ def test_only_a_run_that_ended_without_a_result_is_retried() -> None:
     assert Simulation(CODE).run(scenario) == [
         "RunConflictError o the run cannot be retried: it ended as completed",
         "RunConflictError w the run cannot be retried: it is waiting",
-        "RunConflictError x/retry-1 the run cannot be retried: it ended as completed",
+        "RunConflictError x/retry-1 run x was retried already, as x/retry-1, which has completed",
         "RunNotFoundError nobody there is no such run",
     ]
 

@@ -15,6 +15,7 @@ import pytest
 
 import outlast
 from outlast.client import Client
+from outlast.client.update import _refusal
 from outlast.errors import (
     DecodeError,
     EncodeError,
@@ -26,7 +27,7 @@ from outlast.errors import (
     StoreError,
 )
 from outlast.journal.entry import MessageReceived, UpdateAnswered, from_row
-from outlast.journal.failure import Failure
+from outlast.journal.failure import Failure, capture
 from outlast.store.change import (
     Answer,
     Message,
@@ -470,3 +471,11 @@ def test_an_update_of_nothing_carries_and_answers_nothing() -> None:
         return await handle.update(close), await handle.update("with start close")
 
     assert simulate(scenario) == (None, None)
+
+
+def test_a_group_of_failures_is_told_with_what_is_in_it() -> None:
+    """Whoever sent the update learns what failed, not only that two things did."""
+    failure = capture(ExceptionGroup("two", [OSError("no route"), ValueError("no port")]))
+    error = _refusal(UpdateAnswered("update/1", "dial", failure=failure), failure, RUN)
+    assert isinstance(error, outlast.UpdateFailedError)
+    assert error.message.endswith("OSError: no route; ValueError: no port")

@@ -81,6 +81,40 @@ def test_non_determinism_names_both_sides(drive):
         assert "deploy the code" in caught.value.hint
 
 
+def test_code_that_raised_before_is_told_by_what_it_raised(drive):
+    """Not as code that asks for nothing, and no patch is proposed around an exception that nobody meant."""
+
+    async def old():
+        await work(1)
+        await work(2)
+        await other(3)
+
+    async def breaks():
+        await work(1)
+        raise TypeError("a weight is needed")
+
+    async def breaks_at_once():
+        raise TypeError("a weight is needed")
+
+    async def breaks_in_a_group():
+        await work(1)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(breaks_at_once())
+
+    run = drive(old)
+    for number in (1, 2):
+        run.done(f"r:{number}", number)
+    for code in (breaks, breaks_in_a_group):
+        with pytest.raises(NonDeterminismError) as caught:
+            run.again(code)
+        error = caught.value
+        assert "TypeError: a weight is needed" in error.raised
+        assert "test_agenda.py:" in error.raised
+        assert error.asked == f"raised {error.raised}"
+        assert "\n  journal entry 3: step work at r:2\n  code: raised " in error.message
+        assert error.hint.startswith("mend the code where it raises")
+
+
 def test_changed_effect_arguments_are_non_determinism(drive):
     """The same effect with another argument, or another parameter, stops the replay and shows both."""
 

@@ -106,3 +106,37 @@ def test_a_message_that_no_longer_fits_is_told() -> None:
     """The worker would block the run."""
     told = rehearsed(with_another_signal)
     assert (told.stops, told.position) == ("undecodable", 2)
+
+
+@outlast.step
+async def rehearsed_step(n: int) -> int:
+    return n
+
+
+async def with_two_steps(n: int) -> int:
+    return await rehearsed_step(await rehearsed_step(n)) + await outlast.receive(GO)
+
+
+async def raises_before_a_step(n: int) -> int:
+    raise TypeError("a weight is needed")
+
+
+def test_code_that_raises_before_an_operation_of_the_journal_is_told_by_what_it_raised() -> None:
+    """And no patch is proposed: what there is to do is to mend the code."""
+
+    async def scenario(sim: Simulation) -> Rehearsal:
+        definitions = flow(with_two_steps)
+        await sim.client.start(definitions[0](4), id="r")
+        await sim.start_worker()
+        await sim.until("r", lambda head: head.status is Status.WAITING)
+        golden = await export(sim.store, "r")
+        return await in_callback(
+            lambda: rehearse(golden, Registry([*flow(raises_before_a_step), rehearsed_step]))
+        )
+
+    told = Simulation([*flow(with_two_steps), rehearsed_step]).run(scenario)
+    assert (told.stops, told.position) == ("non-determinism", 2)
+    assert told.recorded == "step rehearsed_step at r:1"
+    assert told.asked.startswith("raised TypeError: a weight is needed at test_rehearsal.py:")
+    assert len(told.remedy) == 1
+    assert told.remedy[0].startswith("mend the code where it raises")

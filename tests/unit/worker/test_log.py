@@ -10,7 +10,7 @@ import pytest
 
 import outlast
 from outlast.store.change import RunHead, Status
-from outlast.testing import Simulation
+from outlast.testing import Simulation, WorkerOptions
 
 go = outlast.Signal("go for the log", int)
 TIMEOUT = timedelta(seconds=5)
@@ -23,6 +23,16 @@ def cannot_say(kind: str) -> outlast.Unknown:
 @outlast.step(retry=outlast.RetryPolicy(maximum_attempts=2))
 async def fail(kind: str) -> int:
     raise OSError("no route")
+
+
+async def fail_together(kind: str) -> int:
+    raise ExceptionGroup("two went wrong", [OSError("no route"), ValueError("no port")])
+
+
+TWICE = outlast.RetryPolicy(maximum_attempts=2)
+together = outlast.step(retry=TWICE, name="together")(fail_together)
+afar = outlast.step(retry=TWICE, name="afar", queue="log")(fail_together)
+doubted = outlast.effect(start_to_close_timeout=TIMEOUT, name="doubted")(fail_together)
 
 
 async def lose(kind: str) -> int:
@@ -40,6 +50,12 @@ async def flow(kind: str) -> int:
             return await outlast.receive(go)
         case "fail":
             return await fail(kind)
+        case "together":
+            return await together(kind)
+        case "afar":
+            return await afar(kind)
+        case "doubted":
+            return await doubted(kind)
         case "never":
             return await never(kind)
         case _:
@@ -54,14 +70,14 @@ def log_of(kind: str, caplog: pytest.LogCaptureFixture, *, then: int | None = No
         return head.owner is None and head.status not in {Status.READY, Status.RUNNING}
 
     async def scenario(sim: Simulation) -> None:
-        await sim.start_worker()
+        await sim.start_worker(options=WorkerOptions(library="simulated", queues=("log",)))
         handle = await sim.client.start(flow(kind), id="r7")
         await sim.until("r7", rests)
         if then is not None:
             await handle.send(go, then)
             await sim.closed("r7")
 
-    Simulation([fail, never, probed, flow]).run(scenario)
+    Simulation([fail, together, afar, doubted, never, probed, flow]).run(scenario)
     return [one.getMessage() for one in caplog.records if "r7" in one.getMessage()]
 
 
@@ -83,6 +99,21 @@ def test_a_failure_names_run_operation_and_place(caplog: pytest.LogCaptureFixtur
     assert "run r7: step fail (r:1)" in final
     assert "at test_log.py:" in final
     assert lines[-1].startswith("run r7: failed: OSError: no route")
+
+
+def test_a_group_of_failures_is_logged_with_what_is_in_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each attempt, here and in another worker, the last one too; and a doubt: the group alone does not say what failed."""
+    for kind in ("together", "afar"):
+        told = [one for one in log_of(kind, caplog) if f"step {kind} (r:1) failed" in one]
+        assert len(told) == 2
+        assert all(
+            "two went wrong: OSError: no route; ValueError: no port; the " in one for one in told
+        )
+        caplog.clear()
+    (doubt,) = [one for one in log_of("doubted", caplog) if "in doubt:" in one and "doubted" in one]
+    assert "ExceptionGroup: two went wrong: OSError: no route; ValueError: no port" in doubt
 
 
 def test_doubt_says_what_to_type(caplog: pytest.LogCaptureFixture) -> None:

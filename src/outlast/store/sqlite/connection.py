@@ -79,7 +79,8 @@ def check_place(path: str, options: SQLiteOptions, *, create: bool) -> None:
     if not create and not file.exists():
         raise StoreUnavailableError(
             f"there is no database at {path}",
-            hint="check the path; `outlast worker MODULE` and outlast.open() create it",
+            hint="check the path. `outlast worker MODULE` and outlast.open() create it: start one first, and try again; or let the client "
+            "do so, with outlast.connect(…, create=True)",
         )
     kind = network_filesystem(file)
     if kind and not options.network and os.environ.get(NETWORK_VARIABLE) != "1":
