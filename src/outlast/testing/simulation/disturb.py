@@ -32,8 +32,9 @@ class Disturber:
 
     async def replace(self) -> SimulatedWorker:
         """Start a worker; its way to the store becomes bad as soon as it lives."""
-        build = len(self._sim.workers) % self._scenario.builds
-        worker = await self._sim.start_worker(definitions=kit_of(build), faults=Faults())
+        builds = self._scenario.builds
+        kit = kit_of(len(self._sim.workers) % builds) if builds > 1 else None
+        worker = await self._sim.start_worker(definitions=kit, faults=Faults())
         worker.threads.crowded = self._scenario.crowded
         worker.store.faults = self._faults()
         worker.store.at_verb = partial(self._strike, worker)
