@@ -8,6 +8,7 @@ import contextvars
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,15 @@ def test_a_call_under_way_is_cancelled_by_close() -> None:
     assert "hang had ended" in str(error)
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts, also where the suite was started in the background, by a shell that has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_cancels_what_was_called() -> None:
     """The interrupted call does not go on behind the caller's back."""
     cancelled = threading.Event()
@@ -188,6 +198,7 @@ def test_ctrl_c_cancels_what_was_called() -> None:
         assert cancelled.wait(10)
 
 
+@pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_that_wakes_nobody_is_seen() -> None:
     """A signal whose handler ran just before the thread fell asleep has left a mark and nothing else."""
     cancelled = threading.Event()
