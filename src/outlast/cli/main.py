@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import warnings
+from typing import Annotated, TextIO
 
 import typer
 
@@ -11,12 +12,12 @@ from outlast.cli.complete import complete, heartbeat
 from outlast.cli.doctor import doctor
 from outlast.cli.fork import fork, retry
 from outlast.cli.growth import accept, export_run
-from outlast.cli.output import complain, say
+from outlast.cli.output import complain, note, say
 from outlast.cli.replay import replay
 from outlast.cli.run import runs
 from outlast.cli.session import DATABASE_HELP, TENANT_HELP, Session
 from outlast.cli.worker import worker
-from outlast.errors import OutlastError
+from outlast.errors import NoWorkerWarning, OutlastError, RunHeldWarning
 from outlast.workflows.registry import library_version
 
 _DEMO_PACKAGES = frozenset({"httpx", "packaging"})
@@ -94,4 +95,23 @@ def demo(ctx: typer.Context) -> None:
 
 def main() -> None:
     """Run the command line."""
+    warnings.showwarning = _warn
     app()
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print one of our warnings as one line: where in our code it was given is nobody's business at a terminal."""
+    if issubclass(category, NoWorkerWarning | RunHeldWarning):
+        note(f"Warning: {message}")
+    else:
+        _show(message, category, filename, lineno, file, line)
+
+
+_show = warnings.showwarning

@@ -193,6 +193,14 @@ class TaskRunner:
             self._deck.clock.monotonic,
             ours.claimed.progress,
         )
+        logger.info(
+            "run %s: attempt %d of %s (%s) begins here, from queue %s",
+            row.key.run,
+            row.key.attempt,
+            row.name,
+            row.key.operation,
+            row.queue,
+        )
         try:
             ending = await self._attempt(ours.claimed, step, pulse)
         except RunLost:
@@ -287,7 +295,16 @@ class TaskRunner:
             return
         if isinstance(verdict, Refused):
             await self._refused(ours, outcome, verdict)
-        elif not isinstance(verdict, Applied):
+        elif isinstance(verdict, Applied):
+            logger.info(
+                "run %s: attempt %d of %s (%s): %s",
+                key.run,
+                key.attempt,
+                ours.row.name,
+                key.operation,
+                "given back" if outcome is None else outcome.outcome.replace("_", " "),
+            )
+        else:
             logger.warning(
                 "run %s: attempt %d of %s (%s) ended after its task was taken away (%s); what it came to is dropped",
                 key.run,

@@ -401,7 +401,9 @@ class Effect(Definition[P, R]):
         if self.repeat is not Repeat.IDEMPOTENT and options.start_to_close_timeout is None:
             raise self._refused(
                 "has no start_to_close_timeout",
-                "give one: nothing may be done about an unknown outcome before the attempt can no longer act",
+                "give one, as start_to_close_timeout=timedelta(seconds=30): nothing may be done about an unknown outcome before the "
+                "attempt can no longer act; or declare idempotent=True, if the receiver honours the key. A probe= says how to find "
+                "out what became of it; with neither, a person has to say",
             )
         if self.repeat is Repeat.NEVER and options.retry.maximum_attempts != 1:
             raise self._refused(

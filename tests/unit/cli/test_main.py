@@ -9,6 +9,8 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner
 
+import outlast
+from outlast.cli import main
 from outlast.cli.main import app
 from outlast.workflows.registry import library_version
 
@@ -70,3 +72,15 @@ def test_library_does_not_import_the_command_line() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_warning_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours stand without the place in our code that gave them; those of others are shown as ever."""
+    shown: list[tuple[object, ...]] = []
+    monkeypatch.setattr(main, "_show", lambda *given: shown.append(given))
+    main._warn("run r waits", outlast.NoWorkerWarning, "events.py", 80)
+    assert capsys.readouterr().err == "Warning: run r waits\n"
+    main._warn("old", DeprecationWarning, "theirs.py", 7)
+    assert shown == [("old", DeprecationWarning, "theirs.py", 7, None, None)]

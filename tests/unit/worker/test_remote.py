@@ -266,17 +266,23 @@ def seconds_between() -> list[int]:
 # Who runs it
 
 
-def test_a_step_runs_where_its_queue_is_served() -> None:
-    """The run stays with its worker, the step runs in another one that does not know the workflow; the journal looks as ever."""
+def test_a_step_runs_where_its_queue_is_served(caplog: pytest.LogCaptureFixture) -> None:
+    """The run stays with its worker, the step runs in another one that does not know the workflow; the journal looks as ever.
+
+    The log of that one tells what it does.
+    """
 
     async def scenario(sim: Simulation) -> list[str]:
         owner, _ = await two(sim)
         assert await owner.client.run(around(5), id="r") == 20
         return await kinds(sim)
 
-    assert simulated(scenario) == [
-        *("Started", "Taken", "StepCompleted", "StepCompleted", "StepCompleted", "Completed")
-    ]
+    with caplog.at_level(logging.INFO, "outlast.worker"):
+        assert simulated(scenario) == [
+            *("Started", "Taken", "StepCompleted", "StepCompleted", "StepCompleted", "Completed")
+        ]
+    assert "run r: attempt 1 of render (r:2) begins here, from queue gpu" in caplog.messages
+    assert "run r: attempt 1 of render (r:2): completed" in caplog.messages
     assert [(name, process) for name, process, *_ in began] == [
         *(("local", "owner"), ("render", "taker"), ("local", "owner"))
     ]
