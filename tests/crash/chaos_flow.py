@@ -67,6 +67,16 @@ def acts(body: str, label: str) -> list[dict[str, Any]]:
     return [one for one in map(json.loads, lines) if one["at"] <= _now()]
 
 
+def all_arrived() -> bool:
+    """Whether the receiver has done all that was sent to it: what is late comes after the end of its run."""
+    lines = (
+        line
+        for path in (Path(os.environ[DIRECTORY]) / "acts").glob("*")
+        for line in path.read_text().splitlines()
+    )
+    return all(one["at"] <= _now() for one in map(json.loads, lines))
+
+
 def act(body: str, label: str, at: float | None = None) -> None:
     """Have the world changed, now or at a time; again if asked again."""
     attempt = outlast.attempt()

@@ -8,7 +8,8 @@ import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from chaos_bench import Fleet
+import chaos_flow
+from chaos_bench import Fleet, soon
 from chaos_check import check_file, check_run
 from chaos_load import PRINCIPAL, Load
 
@@ -49,6 +50,7 @@ async def play(
         if calm is not None:
             await calm()
         await fleet.end()
+        await soon(chaos_flow.all_arrived, "what was sent late arrives")
         for label in sorted(load.accepted.starts):
             await check_run(store, fleet.clock, label, load.accepted)
     finally:
