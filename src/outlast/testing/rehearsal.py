@@ -185,6 +185,16 @@ def _remedy(error: NonDeterminismError) -> tuple[str, ...]:
         f"        ...  # as the code is now: {_one_line(error.asked)}",
         "    else:",
         f"        ...  # as it was: {_one_line(error.recorded)}",
+        *_if_only_added(error),
+    )
+
+
+def _if_only_added(error: NonDeterminismError) -> tuple[str, ...]:
+    added = _word(error.asked.partition(";")[0])
+    if not added or added.startswith("nothing"):
+        return ()
+    return (
+        f"if {added} was only put before it, the `if` stands around that alone, without an else",
     )
 
 

@@ -162,6 +162,9 @@ def test_changed_code_is_named_with_both_sides_and_a_patch(flying: World, tmp_pa
     assert (one["recorded"], one["asked"]) == ("step load at r:1", "step save at r:1")
     assert one["waits"] == ["agent.py:20 in works"]
     assert one["remedy"][1].strip() == 'if outlast.patched("save-instead-of-load"):'
+    assert one["remedy"][-1].startswith(
+        "if save was only put before it, the `if` stands around that alone"
+    )
     text = run(flying, "replay", file, "--run", "works-1")
     assert text.exit_code == 1
     assert (
