@@ -72,7 +72,7 @@ class Desk:
                 handle = await app.start(film_by_hand(how), id="film")
                 if ends:
                     return await handle.result()
-                while (await handle.status()).worker is not None:
+                while (at := await handle.status()).worker is not None or at.status != "waiting":
                     await asyncio.sleep(0.01)
                 return None
             finally:
