@@ -8,7 +8,7 @@ import contextvars
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -181,31 +181,20 @@ def _interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_interruptible")
-def test_ctrl_c_cancels_what_was_called() -> None:
-    """The interrupted call does not go on behind the caller's back."""
+@pytest.mark.parametrize(
+    "interrupt",
+    [
+        pytest.param(lambda: os.kill(os.getpid(), signal.SIGINT), id="a signal"),
+        pytest.param(_thread.interrupt_main, id="the mark of one that wakes nobody"),
+    ],
+)
+def test_ctrl_c_cancels_what_was_called(interrupt: Callable[[], None]) -> None:
+    """The call does not go on behind the caller's back; a signal whose handler ran just before the thread fell asleep is seen too."""
     cancelled = threading.Event()
 
     async def hang() -> None:
         try:
-            os.kill(os.getpid(), signal.SIGINT)
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    with outlast.Portal() as portal:
-        with pytest.raises(KeyboardInterrupt):
-            portal.call(hang)
-        assert cancelled.wait(10)
-
-
-@pytest.mark.usefixtures("_interruptible")
-def test_ctrl_c_that_wakes_nobody_is_seen() -> None:
-    """A signal whose handler ran just before the thread fell asleep has left a mark and nothing else."""
-    cancelled = threading.Event()
-
-    async def hang() -> None:
-        try:
-            _thread.interrupt_main()  # the mark alone: it interrupts no sleep
+            interrupt()
             await asyncio.Event().wait()
         finally:
             cancelled.set()
