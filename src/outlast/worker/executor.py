@@ -7,6 +7,7 @@ import contextvars
 import functools
 import inspect
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias, cast
@@ -105,6 +106,10 @@ class Executor:
         return next(
             (body for body, one in self._left.items() if one == attempt and not body.done()), None
         )
+
+    def left(self, names: Collection[str]) -> int:
+        """Return how many bodies of steps of these names go on although their attempts have ended, in whichever life of the worker."""
+        return sum(one.name in names and not body.done() for body, one in self._left.items())
 
     def _leave(self, body: asyncio.Future[Any], attempt: Attempt) -> None:
         self._left[body] = attempt

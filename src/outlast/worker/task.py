@@ -74,8 +74,6 @@ class TaskRunner:
         self._tasks: dict[TaskKey, asyncio.Task[None]] = {}
         self._stuck: set[TaskKey] = set()
         """Tasks whose end the store will never take: nothing more is done about them in this life."""
-        self._left: set[asyncio.Future[object]] = set()
-        """Bodies that go on although their attempts have ended: what the limit is there to spare, they still use."""
         self._stopping = False
         self._count = 0
         self._changed = changed
@@ -89,7 +87,8 @@ class TaskRunner:
         """Take what there is room for; return after how many seconds the next task comes due, if one is known of."""
         if not (self._queues and self._steps):
             return None
-        limit = max(0, self._limit - len(self._tasks) - len(self._left))
+        # What a former life has left behind still uses what the limit is there to spare.
+        limit = max(0, self._limit - len(self._tasks) - self._deck.executor.left(self._steps))
         known = frozenset(self._tasks) | self._stuck
         claim = await self._deck.store.claim_tasks(
             self._deck.worker, self._queues, self._steps, limit=limit, known=known
@@ -248,12 +247,7 @@ class TaskRunner:
             attempt.operation,
             self._limit,
         )
-        self._left.add(body)
-        body.add_done_callback(self._returned)
-
-    def _returned(self, body: asyncio.Future[object]) -> None:
-        self._left.discard(body)
-        self._changed()
+        body.add_done_callback(lambda _: self._changed())
 
     async def _keep(self, ours: _Ours, progress: bytes) -> None:
         """Write what the attempt has said of itself; one whose task is no longer ours is cancelled."""

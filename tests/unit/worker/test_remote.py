@@ -951,6 +951,26 @@ def test_a_body_that_goes_on_after_its_attempt_keeps_its_place(
     assert "keeps one of the 1 places for tasks" in caplog.text
 
 
+def test_a_body_of_a_former_life_keeps_its_place_too() -> None:
+    """A worker whose lease was over begins nothing in its next life while a thread of the former one has its only place."""
+
+    async def scenario(sim: Simulation) -> str:
+        owner = await sim.start_worker("owner")
+        one = replace(GPU, tasks=1)
+        taker = await sim.start_worker("taker", definitions=STEPS, options=one)
+        threads.append(taker.threads)
+        handle = await owner.client.start(in_thread(60.0), id="r")
+        await begun()
+        taker.freeze()
+        await asyncio.sleep(30)
+        taker.thaw()
+        return await handle.result()
+
+    assert simulated(scenario) == "done"
+    assert [name for name, *_ in began] == ["render_in_thread"] * 2
+    assert 59 <= seconds_between()[0] <= 75
+
+
 def test_an_end_that_the_store_refuses_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     """A worker that was not told that the run is over writes its outcome in vain: no message, no entry, a word in the log."""
 
