@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from outlast.cli.output import complain, say
-from outlast.cli.run import Reason
+from outlast.cli.run import Modules, Reason
 from outlast.cli.session import LAST_NUMBER, Session, json_of, stored, usage_error
 from outlast.cli.worker import author_errors, load
 from outlast.client import Client, RunHandle
@@ -70,7 +70,7 @@ def fork(  # noqa: PLR0913 - what can be said of a fork
         str,
         typer.Option(
             metavar="OPERATION=JSON",
-            help="Instead of --at: what a step is to have returned, as r:3=5; what came before its outcome is kept.",
+            help="Instead of --at: what a step is to have returned, as r:3=5; what came before its outcome is kept. Checked where --module gives the code.",
         ),
     ] = "",
     effects: EffectsOption = Effects.REFUSE,
@@ -78,15 +78,7 @@ def fork(  # noqa: PLR0913 - what can be said of a fork
         int | None,
         typer.Option(min=1, max=LAST_NUMBER, help="Of the run's id; the present one if left out."),
     ] = None,
-    modules: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--module",
-            "-m",
-            metavar="MODULE",
-            help="Holds the run's code, to check the value of --outcome by: a module, or a file (agent.py); may be repeated.",
-        ),
-    ] = None,
+    modules: Modules = None,
 ) -> None:
     """Begin a new run with what another one did up to a position, or one for each of several. Those runs are only read.
 

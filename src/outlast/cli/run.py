@@ -21,6 +21,15 @@ runs = typer.Typer(no_args_is_help=True, help="Look at runs, and act on them.")
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the run.")]
+Modules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--module",
+        "-m",
+        metavar="MODULE",
+        help="Holds the run's code: a module, or a file (agent.py); may be repeated.",
+    ),
+]
 
 
 @runs.command("list")
@@ -128,15 +137,7 @@ def query(
     run: Run,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The query's name.")],
     value: Annotated[str, typer.Argument(metavar="JSON", help="Its value.")] = "null",
-    modules: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--module",
-            "-m",
-            metavar="MODULE",
-            help="Holds the run's code: a module, or a file (agent.py); may be repeated.",
-        ),
-    ] = None,
+    modules: Modules = None,
     timeout: Annotated[
         timedelta,
         typer.Option(parser=time_length, metavar="TIME", help="For reading, replay and handler."),
