@@ -287,7 +287,11 @@ def test_an_exported_journal_replays_elsewhere(flying: World, tmp_path: Path) ->
     assert (status, told["replayed"]) == (0, 2)
     status, told = replayed(flying, agent, *files, "--all")
     assert (status, told["replayed"]) == (0, 7)
-    status, told = replayed(flying, code(tmp_path, SWAPPED), *files, *nowhere)
+    elsewhere = (
+        tmp_path / "swapped"
+    )  # in the same file, of the same size and second, Python would find what it had compiled before
+    elsewhere.mkdir()
+    status, told = replayed(flying, code(elsewhere, SWAPPED), *files, *nowhere)
     assert (status, [one["run_id"] for one in told["stops"]]) == (1, ["over"])
     assert flying.cli("runs", "export", "rolls", "--generation", "9").exit_code == 1
 
