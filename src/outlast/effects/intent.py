@@ -136,11 +136,13 @@ class Resolution(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Args:
         generation: Of the run that was looked at; another one's operation is not meant.
-        outcome: `applied` (with `value`), `not_applied`, or `failed` (with `failure`). The relay says of other runs: `started`,
+        outcome: `applied` (with `value`), `not_applied`, `failed` (with `failure`), or `compensate` (with `value` where the compensation
+            takes the result). The relay says of other runs: `started`,
             `refused` (with `failure`), `ended` (with `status`), `sent`, `unsent` (with `failure`).
         value: JSON of the result.
         status: How another run ended.
         name: Of the step that is meant, where the speaker knows it: changed code may have another one at its operation.
+        doubt: Position in the journal of the doubt that was looked at; another one's outcome is not meant. None for whichever stands.
     """
 
     operation: str
@@ -152,3 +154,4 @@ class Resolution(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     status: str = ""
     name: str = ""
+    doubt: int | None = None

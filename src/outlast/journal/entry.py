@@ -166,7 +166,7 @@ class StepFailed(Struct, frozen=True, tag="step_failed"):
     reason: str = ""
 
 
-class EffectIntended(Struct, frozen=True, tag="effect_intended"):
+class EffectIntended(Struct, frozen=True, tag="effect_intended", omit_defaults=True):
     """The authorisation point: from here on the effect may happen, and its key is read, never computed.
 
     Args:
@@ -177,7 +177,10 @@ class EffectIntended(Struct, frozen=True, tag="effect_intended"):
         grant: The approval that was spent for it.
         policy_version: The version of the rules that allowed it.
         epoch: Of the lease under which it was intended.
-        compensation: Name of the effect that undoes it.
+        compensation: Name of the effect that undoes it; empty for none.
+        needs_result: The compensation takes what the effect returned.
+        saga: The innermost saga that was open around the call; empty for none.
+        compensates: Of a compensation: the operation that it undoes.
     """
 
     operation: OperationId
@@ -191,6 +194,9 @@ class EffectIntended(Struct, frozen=True, tag="effect_intended"):
     policy_version: str = ""
     epoch: int = 0
     compensation: str = ""
+    needs_result: bool = False
+    saga: OperationId = NO_OPERATION
+    compensates: OperationId = NO_OPERATION
 
 
 class EffectRefused(Struct, frozen=True, tag="effect_refused"):
@@ -217,8 +223,12 @@ class EffectCompleted(Struct, frozen=True, tag="effect_completed"):
     reason: str = ""
 
 
-class EffectFailed(Struct, frozen=True, tag="effect_failed"):
-    """The effect did not happen and will not be tried again."""
+class EffectFailed(Struct, frozen=True, tag="effect_failed", omit_defaults=True):
+    """The effect will not be tried again; it did not happen, unless that is unknown.
+
+    Args:
+        unknown: Its receiver honours the key and has never answered: it may have happened. An equal call has the same key.
+    """
 
     operation: OperationId
     name: str
@@ -226,18 +236,51 @@ class EffectFailed(Struct, frozen=True, tag="effect_failed"):
     source: str = "attempt"
     by: str = ""
     reason: str = ""
+    unknown: bool = False
 
 
-class EffectInDoubt(Struct, frozen=True, tag="effect_in_doubt"):
-    """Whether the effect happened is not known; somebody must say.
+class Attempted(Struct, frozen=True, omit_defaults=True):
+    """An attempt whose effect is in doubt.
+
+    Args:
+        number: Counted from 1.
+        began_at: When, by the store's clock, at the latest; None where nobody knows.
+        ended: How, as far as that is known.
+    """
+
+    number: int
+    began_at: Moment | None = None
+    ended: str = ""
+
+
+class Probed(Struct, frozen=True):
+    """What a probe said of an effect in doubt.
+
+    Args:
+        at: By the store's clock.
+        said: Its answer in words.
+    """
+
+    at: Moment
+    said: str
+
+
+class EffectInDoubt(Struct, frozen=True, tag="effect_in_doubt", omit_defaults=True):
+    """Somebody must say what became of the effect: whether it happened is not known, or it is a compensation that gave up.
 
     Args:
         why: What ended the last attempt, and what the probe said.
+        attempts: The last ones, oldest first.
+        probes: The last answers, oldest first.
+        failure: Of a compensation that gave up: of its last attempt, or why it may not be made.
     """
 
     operation: OperationId
     name: str
     why: str
+    attempts: tuple[Attempted, ...] = ()
+    probes: tuple[Probed, ...] = ()
+    failure: Failure | None = None
 
 
 class EffectCleared(Struct, frozen=True, tag="effect_cleared"):
@@ -247,6 +290,43 @@ class EffectCleared(Struct, frozen=True, tag="effect_cleared"):
     name: str
     by: str = ""
     reason: str = ""
+
+
+class EffectCompensating(Struct, frozen=True, tag="effect_compensating", omit_defaults=True):
+    """An operator had an effect in doubt undone, whether it happened or not.
+
+    Args:
+        value: JSON of what it returned, or would have, where its compensation takes that.
+    """
+
+    operation: OperationId
+    name: str
+    value: Raw = Raw(b"null")
+    by: str = ""
+    reason: str = ""
+
+
+class SagaAborted(Struct, frozen=True, tag="saga_aborted"):
+    """The body of a saga raised: nothing new begins in it, and what it did is undone.
+
+    Args:
+        operation: That stands for the saga.
+        failure: What it raised.
+    """
+
+    operation: OperationId
+    failure: Failure
+
+
+class SagaEnded(Struct, frozen=True, tag="saga_ended"):
+    """A saga has ended.
+
+    Args:
+        outcome: `kept` when its body returned; `compensated` when all that it did was undone, `partly compensated` when not all.
+    """
+
+    operation: OperationId
+    outcome: Literal["kept", "compensated", "partly compensated"]
 
 
 class TimerFired(Struct, frozen=True, tag="timer_fired"):
@@ -477,9 +557,11 @@ class KnownEffect(Struct, frozen=True):
         action_sha256: Together with name and number: which call it was.
         run_id: Where it was intended, as `operation`.
         key: Under which it was intended.
-        outcome: `unknown` when it was in flight or in doubt.
+        outcome: `unknown` when it was in flight or in doubt, or failed and may have happened; `undone` when it happened and was
+            compensated.
         value: JSON of the result, of a completed one.
         failure: Of a failed one.
+        intended_at: When, by the store's clock: its receiver has known the key since then at the latest. None where nobody knows.
     """
 
     name: str
@@ -488,9 +570,10 @@ class KnownEffect(Struct, frozen=True):
     run_id: str
     operation: OperationId
     key: str
-    outcome: Literal["completed", "failed", "unknown"]
+    outcome: Literal["completed", "failed", "unknown", "undone"]
     value: Raw = Raw(b"null")
     failure: Failure | None = None
+    intended_at: Moment | None = None
 
 
 class KnownChild(Struct, frozen=True):
@@ -643,16 +726,22 @@ class Completed(Struct, frozen=True, tag="completed"):
     value: Raw
 
 
-class Failed(Struct, frozen=True, tag="failed"):
+Compensation: TypeAlias = Literal["", "compensated", "partly compensated"]
+"""Whether what the sagas of a run did was undone before it ended; empty when none of them was aborted with anything to undo."""
+
+
+class Failed(Struct, frozen=True, tag="failed", omit_defaults=True):
     """The run raised."""
 
     failure: Failure
+    compensation: Compensation = ""
 
 
-class Cancelled(Struct, frozen=True, tag="cancelled"):
+class Cancelled(Struct, frozen=True, tag="cancelled", omit_defaults=True):
     """The run ended by cancellation, or by an approval that was never given."""
 
     failure: Failure
+    compensation: Compensation = ""
 
 
 Entry: TypeAlias = (
@@ -666,6 +755,9 @@ Entry: TypeAlias = (
     | EffectFailed
     | EffectInDoubt
     | EffectCleared
+    | EffectCompensating
+    | SagaAborted
+    | SagaEnded
     | TimerFired
     | MessageReceived
     | UpdateReceived

@@ -27,6 +27,7 @@ from outlast.journal.entry import (
     ContinuedAsNew,
     ContinueSuggested,
     EffectCleared,
+    EffectCompensating,
     EffectCompleted,
     EffectFailed,
     EffectInDoubt,
@@ -46,6 +47,8 @@ from outlast.journal.entry import (
     ResumeRequested,
     RunEnded,
     RunTimedOut,
+    SagaAborted,
+    SagaEnded,
     Started,
     StepCompleted,
     StepFailed,
@@ -84,6 +87,9 @@ ROLES: dict[type[Any], Role] = {
     EffectIntended: Role.REQUEST,
     EffectInDoubt: Role.PROGRESS,
     EffectCleared: Role.PROGRESS,
+    EffectCompensating: Role.PROGRESS,
+    SagaAborted: Role.OUTCOME,
+    SagaEnded: Role.OUTCOME,
     EffectCompleted: Role.OUTCOME,
     EffectFailed: Role.OUTCOME,
     EffectRefused: Role.OUTCOME,
@@ -120,7 +126,7 @@ ROLES: dict[type[Any], Role] = {
 """The role of each kind of entry."""
 
 _WITHOUT_CODE = (
-    *(EffectIntended, ChildRequested, MessageSent, WatchRequested),
+    *(EffectIntended, ChildRequested, MessageSent, WatchRequested, SagaAborted, SagaEnded),
     *(Patched, UpdateAnswered, PauseRequested, ResumeRequested),
 )
 """What the workflow cannot see: no code runs when one is delivered."""
