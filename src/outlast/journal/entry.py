@@ -179,7 +179,7 @@ class EffectIntended(Struct, frozen=True, tag="effect_intended", omit_defaults=T
         epoch: Of the lease under which it was intended.
         compensation: Name of the effect that undoes it; empty for none.
         needs_result: The compensation takes what the effect returned.
-        saga: The innermost saga that was open around the call; empty for none.
+        saga: The outermost saga that was open around the call; empty for none.
         compensates: Of a compensation: the operation that it undoes.
     """
 
@@ -293,7 +293,7 @@ class EffectCleared(Struct, frozen=True, tag="effect_cleared"):
 
 
 class EffectCompensating(Struct, frozen=True, tag="effect_compensating", omit_defaults=True):
-    """An operator had an effect in doubt undone, whether it happened or not.
+    """An operator has an effect in doubt undone, whether it happened or not: it is settled, and its compensation begins.
 
     Args:
         value: JSON of what it returned, or would have, where its compensation takes that.

@@ -1,0 +1,452 @@
+"""Sagas: what was done inside one is undone, newest first, when its body raises.
+
+Guards these promises: nothing is undone while it is not known what became of it; what was done is undone once, whoever of several
+nested sagas comes to it; nothing new begins in a saga that is being undone; and no cancel reaches the task that undoes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from msgspec.structs import replace
+
+from typing import Any, TypeAlias
+
+from outlast.errors import OutlastError, SagaClosedError
+from outlast.journal.entry import (
+    Compensation,
+    EffectCompensating,
+    EffectCompleted,
+    EffectFailed,
+    EffectIntended,
+    Entry,
+    OperationId,
+    SagaAborted,
+    SagaEnded,
+)
+from outlast.journal.failure import capture
+from outlast.replay.agenda import Agenda
+from outlast.replay.command import NoteSaga
+from outlast.replay.context import EffectRequest, Undo
+from outlast.replay.ledger import EffectLedger
+from outlast.replay.loop import WorkflowLoop
+from outlast.replay.operation import EffectOperation
+from outlast.replay.task import TaskPath, WorkflowFuture
+
+Note: TypeAlias = SagaAborted | SagaEnded
+
+
+class Fate(Enum):
+    """What is known of something that was done inside a saga."""
+
+    OPEN = auto()
+    """It is under way, or in doubt."""
+    STANDING = auto()
+    """It happened."""
+    UNKNOWN = auto()
+    """It was given up, and may have happened: it is undone as if it had."""
+    VOID = auto()
+    """It did not happen, and never will."""
+    UNDOING = auto()
+    """It is being undone."""
+    UNDONE = auto()
+    """It was undone."""
+    ABANDONED = auto()
+    """It stands: undoing it was given up by an operator."""
+
+
+_TO_UNDO = (Fate.STANDING, Fate.UNKNOWN)
+_AT_STAKE = (*_TO_UNDO, Fate.OPEN, Fate.UNDOING)
+
+
+@dataclass(slots=True, eq=False)
+class Act:
+    """An effect that was intended inside a saga, and how it is undone.
+
+    Args:
+        operation: The effect.
+        scope: The innermost saga around it.
+        undo: How the code undoes it; None where it does not.
+        compensation: The effect that was to undo it when it was intended; empty for none: then it is only waited for.
+        arguments: The effect's, as JSON.
+        value: Its result as JSON, once it is known.
+        order: How many effects of the run had succeeded when it was intended.
+        is_inherited: The origin of a fork has done it.
+    """
+
+    operation: OperationId
+    scope: Scope
+    undo: Undo | None
+    compensation: str
+    arguments: bytes
+    order: int = 0
+    fate: Fate = Fate.OPEN
+    value: bytes | None = None
+    is_inherited: bool = False
+    waiting: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
+
+    @property
+    def is_at_stake(self) -> bool:
+        """Whether it would be left as it is if nobody went on with it."""
+        return bool(self.compensation) and self.fate in _AT_STAKE
+
+    def become(self, fate: Fate, value: bytes | None = None) -> None:
+        """Take in what is known of it, and tell who waits for that."""
+        self.fate = fate
+        self.value = self.value if value is None else value
+        waiting, self.waiting = self.waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
+
+
+class Scope:
+    """One `async with saga()`.
+
+    Args:
+        operation: Stands for it in the journal.
+        parent: The saga around it.
+        task: Whose code it is.
+    """
+
+    def __init__(
+        self, operation: OperationId, parent: Scope | None, task: asyncio.Task[Any] | None
+    ) -> None:
+        self.operation = operation
+        self.parent = parent
+        self.task = task
+        self.root: Scope = self if parent is None else parent.root
+        self.acts: list[Act] = []
+        """Of an outermost saga: all effects inside it, in the order of their intents."""
+        self.has_left = False
+        """Its body returned."""
+        self.is_aborted = False
+        """Its body raised: nothing new begins in it."""
+        self.is_undone = False
+        """It was aborted, and all has been done about that."""
+
+    @property
+    def closed_by(self) -> Scope | None:
+        """The saga, this one or one around it, that is being undone."""
+        scope: Scope | None = self
+        while scope is not None and not scope.is_aborted:
+            scope = scope.parent
+        return scope
+
+    @property
+    def within(self) -> list[Act]:
+        """The effects inside it, and inside the sagas in it, in the order of their intents."""
+        return [act for act in self.root.acts if act.scope.is_within(self)]
+
+    def is_within(self, other: Scope) -> bool:
+        """Whether it is the other one, or inside it."""
+        scope: Scope | None = self
+        while scope is not None and scope is not other:
+            scope = scope.parent
+        return scope is other
+
+
+current_saga: contextvars.ContextVar[Scope | None] = contextvars.ContextVar(
+    "outlast_saga", default=None
+)
+"""The innermost saga around the code that runs."""
+
+
+def open_saga() -> Scope | None:
+    """Return the innermost saga around the code that runs whose body has not returned."""
+    scope = current_saga.get()
+    while scope is not None and scope.has_left:
+        scope = scope.parent
+    return scope
+
+
+def outside_sagas(context: contextvars.Context) -> contextvars.Context:
+    """Return the context, in which no saga is around the code."""
+    context.run(current_saga.set, None)
+    return context
+
+
+class Sagas:
+    """The sagas of one run.
+
+    Args:
+        loop: Runs the tasks that undo.
+        agenda: Holds the effects; says of a mismatch what the code is at.
+        ledger: Told what was undone: an equal call is another one then.
+        perform: Begins a compensation in the current task.
+        misfits: Told why other code has to come.
+    """
+
+    def __init__(
+        self,
+        loop: WorkflowLoop,
+        agenda: Agenda,
+        ledger: EffectLedger,
+        perform: Callable[[EffectRequest], asyncio.Future[Any]],
+        misfits: Callable[[OutlastError], None],
+    ) -> None:
+        self._loop = loop
+        self._agenda = agenda
+        self._ledger = ledger
+        self._perform = perform
+        self._misfits = misfits
+        self._scopes: list[Scope] = []
+        self._notes: deque[Note] = deque()
+        self._untaken: deque[Note] = deque()
+        self._has_undone = False
+        self._has_left_standing = False
+        self.undoes_inherited = False
+        """Whether the run, a fork, takes the place of its origin, which is over: what that has done is its own then."""
+
+    # What the machine asks
+
+    @property
+    def at_stake(self) -> list[Scope]:
+        """The sagas that have not come to their end, and inside which something would be left as it is if the run ended now."""
+        self._scopes = [one for one in self._scopes if not (one.has_left or one.is_undone)]
+        return [one for one in self._scopes if any(act.is_at_stake for act in one.within)]
+
+    def cancel(self) -> bool:
+        """Cancel the code of what is at stake, once, but for what is being undone; True when there is any to cancel."""
+        tasks: dict[asyncio.Task[Any], None] = {}
+        for scope in self.at_stake:
+            task = scope.task
+            if task is not None and not (scope.is_aborted or task.done() or task.cancelling()):
+                tasks[task] = None
+        for task in tasks:
+            task.cancel()
+        return bool(tasks)
+
+    def verdict(self) -> Compensation:
+        """Return whether what the sagas did was undone; what is at stake now will not be."""
+        if self._has_left_standing or self.at_stake:
+            return "partly compensated"
+        return "compensated" if self._has_undone else ""
+
+    def check(self, request: EffectRequest, operation: OperationId) -> Scope | None:
+        """Return the saga in which an effect begins, if any.
+
+        Raises:
+            SagaClosedError: It is being undone, or one around it.
+        """
+        scope = None if request.compensates else open_saga()
+        if scope is not None:
+            self._check_open(scope, request.name, operation)
+        return scope
+
+    def enlist(self, effect: EffectOperation, intent: EffectIntended | None) -> None:
+        """Note an effect that is intended; without its intent, one whose intent a fork makes anew."""
+        act, scope = effect.act, effect.scope
+        if scope is None:
+            return
+        if act is None:
+            act = Act(effect.operation, scope, effect.request.undo, "", b"")
+            effect.act = act
+        if intent is not None:
+            act.compensation = intent.compensation
+            act.arguments = bytes(intent.effective)
+            act.order = self._ledger.order
+            scope.root.acts.append(act)
+
+    def settle_act(self, act: Act, end: Entry) -> None:
+        """Take in what became of an effect."""
+        match end:
+            case EffectCompleted():
+                act.is_inherited = end.source == "fork"
+                act.become(Fate.STANDING, bytes(end.value))
+            case EffectFailed(unknown=True):
+                act.become(Fate.UNKNOWN)
+            case EffectCompensating():
+                act.become(Fate.UNDOING)
+            case _:
+                act.become(Fate.VOID)
+
+    def forked(self) -> None:
+        """Take in that what was done until now was done by the origin of a fork."""
+        for scope in self._scopes:
+            for act in scope.acts:
+                act.is_inherited = act.fate is not Fate.OPEN
+
+    def settle(self, entry: Note) -> None:
+        """Take in that something was recorded of a saga.
+
+        Raises:
+            NonDeterminismError: The code comes to something else, or to nothing.
+        """
+        note = self._notes[0] if self._notes else None
+        if note is None or _word(note) != _word(entry):
+            raise self._agenda.mismatch(
+                f"the journal says that {_word(entry)}, and the code does not",
+                recorded=_word(entry),
+                asked="nothing of the kind" if note is None else _word(note),
+                operation=entry.operation,
+            )
+        self._notes.popleft()
+        if self._untaken and self._untaken[0] is note:
+            self._untaken.popleft()
+
+    def take(self) -> list[NoteSaga]:
+        """Return what is to be recorded and was not returned before."""
+        notes = [NoteSaga(entry=note) for note in self._untaken]
+        self._untaken.clear()
+        return notes
+
+    def clear(self) -> None:
+        """Forget what is to be recorded: the run leaves memory."""
+        self._untaken.clear()
+
+    # What workflow code asks, through `outlast.saga`
+
+    def open(self, operation: OperationId) -> Scope:
+        """Begin a saga inside the one around the code that runs.
+
+        Raises:
+            SagaClosedError: That one is being undone.
+        """
+        parent = open_saga()
+        if parent is not None:
+            self._check_open(parent, "a saga", operation)
+        scope = Scope(operation, parent, asyncio.current_task(self._loop))
+        self._scopes.append(scope)
+        return scope
+
+    def leave(self, scope: Scope, error: BaseException | None) -> asyncio.Future[Any] | None:
+        """End a saga; return the future of its undoing, which no cancel reaches, where there is anything to undo or to wait for.
+
+        Args:
+            error: What its body raised.
+        """
+        if self._loop.evicting:
+            return None
+        if error is None:
+            self._keep(scope)
+            return None
+        scope.is_aborted = True
+        self._refuse_unintended(scope)
+        acts = scope.within
+        if not acts:
+            scope.is_undone = True
+            return None
+        self._note(SagaAborted(scope.operation, capture(error)))
+        done: WorkflowFuture[Any] = self._loop.create_future()
+        done.uncancellable = True
+        context = outside_sagas(contextvars.copy_context())
+        path = TaskPath(f"{scope.operation}u")
+        task = self._loop.spawn(self._unwind(scope, acts, done), path, context=context)
+        task.uncancellable = True
+        return done
+
+    def _keep(self, scope: Scope) -> None:
+        scope.has_left = True
+        if scope.parent is None:
+            if any(act.compensation and act.fate is not Fate.VOID for act in scope.acts):
+                self._note(SagaEnded(scope.operation, "kept"))
+            scope.acts.clear()
+
+    def _refuse_unintended(self, scope: Scope) -> None:
+        """Let nothing begin any more that has not begun."""
+        for effect in self._agenda.effects():
+            inside = effect.scope is not None and effect.scope.is_within(scope)
+            if inside and not effect.bound:
+                self._agenda.refuse(effect, self._closed(scope, effect.request.name, effect.operation))
+
+    # Undoing
+
+    async def _unwind(self, scope: Scope, acts: list[Act], done: WorkflowFuture[Any]) -> None:
+        for act in acts:
+            while act.fate is Fate.OPEN:
+                await self._change_of(act)
+        for act in reversed(acts):
+            while act.fate is Fate.UNDOING:
+                await self._change_of(act)
+            if act.compensation and act.fate in _TO_UNDO:
+                await self._undo(act)
+        whole = all(act.fate is not Fate.ABANDONED for act in acts)
+        self._note(SagaEnded(scope.operation, "compensated" if whole else "partly compensated"))
+        scope.is_undone = True
+        if scope.parent is None:
+            scope.acts.clear()
+        done.set_result(None)
+
+    async def _undo(self, act: Act) -> None:
+        act.fate = Fate.UNDOING
+        if act.is_inherited and not self.undoes_inherited:
+            self.undone(act, whole=False)
+            return
+        try:
+            request = self._request(act)
+        except OutlastError as error:
+            self._misfits(error)
+            await self._loop.create_future()
+            return
+        if self._ledger.claim(request, act.order):
+            # The workflow has undone it itself.
+            self.undone(act, whole=True)
+            return
+        try:
+            await self._perform(request)
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - an operator gave it up
+            self.undone(act, whole=False)
+        else:
+            self.undone(act, whole=True)
+
+    def undone(self, act: Act, *, whole: bool) -> None:
+        """Note that something was undone, or that it was left as it is."""
+        if whole:
+            self._has_undone = True
+            self._ledger.undone(act.operation)
+        else:
+            self._has_left_standing = True
+        act.become(Fate.UNDONE if whole else Fate.ABANDONED)
+
+    def _request(self, act: Act) -> EffectRequest:
+        """Return the call that undoes something.
+
+        Raises:
+            NonDeterminismError: The code undoes it by another effect than was intended, or not at all.
+            DecodeError: Today's types do not take what was recorded.
+        """
+        undo = act.undo
+        if undo is None or undo.name != act.compensation:
+            raise self._agenda.mismatch(
+                f"the effect at {act.operation} was to be undone by {act.compensation!r}, and the code declares "
+                + ("nothing for it" if undo is None else repr(undo.name)),
+                recorded=f"compensate={act.compensation}",
+                asked="none" if undo is None else f"compensate={undo.name}",
+                operation=act.operation,
+                hint=f"deploy code whose effect says compensate={act.compensation}: what was begun under it is undone by it",
+            )
+        request = undo.bind(act.arguments, act.value)
+        return replace(request, compensates=act.operation)
+
+    def _change_of(self, act: Act) -> asyncio.Future[Any]:
+        future: WorkflowFuture[Any] = self._loop.create_future()
+        act.waiting.append(future)
+        return future
+
+    def _note(self, entry: Note) -> None:
+        self._notes.append(entry)
+        self._untaken.append(entry)
+
+    def _check_open(self, scope: Scope, name: str, operation: OperationId) -> None:
+        closed = scope.closed_by
+        if closed is not None:
+            raise self._closed(closed, name, operation)
+
+    def _closed(self, scope: Scope, name: str, operation: OperationId) -> SagaClosedError:
+        return SagaClosedError(
+            f"{name} was not begun: the saga at {scope.operation} is being undone",
+            step=name,
+            operation=operation,
+            hint="a part of the saga has failed; let the exception pass, so that this part ends too",
+        )
+
+
+def _word(entry: Note) -> str:
+    what = "was aborted" if isinstance(entry, SagaAborted) else f"ended {entry.outcome}"
+    return f"the saga at {entry.operation} {what}"
