@@ -240,7 +240,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
             Break(
                 ledger.EffectLedger,
                 "number",
-                "if calls is not None and calls.successes and not request.repeats:",
+                "if calls.standing and not (request.repeats or request.compensates):",
                 "if False:",
             ),
         ),

@@ -227,7 +227,7 @@ class Agenda:
 
     def _forget(self, found: Operation) -> None:
         if isinstance(found, EffectOperation):
-            self._ledger.settled(found, succeeded=False)
+            self._ledger.settled(found)
         operation = found.operation
         del self._open[operation]
         self._abandoned.add(operation)

@@ -85,6 +85,7 @@ class EffectRequest(Struct, frozen=True):
         same_arguments: Whether recorded arguments mean the same to today's types.
         has_deadline: Whether time runs from now on, for all attempts together.
         definition: As for `StepRequest`.
+        compensates: Of a compensation: the operation that it undoes.
     """
 
     name: str
@@ -98,6 +99,7 @@ class EffectRequest(Struct, frozen=True):
     raises: tuple[type[BaseException], ...]
     has_deadline: bool = False
     definition: object = None
+    compensates: OperationId = NO_OPERATION
 
 
 class ApprovalRequest(Struct, frozen=True):

@@ -33,6 +33,7 @@ from outlast.journal.entry import (
 )
 from outlast.journal.parse import NotJsonError, parse
 from outlast.replay.context import EffectRequest
+from outlast.replay.number import EqualCalls
 from outlast.replay.operation import EffectOperation
 
 
@@ -116,16 +117,6 @@ def match_sha256(cover: Cover) -> str:
 
 
 @dataclass(slots=True)
-class _Calls:
-    """What became of the equal calls of one effect in this run."""
-
-    successes: int = 0
-    last: OperationId | None = None
-    """The latest one that succeeded."""
-    open: EffectOperation | None = None
-
-
-@dataclass(slots=True)
 class _Cover:
     """One cover of one request, what its approver saw, and which operation spent it."""
 
@@ -151,7 +142,10 @@ class EffectLedger:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         """As the run's code knows it; for messages."""
-        self._calls: dict[tuple[str, str], _Calls] = {}
+        self._calls: dict[tuple[str, str], EqualCalls] = {}
+        self._open: dict[tuple[str, str], EffectOperation] = {}
+        # What may be undone: what succeeded, and what failed and may have happened.
+        self._ended: dict[OperationId, tuple[EqualCalls, int]] = {}
         # By effect and hash, so that a run with thousands of approvals finds its cover at once; patterns have no hash.
         self._covers: dict[tuple[str, str], list[_Cover]] = {}
         self._taken: dict[OperationId, _Cover] = {}
@@ -159,18 +153,22 @@ class EffectLedger:
         self._approved: set[str] = set()
 
     def open_twin(self, request: EffectRequest) -> EffectOperation | None:
-        """Return the equal call that is in flight."""
-        calls = self._calls.get((request.name, request.payload_sha256))
-        return calls.open if calls else None
+        """Return the equal call that is in flight; a compensation joins none, and none joins it."""
+        if request.compensates:
+            return None
+        return self._open.get(_kind(request))
 
     def number(self, request: EffectRequest, operation: OperationId) -> int:
-        """Return which equal call this one is.
+        """Return which equal call this one is: the least number that none has used, or has now.
 
         Raises:
-            RepeatedEffectError: An equal call succeeded and the effect does not say `repeats=True`.
+            RepeatedEffectError: An equal call succeeded, was not undone, and the effect does not say `repeats=True`. A compensation is
+                made all the same: it has another purpose, and a number of its own.
         """
-        calls = self._calls.get((request.name, request.payload_sha256))
-        if calls is not None and calls.successes and not request.repeats:
+        calls = self._calls.get(_kind(request))
+        if calls is None:
+            return 1
+        if calls.standing and not (request.repeats or request.compensates):
             raise RepeatedEffectError(
                 f"an equal call of this effect already succeeded in this run, as {calls.last}, and was not made again",
                 run=self.run_id,
@@ -178,22 +176,49 @@ class EffectLedger:
                 step=request.name,
                 hint="use the first call's result; if a second one is meant, declare @effect(repeats=True)",
             )
-        return calls.successes + 1 if calls else 1
+        return calls.least()
 
     def opened(self, effect: EffectOperation) -> None:
-        """Remember that a call is in flight."""
-        key = (effect.request.name, effect.request.payload_sha256)
-        self._calls.setdefault(key, _Calls()).open = effect
+        """Remember that a call is in flight, under the number that `number` gave it just now."""
+        kind = _kind(effect.request)
+        self._calls.setdefault(kind, EqualCalls()).take(effect.number)
+        if not effect.request.compensates:
+            self._open[kind] = effect
 
-    def settled(self, effect: EffectOperation, *, succeeded: bool) -> None:
-        """Remember how a call ended. A cover reserved for a call that was never intended is free again."""
-        calls = self._calls[effect.request.name, effect.request.payload_sha256]
-        calls.open = None
+    def settled(
+        self, effect: EffectOperation, *, succeeded: bool = False, unknown: bool = False
+    ) -> None:
+        """Remember how a call ended. A cover reserved for a call that was never intended is free again.
+
+        Args:
+            unknown: It failed, and may have happened: an equal call has its number, until it is undone.
+        """
+        operation, number = effect.operation, effect.number
+        calls = self._calls[_kind(effect.request)]
+        if not effect.request.compensates:
+            del self._open[_kind(effect.request)]
         if succeeded:
-            calls.successes, calls.last = calls.successes + 1, effect.operation
-        taken = self._taken.pop(effect.operation, None)
+            calls.standing[operation] = number
+        elif effect.request.compensates:
+            # Of what undoes something no other call ever has the key, not even after an end that is known.
+            calls.burn(number)
+        else:
+            calls.give_back(number)
+        if succeeded or unknown:
+            self._ended[operation] = calls, number
+        taken = self._taken.pop(operation, None)
         if taken is not None and not effect.bound:
             taken.spent_by = None
+
+    def undone(self, operation: OperationId) -> None:
+        """Remember that what a settled operation did, or may have done, was undone.
+
+        An equal call is another one from now on: it is not refused, and has another number, since a receiver would answer the old key
+        with the result of what was undone.
+        """
+        calls, number = self._ended.pop(operation)
+        calls.standing.pop(operation, None)
+        calls.burn(number)
 
     def asked(self, approval_id: str, covers: tuple[Cover, ...], subject: bytes = b"{}") -> None:
         """Remember what a request covers: from now on these effects need a cover.
@@ -284,6 +309,11 @@ class EffectLedger:
         return (
             f"approval {cover.approval_id} differs in {'; '.join(differing[:_DIFFERENCES])}{more}"
         )
+
+
+def _kind(request: EffectRequest) -> tuple[str, str]:
+    """Return what equal calls have in common."""
+    return request.name, request.payload_sha256
 
 
 _DIFFERENCES = 3

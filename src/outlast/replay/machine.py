@@ -498,7 +498,9 @@ class Machine:
                 self._apply_intent(entry)
             case EffectCompleted():
                 self._settle_effect(entry.operation, entry.name, entry.value)
-            case EffectFailed() | EffectRefused():
+            case EffectFailed():
+                self._settle_effect(entry.operation, entry.name, entry.failure, entry.unknown)
+            case EffectRefused():
                 self._settle_effect(entry.operation, entry.name, entry.failure)
             case EffectInDoubt():
                 self._agenda.expect_effect(entry.operation, entry.name).in_doubt = entry.why
@@ -617,12 +619,15 @@ class Machine:
             )
         )
 
-    def _settle_effect(self, operation: OperationId, name: str, result: Raw | Failure) -> None:
+    def _settle_effect(
+        self, operation: OperationId, name: str, result: Raw | Failure, unknown: bool = False
+    ) -> None:
         effect = self._agenda.expect(operation, EffectOperation, name)
         if effect is None:
             return
         self._agenda.close(operation)
-        self._ledger.settled(effect, succeeded=not isinstance(result, Failure))
+        succeeded = not isinstance(result, Failure)
+        self._ledger.settled(effect, succeeded=succeeded, unknown=unknown)
         for future in effect.futures():
             if isinstance(result, Failure):
                 _set_failure(future, result, effect.request.raises)
