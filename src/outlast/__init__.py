@@ -13,6 +13,7 @@ from outlast.errors import (
     DecisionRefusedError,
     DecodeError,
     DefinitionError,
+    EffectCompensatedError,
     EffectOutsideWorkflowError,
     EncodeError,
     ForbiddenInWorkflowError,
@@ -20,6 +21,7 @@ from outlast.errors import (
     InboxFullError,
     NonDeterminismError,
     NoWorkerWarning,
+    OpenCompensationsError,
     OutlastError,
     OutsideWorkflowError,
     QueryError,
@@ -29,6 +31,7 @@ from outlast.errors import (
     RunHeldWarning,
     RunNotFoundError,
     RunTerminatedError,
+    SagaClosedError,
     StepFailedError,
     StoreError,
     StoreUnavailableError,
@@ -68,6 +71,7 @@ from outlast.workflows.inside import (
 )
 from outlast.workflows.message import Signal, Update
 from outlast.workflows.query import Query, on_query
+from outlast.workflows.saga import Saga, saga, save_point
 
 __all__ = [
     "App",
@@ -84,6 +88,7 @@ __all__ = [
     "DecisionRefusedError",
     "DecodeError",
     "DefinitionError",
+    "EffectCompensatedError",
     "EffectOutsideWorkflowError",
     "EncodeError",
     "Explanation",
@@ -96,6 +101,7 @@ __all__ = [
     "NoWorkerWarning",
     "NonDeterminismError",
     "NotApplied",
+    "OpenCompensationsError",
     "OutlastError",
     "OutsideWorkflowError",
     "Portal",
@@ -111,6 +117,8 @@ __all__ = [
     "RunNotFoundError",
     "RunStatus",
     "RunTerminatedError",
+    "Saga",
+    "SagaClosedError",
     "Signal",
     "StepFailedError",
     "StoreError",
@@ -144,6 +152,8 @@ __all__ = [
     "receive",
     "run_child",
     "run_handle",
+    "saga",
+    "save_point",
     "sleep",
     "start_child",
     "step",

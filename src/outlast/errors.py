@@ -22,7 +22,10 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── InboxFullError                the run has too many messages that it has not taken in
 │   ├── RunNotFoundError              no run of that id in this tenant
 │   ├── RunConflictError              the id is taken by a run with other input
-│   └── ForkedEffectError             an effect that a fork does not make
+│   ├── ForkedEffectError             an effect that a fork does not make
+│   ├── SagaClosedError               an effect of a saga that is being undone
+│   ├── EffectCompensatedError        an effect in doubt that an operator has undone
+│   └── OpenCompensationsError        a run cannot be ended just so: what it did would not be undone
 ├── ApprovalError                     an approval that does not permit
 │   ├── ApprovalDeniedError           a person said no
 │   ├── ApprovalExpiredError          nobody decided, or the effect came too late
@@ -651,6 +654,127 @@ class ForkedEffectError(RunError):
     def __init__(self, message: str, *, origin: str = "", **where: Any) -> None:
         super().__init__(message, **where)
         self.origin = origin
+
+
+class SagaClosedError(RunError):
+    """An effect, or a saga, was to begin inside a saga that is being undone.
+
+    Example:
+        ```python
+        import asyncio
+        import outlast
+
+        @outlast.effect(idempotent=True)
+        async def book(what: str) -> str:
+            return what
+
+        @outlast.workflow
+        async def travel() -> str:
+            told = "nothing"
+
+            async def later() -> None:
+                nonlocal told
+                await outlast.sleep(0.01)
+                try:
+                    await book("car")
+                except outlast.SagaClosedError:
+                    told = "no car: the flight failed"
+
+            try:
+                async with outlast.saga():
+                    part = asyncio.create_task(later())
+                    raise LookupError("no flight")
+            except LookupError:
+                await part
+            return told
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(travel(), id="t") == "no car: the flight failed"
+        ```
+    """
+
+    code = "saga_closed"
+
+
+class EffectCompensatedError(RunError):
+    """It was in doubt whether the effect happened, and an operator has it undone.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+        import outlast
+
+        SOON = timedelta(milliseconds=10)
+
+        @outlast.effect(idempotent=True, start_to_close_timeout=SOON)
+        async def take_back(order: str) -> None: ...
+
+        @outlast.effect(start_to_close_timeout=SOON, settle=timedelta(0), compensate=take_back)
+        async def ship(order: str) -> str:
+            raise ConnectionError("was it shipped?")
+
+        @outlast.workflow
+        async def sell(order: str) -> str:
+            try:
+                return await ship(order)
+            except outlast.EffectCompensatedError:
+                return "taken back"
+
+        async with outlast.open("memory://", idle=SOON) as app:
+            handle = await app.start(sell("o-1"), id="o-1")
+            while (await handle.status()).reason != "in doubt":
+                await asyncio.sleep(0.01)
+            await handle.resolve("r:1", compensate=True, reason="nobody can tell")
+            assert await handle.result() == "taken back"
+        ```
+    """
+
+    code = "effect_compensated"
+
+
+class OpenCompensationsError(RunError):
+    """A run was to be terminated in the middle of a saga: what it did there would not be undone.
+
+    Args:
+        operations: The effects that would stand.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+        import outlast
+
+        @outlast.effect(idempotent=True)
+        async def give_back(result: str) -> None: ...
+
+        @outlast.effect(idempotent=True, start_to_close_timeout=timedelta(seconds=9), compensate=give_back)
+        async def reserve(room: str) -> str:
+            return room
+
+        @outlast.workflow
+        async def stay(room: str) -> None:
+            async with outlast.saga():
+                await reserve(room)
+                await outlast.sleep(3600)
+
+        async with outlast.open("memory://", idle=timedelta(milliseconds=10)) as app:
+            handle = await app.start(stay("7"), id="s")
+            while (await handle.status()).status != "waiting":
+                await asyncio.sleep(0.01)
+            try:
+                await handle.terminate("no longer needed")
+            except outlast.OpenCompensationsError as error:
+                assert error.operations == ("r:2",)  # cancel() would have it undone
+            await handle.terminate("no longer needed", abandon_compensation=True)
+        ```
+    """
+
+    code = "open_compensations"
+
+    def __init__(self, message: str, *, operations: tuple[str, ...] = (), **where: Any) -> None:
+        super().__init__(message, **where)
+        self.operations = operations
 
 
 class ApprovalError(OutlastError):

@@ -389,6 +389,7 @@ class RunHandle(Generic[R]):
         applied: Any = UNSET,
         not_applied: bool = False,
         failed: str = "",
+        compensate: Any = UNSET,
         reason: str = "",
         generation: int | None = None,
     ) -> None:
@@ -398,7 +399,9 @@ class RunHandle(Generic[R]):
             operation: Its id, as `r:3`.
             applied: It happened, and this is its result (plain data, as JSON holds it; None is a result too).
             not_applied: It did not happen; the effect is attempted again.
-            failed: It failed for good, with this message.
+            failed: It failed for good, with this message. A compensation that was given up is left at that.
+            compensate: Have it undone, whether it happened or not, by the effect that it declares as `compensate=`. The value is what
+                it returned, or would have, where that takes it; True where it does not.
             reason: Why you say so; kept in the journal.
             generation: The one that you looked at: operations of others have the same ids. The present one by default.
 
@@ -425,18 +428,26 @@ class RunHandle(Generic[R]):
                 assert await handle.result() == "receipt-17"
             ```
         """
-        if (applied is not UNSET) + not_applied + bool(failed) != 1:
+        outcomes = {
+            "applied": applied is not UNSET,
+            "not_applied": not_applied,
+            "failed": bool(failed),
+            "compensate": compensate is not UNSET and compensate is not False,
+        }
+        if sum(outcomes.values()) != 1:
             raise DefinitionError(
-                "an outcome is one thing", hint="give one of applied=, not_applied=True and failed="
+                "an outcome is one thing",
+                hint="give one of applied=, not_applied=True, failed= and compensate=",
             )
         head = await self._client.head(self._run)
-        outcome = "not_applied" if not_applied else "failed" if failed else "applied"
+        outcome = next(word for word, is_meant in outcomes.items() if is_meant)
+        value = applied if outcome == "applied" else compensate
         resolution = Resolution(
             operation=operation,
             generation=generation or head.generation,
             outcome=outcome,
             value=Raw(
-                codec_for(Any, where="the outcome").encode(None if applied is UNSET else applied)
+                codec_for(Any, where="the outcome").encode(None if value is UNSET else value)
             ),
             failure=Failure(type="RuntimeError", message=failed) if failed else None,
             by=self._client.principal,

@@ -20,6 +20,7 @@ from outlast.journal.entry import (
     ChildRefused,
     ChildStarted,
     EffectCleared,
+    EffectCompensating,
     EffectCompleted,
     EffectFailed,
     EffectInDoubt,
@@ -47,6 +48,7 @@ State: TypeAlias = Literal["retrying", "intended", "in doubt", "attempted", "han
 
 OUTCOMES = (
     *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused, EffectCleared),
+    EffectCompensating,
     *(ChildRefused, RunEnded, MessageAnswered),
 )
 """What becomes of an operation; one that was cleared is attempted again."""
@@ -219,7 +221,7 @@ def standings(
                 _change(found, entry.operation, state="in doubt", since=at, why=entry.why)
             case EffectCleared():
                 _change(found, entry.operation, state="intended", since=at, why="")
-            case EffectCompleted() | EffectFailed():
+            case EffectCompleted() | EffectFailed() | EffectCompensating():
                 found.pop(entry.operation, None)
             case _:
                 pass

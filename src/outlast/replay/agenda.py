@@ -12,7 +12,7 @@ from typing import TypeGuard, TypeVar
 
 from outlast.errors import NonDeterminismError
 from outlast.journal.entry import NO_OPERATION, OperationId
-from outlast.replay.command import Abandon, Command, Finish, MarkPatch
+from outlast.replay.command import Abandon, Command, Finish, MarkPatch, NoteSaga
 from outlast.replay.ledger import EffectLedger
 from outlast.replay.operation import (
     ApprovalOperation,
@@ -112,7 +112,7 @@ class Agenda:
 
     def command(self, command: Command) -> None:
         """Let this command stand for its operation, in place of an earlier one."""
-        assert not isinstance(command, Finish | MarkPatch)
+        assert not isinstance(command, Finish | MarkPatch | NoteSaga)
         self._commands[command.operation] = command
 
     def silence(self, operation: OperationId) -> None:
@@ -135,12 +135,20 @@ class Agenda:
         if found is not None:
             self._forget(found)
 
+    def refuse(self, effect: EffectOperation, error: Exception) -> None:
+        """Let an effect that is not intended fail, and forget it."""
+        self._forget(effect)
+        for future in effect.futures():
+            if not future.done():
+                future.set_exception(error)
+
     def abandon_all(self) -> None:
-        """Forget all but what goes on when the body has ended: intended effects, answers, what was published, cancels that are owed."""
+        """Forget all but what goes on when the body has ended: intended effects, compensations, answers, what was published, cancels that are owed."""
         for found in list(self._open.values()):
             is_bound = isinstance(found, EffectOperation) and found.bound
+            undoes = isinstance(found, EffectOperation) and bool(found.request.compensates)
             goes_on = isinstance(found, UpdateOperation | PublishOperation) or _is_unsent(found)
-            if not (is_bound or goes_on):
+            if not (is_bound or undoes or goes_on):
                 self._forget(found)
 
     def take(self) -> list[Command]:

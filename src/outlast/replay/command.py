@@ -12,6 +12,7 @@ from typing import TypeAlias
 from msgspec import Raw, Struct
 
 from outlast.journal.entry import (
+    NO_OPERATION,
     Cancelled,
     Completed,
     ContinuedAsNew,
@@ -21,6 +22,8 @@ from outlast.journal.entry import (
     Failed,
     GrantUse,
     OperationId,
+    SagaAborted,
+    SagaEnded,
     UpdateAnswered,
 )
 
@@ -47,6 +50,10 @@ class IntendEffect(Struct, frozen=True):
         number: Which equal call this is, from 1.
         grant: The cover that this call spends, when an approval of the run covers it.
         scheduled_at: As for `RunStep`.
+        compensation: The effect that undoes it; empty for none.
+        needs_result: That takes what this one returns.
+        saga: The outermost saga around the call; empty for none.
+        compensates: Of a compensation: the operation that it undoes. It is not refused: what keeps it from happening puts it in doubt.
     """
 
     operation: OperationId
@@ -58,6 +65,10 @@ class IntendEffect(Struct, frozen=True):
     number: int
     grant: GrantUse | None
     scheduled_at: datetime | None = None
+    compensation: str = ""
+    needs_result: bool = False
+    saga: OperationId = NO_OPERATION
+    compensates: OperationId = NO_OPERATION
 
 
 class SettleEffect(Struct, frozen=True):
@@ -204,6 +215,12 @@ class MarkPatch(Struct, frozen=True):
     deprecated: bool
 
 
+class NoteSaga(Struct, frozen=True):
+    """Record, before anything else of the next change, what became of a saga. Nothing gives it up."""
+
+    entry: SagaAborted | SagaEnded
+
+
 class Finish(Struct, frozen=True):
     """Record the end of the run, or of its generation. Given once, when no intended effect is unsettled."""
 
@@ -225,6 +242,7 @@ Command: TypeAlias = (
     | Abandon
     | AnswerUpdate
     | MarkPatch
+    | NoteSaga
     | Finish
 )
 

@@ -74,6 +74,21 @@ class StepRequest(Struct, frozen=True):
     definition: object = None
 
 
+class Undo(Struct, frozen=True):
+    """How an effect is undone.
+
+    Args:
+        name: Of the effect that undoes it.
+        needs_result: It takes what the effect returned.
+        bind: Returns the call that undoes it, given its arguments and its result as JSON; raises `DecodeError` where today's types do not
+            take them, or where the result is needed and there is none.
+    """
+
+    name: str
+    needs_result: bool
+    bind: Callable[[bytes, bytes | None], EffectRequest]
+
+
 class EffectRequest(Struct, frozen=True):
     """Let this effect happen, once.
 
@@ -86,6 +101,7 @@ class EffectRequest(Struct, frozen=True):
         has_deadline: Whether time runs from now on, for all attempts together.
         definition: As for `StepRequest`.
         compensates: Of a compensation: the operation that it undoes.
+        undo: How it is undone.
     """
 
     name: str
@@ -100,6 +116,7 @@ class EffectRequest(Struct, frozen=True):
     has_deadline: bool = False
     definition: object = None
     compensates: OperationId = NO_OPERATION
+    undo: Undo | None = None
 
 
 class ApprovalRequest(Struct, frozen=True):
@@ -236,6 +253,20 @@ class UpdateHandler(Struct, frozen=True):
 Handler: TypeAlias = SignalHandler | UpdateHandler
 
 
+class OpenSaga(Protocol):
+    """A saga whose body runs."""
+
+    def leave(self, error: BaseException | None) -> asyncio.Future[Any] | None:
+        """End it; return the future of its undoing, where there is anything to undo or to wait for.
+
+        That future cannot be cancelled, and tells whether all was undone.
+
+        Args:
+            error: What its body raised.
+        """
+        ...
+
+
 class Context(Protocol):
     """The run as seen from inside."""
 
@@ -257,6 +288,10 @@ class Context(Protocol):
 
     def perform(self, request: Request) -> asyncio.Future[Any]:
         """Begin an operation of the current task and return the future of its outcome."""
+        ...
+
+    def enter_saga(self) -> OpenSaga:
+        """Begin a saga around the code that runs, up to where that leaves it."""
         ...
 
     def on_query(self, name: str, handler: QueryHandler) -> None:

@@ -21,6 +21,7 @@ from outlast.errors import (
     DecodeError,
     DefinitionError,
     ForbiddenInWorkflowError,
+    OutlastError,
     RunConflictError,
     RunError,
 )
@@ -40,6 +41,7 @@ from outlast.replay.loop import Look, WorkflowLoop
 from outlast.replay.mailbox import Mailbox
 from outlast.replay.operation import UpdateOperation
 from outlast.replay.roll import outcome_in
+from outlast.replay.scope import outside_sagas
 from outlast.replay.task import TaskPath
 
 H = TypeVar("H", SignalHandler, UpdateHandler)
@@ -76,7 +78,7 @@ class Handlers:
         self._rejections: dict[str, UpdateAnswered] = {}
         self._running: dict[asyncio.Task[Any], UpdateOperation | None] = {}
         self._done: list[asyncio.Task[Any]] = []
-        self._misfit: DecodeError | None = None
+        self._misfit: OutlastError | None = None
         self._ended_as = ""
         self._is_given_up = False
         self._is_left = False
@@ -126,7 +128,8 @@ class Handlers:
         self._loop.check_acting("register a handler")
         if handler.name in (self._signals if isinstance(handler, SignalHandler) else self._updates):
             raise self._twice(handler, "is given a handler twice")
-        context = contextvars.copy_context()
+        # A message may come when the saga is over in which its handler was named.
+        context = outside_sagas(contextvars.copy_context())
         if isinstance(handler, SignalHandler):
             self._add_signal(handler, context)
         else:
@@ -160,8 +163,8 @@ class Handlers:
         if answer.rejected:
             self._rejections[answer.message_id] = answer
 
-    def misfits(self, error: DecodeError) -> None:
-        """Note that a signal does not fit: what was sent fitted what the code said then, so it is for code that fits.
+    def misfits(self, error: OutlastError) -> None:
+        """Note that something recorded does not fit, a signal say: it fitted what the code said then, so it is for code that fits.
 
         It is no failure of the run; `settle` raises it.
         """
@@ -218,7 +221,8 @@ class Handlers:
         rejected: nobody can say whether it ever gets one, and its sender waits.
 
         Raises:
-            DecodeError: A recorded signal does not fit the type that the code names.
+            DecodeError: A recorded signal, or what a saga has recorded, does not fit the type that the code names.
+            NonDeterminismError: What a saga has recorded does not fit the code.
         """
         if self._misfit is not None:
             raise self._misfit

@@ -146,6 +146,8 @@ class EffectLedger:
         self._open: dict[tuple[str, str], EffectOperation] = {}
         # What may be undone: what succeeded, and what failed and may have happened.
         self._ended: dict[OperationId, tuple[EqualCalls, int]] = {}
+        self.order = 0
+        """How many effects have succeeded."""
         # By effect and hash, so that a run with thousands of approvals finds its cover at once; patterns have no hash.
         self._covers: dict[tuple[str, str], list[_Cover]] = {}
         self._taken: dict[OperationId, _Cover] = {}
@@ -198,7 +200,10 @@ class EffectLedger:
         if not effect.request.compensates:
             del self._open[_kind(effect.request)]
         if succeeded:
+            self.order += 1
             calls.standing[operation] = number
+            if not (effect.request.compensates or effect.request.repeats):
+                calls.unclaimed.append(self.order)
         elif effect.request.compensates:
             # Of what undoes something no other call ever has the key, not even after an end that is known.
             calls.burn(number)
@@ -216,9 +221,25 @@ class EffectLedger:
         An equal call is another one from now on: it is not refused, and has another number, since a receiver would answer the old key
         with the result of what was undone.
         """
+        if operation not in self._ended:
+            return
         calls, number = self._ended.pop(operation)
         calls.standing.pop(operation, None)
         calls.burn(number)
+
+    def claim(self, request: EffectRequest, order: int) -> bool:
+        """Whether the workflow has made an equal call of a compensation itself: it counts as that, once.
+
+        Args:
+            order: Of what is to be undone; what succeeded before has not undone it.
+        """
+        calls = self._calls.get(_kind(request))
+        if calls is None or request.repeats:
+            return False
+        later = [one for one in calls.unclaimed if one > order]
+        if later:
+            calls.unclaimed.remove(later[0])
+        return bool(later)
 
     def asked(self, approval_id: str, covers: tuple[Cover, ...], subject: bytes = b"{}") -> None:
         """Remember what a request covers: from now on these effects need a cover.

@@ -15,9 +15,17 @@ from typing import Any, NoReturn, Protocol, assert_never
 from uuid import UUID
 
 from msgspec import Raw
+from msgspec.structs import replace
 
-from outlast.errors import DecodeError, ForbiddenInWorkflowError, OutlastError, QueryError
+from outlast.errors import (
+    DecodeError,
+    EffectCompensatedError,
+    ForbiddenInWorkflowError,
+    OutlastError,
+    QueryError,
+)
 from outlast.journal.entry import (
+    NO_OPERATION,
     Accepted,
     AlarmRaised,
     ApprovalDecided,
@@ -32,6 +40,7 @@ from outlast.journal.entry import (
     ContinuedAsNew,
     ContinueSuggested,
     EffectCleared,
+    EffectCompensating,
     EffectCompleted,
     EffectFailed,
     EffectInDoubt,
@@ -53,6 +62,8 @@ from outlast.journal.entry import (
     RunEnded,
     RunName,
     RunTimedOut,
+    SagaAborted,
+    SagaEnded,
     Started,
     StepCompleted,
     StepFailed,
@@ -83,6 +94,7 @@ from outlast.replay.context import (
     EffectRequest,
     Handler,
     MessageRequest,
+    OpenSaga,
     Request,
     RunInfo,
     StepRequest,
@@ -106,6 +118,8 @@ from outlast.replay.patch import Patches
 from outlast.replay.publication import Publications
 from outlast.replay.query import Queries, QueryHandler
 from outlast.replay.roll import outcome_in, roll_over
+from outlast.replay.saga import Sagas
+from outlast.replay.scope import Act
 from outlast.replay.task import WorkflowFuture
 
 
@@ -166,6 +180,10 @@ class Machine:
         self._suggested = False
         self._approvals = Approvals(self._agenda, self._ledger)
         self._others = OtherRuns(self._loop, self._agenda, self._name)
+        self._sagas = Sagas(
+            self._loop, self._agenda, self._ledger, self.perform, self._handlers.misfits
+        )
+        self._compensating: dict[OperationId, Act] = {}
         self._draws: dict[str, int] = {}
         self._fate: Outcome | None = None
         self._outcome: Outcome | None = None
@@ -198,6 +216,11 @@ class Machine:
             for effect in self._agenda.effects()
             if effect.in_doubt
         }
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a compensation has given up, and waits for an operator."""
+        return any(effect.is_stuck for effect in self._agenda.effects())
 
     @property
     def unsettled(self) -> list[OperationId]:
@@ -271,7 +294,11 @@ class Machine:
 
     def take_commands(self) -> list[Command]:
         """Return the commands that were not returned before, in the order in which they were given."""
-        commands: list[Command] = [*self.patches.take(), *self._agenda.take()]
+        commands: list[Command] = [
+            *self.patches.take(),
+            *self._sagas.take(),
+            *self._agenda.take(),
+        ]
         is_settled = not (self._agenda.effects() or self._agenda.unsent())
         if self._outcome and not self._finish_given and is_settled:
             self._finish_given = True
@@ -303,6 +330,7 @@ class Machine:
         self._loop.evict()
         self._agenda.clear()
         self.patches.clear()
+        self._sagas.clear()
         self._finish_given = True
 
     # What workflow code asks (the Context protocol)
@@ -360,6 +388,12 @@ class Machine:
                 assert_never(request)
         return future
 
+    def enter_saga(self) -> OpenSaga:
+        """Begin a saga around the code that runs, up to where that leaves it."""
+        self._loop.check_acting("begin a saga")
+        operation = OperationId("") if self._loop.evicting else self._next_operation()
+        return self._sagas.open(operation)
+
     def on_query(self, name: str, handler: QueryHandler) -> None:
         """Answer the queries of this name."""
         self._loop.check_acting("register a handler")
@@ -382,6 +416,7 @@ class Machine:
 
     def continue_as_new(self, name: str, arguments: bytes) -> NoReturn:
         """End this generation, and let the run go on as this workflow with these arguments."""
+        self._sagas.check_none("continue_as_new was called", run_id=self._name.run_id)
         roll_over(name, arguments, path=self._loop.current_path(), run_id=self._name.run_id)
 
     async def receive(self, name: str, decode: Callable[[bytes], Any]) -> Any:
@@ -452,20 +487,27 @@ class Machine:
     def _begin_effect(
         self, operation: OperationId, request: EffectRequest, future: WorkflowFuture[Any]
     ) -> None:
-        twin = self._ledger.open_twin(request)
-        if twin is not None:
-            future.uncancellable = twin.bound
-            future.on_cancel = lambda: self._agenda.abandon(twin.operation)
-            twin.followers.append(future)
-            return
         try:
+            scope = self._sagas.check(request, operation)
+            twin = self._ledger.open_twin(request)
+            if twin is not None:
+                self._sagas.check_twin(twin, scope, operation)
+                future.uncancellable = twin.bound
+                future.on_cancel = lambda: self._agenda.abandon(twin.operation)
+                twin.followers.append(future)
+                return
             number = self._ledger.number(request, operation)
             grant, match = self._ledger.find_cover(request, operation)
         except OutlastError as error:
             future.set_exception(error)
             return
-        effect = EffectOperation(operation, request, future, number, grant, match)
+        effect = EffectOperation(operation, request, future, number, grant, match, scope=scope)
         effect.scheduled_at = self._now if request.has_deadline else None
+        self._open_effect(effect)
+
+    def _open_effect(self, effect: EffectOperation) -> None:
+        operation, request = effect.operation, effect.request
+        undo = request.undo
         self._ledger.opened(effect)
         self._agenda.open(
             effect,
@@ -475,10 +517,14 @@ class Machine:
                 arguments=request.arguments,
                 payload_sha256=request.payload_sha256,
                 action_sha256=request.action_sha256,
-                match_sha256=match,
-                number=number,
-                grant=grant,
+                match_sha256=effect.match_sha256,
+                number=effect.number,
+                grant=effect.grant,
                 scheduled_at=effect.scheduled_at,
+                compensation=undo.name if undo else "",
+                needs_result=undo is not None and undo.needs_result,
+                saga=effect.scope.root.operation if effect.scope else NO_OPERATION,
+                compensates=request.compensates,
             ),
         )
 
@@ -490,25 +536,25 @@ class Machine:
                 self._started, self.parent = entry, entry.parent or None
                 name, is_fork = entry.known_as or self._name, bool(entry.effects)
                 self._know_as(name, is_fork=is_fork and entry.known_as is None)
+                self._sagas.undoes_inherited = entry.effects == "same_key" and entry.is_last
             case Taken():
                 self._begin_run()
             case StepCompleted() | StepFailed():
                 self._apply_step(entry)
             case EffectIntended():
                 self._apply_intent(entry)
-            case EffectCompleted():
-                self._settle_effect(entry.operation, entry.name, entry.value)
-            case EffectFailed():
-                self._settle_effect(entry.operation, entry.name, entry.failure, entry.unknown)
-            case EffectRefused():
-                self._settle_effect(entry.operation, entry.name, entry.failure)
+            case EffectCompleted() | EffectFailed() | EffectRefused() | EffectCompensating():
+                self._settle_effect(entry)
             case EffectInDoubt():
-                self._agenda.expect_effect(entry.operation, entry.name).in_doubt = entry.why
+                effect = self._agenda.expect_effect(entry.operation, entry.name)
+                effect.in_doubt, effect.is_stuck = entry.why, entry.failure is not None
                 self._agenda.silence(entry.operation)
             case EffectCleared():
                 effect = self._agenda.expect_effect(entry.operation, entry.name)
-                effect.in_doubt = ""
+                effect.in_doubt, effect.is_stuck = "", False
                 self._command_settle(effect)
+            case SagaAborted() | SagaEnded():
+                self._sagas.settle(entry)
             case TimerFired():
                 timer = self._agenda.expect(entry.operation, TimerOperation)
                 if timer is not None:
@@ -548,9 +594,12 @@ class Machine:
             case Forked():
                 self.parent = entry.parent
                 self._know_as(entry.known_as, is_fork=True)
+                self._sagas.forked()
             case LeftOut():
                 if intent_left_out(entry):
-                    self._agenda.expect_effect(entry.operation, entry.name).bind()
+                    effect = self._agenda.expect_effect(entry.operation, entry.name)
+                    effect.bind()
+                    self._sagas.enlist(effect, None)
             case ContinueSuggested():
                 self._suggested = True
             case Patched():
@@ -606,6 +655,7 @@ class Machine:
                 )
         effect.intent = entry
         effect.bind()
+        self._sagas.enlist(effect, entry)
         self._command_settle(effect)
 
     def _command_settle(self, effect: EffectOperation) -> None:
@@ -620,19 +670,51 @@ class Machine:
         )
 
     def _settle_effect(
-        self, operation: OperationId, name: str, result: Raw | Failure, unknown: bool = False
+        self, entry: EffectCompleted | EffectFailed | EffectRefused | EffectCompensating
     ) -> None:
-        effect = self._agenda.expect(operation, EffectOperation, name)
+        effect = self._agenda.expect(entry.operation, EffectOperation, entry.name)
         if effect is None:
             return
-        self._agenda.close(operation)
-        succeeded = not isinstance(result, Failure)
+        self._agenda.close(effect.operation)
+        succeeded = isinstance(entry, EffectCompleted)
+        unknown = isinstance(entry, EffectCompensating) or getattr(entry, "unknown", False)
         self._ledger.settled(effect, succeeded=succeeded, unknown=unknown)
         for future in effect.futures():
-            if isinstance(result, Failure):
-                _set_failure(future, result, effect.request.raises)
+            if isinstance(entry, EffectCompensating):
+                _set_error(future, self._undone_by(entry))
+            elif not isinstance(entry, EffectCompleted):
+                _set_failure(future, entry.failure, effect.request.raises)
             elif not future.done():
-                future.set_result(effect.request.decode(bytes(result)))
+                future.set_result(effect.request.decode(bytes(entry.value)))
+        if isinstance(entry, EffectCompensating):
+            self._compensate(effect, entry)
+        elif effect.act is not None:
+            self._sagas.settle_act(effect.act, entry)
+        act = self._compensating.pop(effect.operation, None)
+        if act is not None:
+            self._sagas.undone(act, whole=succeeded)
+
+    def _compensate(self, effect: EffectOperation, entry: EffectCompensating) -> None:
+        """Begin what undoes an effect that was in doubt; nobody waits for it, and the run does not end before it has."""
+        self._ledger.undone(effect.operation)
+        request = self._sagas.compensate(effect, entry)
+        operation = OperationId(f"{effect.operation}c")
+        number = self._ledger.number(request, operation)
+        future: WorkflowFuture[Any] = self._loop.create_future()
+        future.add_done_callback(_retrieve)
+        assert effect.act is not None
+        self._compensating[operation] = effect.act
+        self._open_effect(EffectOperation(operation, request, future, number, None, ""))
+
+    def _undone_by(self, entry: EffectCompensating) -> EffectCompensatedError:
+        said = f": {entry.reason}" if entry.reason else ""
+        return EffectCompensatedError(
+            f"it was in doubt whether it happened, and {entry.by or 'an operator'} has it undone{said}",
+            run=self._name.run_id,
+            operation=entry.operation,
+            step=entry.name,
+            hint="an equal call is another one, with another key",
+        )
 
     def _apply_marker(self, entry: Patched) -> None:
         if not self.patches.settle(entry):
@@ -679,7 +761,14 @@ class Machine:
         if self._loop.errors:
             self._end_code(Failed(failure=capture(self._loop.errors[0])))
         elif self._fate is not None and self._root.done() and self._handlers.ended:
-            self._end_code(self._fate)
+            self._end_when_undone(self._fate)
+
+    def _end_when_undone(self, fate: Outcome) -> None:
+        """End the code, unless a saga is open somewhere whose doings would stay: its task is cancelled first, and undoes them."""
+        while self._sagas.at_stake and self._sagas.cancel():
+            self._run_until_idle()
+        if not (self._sagas.at_stake and self._agenda.waits):
+            self._end_code(fate)
 
     def _settle(self, root: asyncio.Task[Any]) -> bool:
         """Note how body and handlers ended; True when that cancels what still runs.
@@ -739,6 +828,8 @@ class Machine:
         return tell(end.failure).removesuffix(": ") + (f" at {place}" if place else "")
 
     def _end_code(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Failed | Cancelled):
+            outcome = replace(outcome, compensation=self._sagas.verdict())
         self._outcome = outcome
         self._handlers.end(word_of(outcome))
         self._conditions.clear()
@@ -758,6 +849,17 @@ class Machine:
             return Completed(value=Raw(self._program.encode(root.result())))
         except OutlastError as refused:
             return Failed(failure=capture(refused))
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Look at how a future ended that nobody waits for."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _set_error(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def _set_failure(

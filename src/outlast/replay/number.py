@@ -21,6 +21,8 @@ class EqualCalls:
 
     standing: dict[OperationId, int] = field(default_factory=dict[OperationId, int])
     """What succeeded and was not undone, in the order in which it did, with its number."""
+    unclaimed: list[int] = field(default_factory=list[int])
+    """When the workflow itself made such calls that succeeded, as places among all that did; those that count as a compensation apart."""
     _next: int = 1
     # Below `_next` every number is used, open, or here; so the least that is free costs the same after ten thousand equal calls.
     _free: list[int] = field(default_factory=list[int])

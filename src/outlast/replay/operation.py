@@ -29,6 +29,7 @@ from outlast.replay.context import (
     WatchRequest,
 )
 from outlast.replay.loop import TimerHandle
+from outlast.replay.scope import Act, Scope
 from outlast.replay.task import WorkflowFuture
 
 
@@ -51,6 +52,9 @@ class EffectOperation:
         followers: Equal calls made while this one was open; they take its outcome.
         scheduled_at: When it was asked for, where a deadline counts from it.
         bound: It was intended, here or in the origin of a fork: whoever waits for it waits until it is settled.
+        scope: The saga in which it was begun.
+        act: What that saga knows of it, once it is intended.
+        is_stuck: A compensation that has given up, which `in_doubt` says too.
     """
 
     operation: OperationId
@@ -64,6 +68,9 @@ class EffectOperation:
     followers: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
     scheduled_at: datetime | None = None
     bound: bool = False
+    scope: Scope | None = None
+    act: Act | None = None
+    is_stuck: bool = False
 
     def futures(self) -> list[WorkflowFuture[Any]]:
         """Return the futures that wait for the outcome, the first caller's first."""

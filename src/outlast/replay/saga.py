@@ -7,18 +7,22 @@ nested sagas comes to it; nothing new begins in a saga that is being undone; and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum, auto
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from typing import Any, TypeAlias
-
-from outlast.errors import OutlastError, SagaClosedError
+from outlast.errors import (
+    ForbiddenInWorkflowError,
+    OutlastError,
+    RepeatedEffectError,
+    SagaClosedError,
+)
 from outlast.journal.entry import (
+    NO_OPERATION,
     Compensation,
     EffectCompensating,
     EffectCompleted,
@@ -32,143 +36,30 @@ from outlast.journal.entry import (
 from outlast.journal.failure import capture
 from outlast.replay.agenda import Agenda
 from outlast.replay.command import NoteSaga
-from outlast.replay.context import EffectRequest, Undo
+from outlast.replay.context import EffectRequest
 from outlast.replay.ledger import EffectLedger
 from outlast.replay.loop import WorkflowLoop
 from outlast.replay.operation import EffectOperation
+from outlast.replay.scope import TO_UNDO, Act, Fate, Scope, current_saga, open_saga, outside_sagas
 from outlast.replay.task import TaskPath, WorkflowFuture
 
 Note: TypeAlias = SagaAborted | SagaEnded
+"""What is recorded of a saga."""
 
 
-class Fate(Enum):
-    """What is known of something that was done inside a saga."""
+class Saga:
+    """A saga as the code sees that runs in it."""
 
-    OPEN = auto()
-    """It is under way, or in doubt."""
-    STANDING = auto()
-    """It happened."""
-    UNKNOWN = auto()
-    """It was given up, and may have happened: it is undone as if it had."""
-    VOID = auto()
-    """It did not happen, and never will."""
-    UNDOING = auto()
-    """It is being undone."""
-    UNDONE = auto()
-    """It was undone."""
-    ABANDONED = auto()
-    """It stands: undoing it was given up by an operator."""
+    def __init__(self, sagas: Sagas, scope: Scope, token: contextvars.Token[Scope | None]) -> None:
+        self._sagas = sagas
+        self._scope = scope
+        self._token = token
 
-
-_TO_UNDO = (Fate.STANDING, Fate.UNKNOWN)
-_AT_STAKE = (*_TO_UNDO, Fate.OPEN, Fate.UNDOING)
-
-
-@dataclass(slots=True, eq=False)
-class Act:
-    """An effect that was intended inside a saga, and how it is undone.
-
-    Args:
-        operation: The effect.
-        scope: The innermost saga around it.
-        undo: How the code undoes it; None where it does not.
-        compensation: The effect that was to undo it when it was intended; empty for none: then it is only waited for.
-        arguments: The effect's, as JSON.
-        value: Its result as JSON, once it is known.
-        order: How many effects of the run had succeeded when it was intended.
-        is_inherited: The origin of a fork has done it.
-    """
-
-    operation: OperationId
-    scope: Scope
-    undo: Undo | None
-    compensation: str
-    arguments: bytes
-    order: int = 0
-    fate: Fate = Fate.OPEN
-    value: bytes | None = None
-    is_inherited: bool = False
-    waiting: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
-
-    @property
-    def is_at_stake(self) -> bool:
-        """Whether it would be left as it is if nobody went on with it."""
-        return bool(self.compensation) and self.fate in _AT_STAKE
-
-    def become(self, fate: Fate, value: bytes | None = None) -> None:
-        """Take in what is known of it, and tell who waits for that."""
-        self.fate = fate
-        self.value = self.value if value is None else value
-        waiting, self.waiting = self.waiting, []
-        for one in waiting:
-            if not one.done():
-                one.set_result(None)
-
-
-class Scope:
-    """One `async with saga()`.
-
-    Args:
-        operation: Stands for it in the journal.
-        parent: The saga around it.
-        task: Whose code it is.
-    """
-
-    def __init__(
-        self, operation: OperationId, parent: Scope | None, task: asyncio.Task[Any] | None
-    ) -> None:
-        self.operation = operation
-        self.parent = parent
-        self.task = task
-        self.root: Scope = self if parent is None else parent.root
-        self.acts: list[Act] = []
-        """Of an outermost saga: all effects inside it, in the order of their intents."""
-        self.has_left = False
-        """Its body returned."""
-        self.is_aborted = False
-        """Its body raised: nothing new begins in it."""
-        self.is_undone = False
-        """It was aborted, and all has been done about that."""
-
-    @property
-    def closed_by(self) -> Scope | None:
-        """The saga, this one or one around it, that is being undone."""
-        scope: Scope | None = self
-        while scope is not None and not scope.is_aborted:
-            scope = scope.parent
-        return scope
-
-    @property
-    def within(self) -> list[Act]:
-        """The effects inside it, and inside the sagas in it, in the order of their intents."""
-        return [act for act in self.root.acts if act.scope.is_within(self)]
-
-    def is_within(self, other: Scope) -> bool:
-        """Whether it is the other one, or inside it."""
-        scope: Scope | None = self
-        while scope is not None and scope is not other:
-            scope = scope.parent
-        return scope is other
-
-
-current_saga: contextvars.ContextVar[Scope | None] = contextvars.ContextVar(
-    "outlast_saga", default=None
-)
-"""The innermost saga around the code that runs."""
-
-
-def open_saga() -> Scope | None:
-    """Return the innermost saga around the code that runs whose body has not returned."""
-    scope = current_saga.get()
-    while scope is not None and scope.has_left:
-        scope = scope.parent
-    return scope
-
-
-def outside_sagas(context: contextvars.Context) -> contextvars.Context:
-    """Return the context, in which no saga is around the code."""
-    context.run(current_saga.set, None)
-    return context
+    def leave(self, error: BaseException | None) -> asyncio.Future[Any] | None:
+        """End it; see `OpenSaga.leave`."""
+        with contextlib.suppress(ValueError):  # an exit stack has carried it into another task
+            current_saga.reset(self._token)
+        return self._sagas.leave(self._scope, error)
 
 
 class Sagas:
@@ -239,19 +130,50 @@ class Sagas:
             self._check_open(scope, request.name, operation)
         return scope
 
+    def check_twin(
+        self, twin: EffectOperation, scope: Scope | None, operation: OperationId
+    ) -> None:
+        """Return when an equal call may take the outcome of the one that is open: what one saga undoes, no other code may rely on.
+
+        Raises:
+            RepeatedEffectError: They are not in the same saga.
+        """
+        one, other = (None if each is None else each.root for each in (twin.scope, scope))
+        if twin.request.undo is not None and one is not other:
+            raise RepeatedEffectError(
+                f"an equal call is under way in another saga, as {twin.operation}, and may be undone there",
+                operation=operation,
+                step=twin.request.name,
+                hint="make the call in one saga; or let both be in an `async with outlast.saga()` around them",
+            )
+
+    def check_none(self, what: str, *, run_id: str) -> None:
+        """Return when no saga is open that holds anything to undo.
+
+        Raises:
+            ForbiddenInWorkflowError: One is.
+        """
+        if self.at_stake:
+            saga = self.at_stake[0].operation
+            raise ForbiddenInWorkflowError(
+                f"{what} inside the saga at {saga}, whose effects could not be undone any more",
+                run=run_id,
+                operation=saga,
+                hint="let its body return first",
+            )
+
     def enlist(self, effect: EffectOperation, intent: EffectIntended | None) -> None:
         """Note an effect that is intended; without its intent, one whose intent a fork makes anew."""
         act, scope = effect.act, effect.scope
         if scope is None:
             return
         if act is None:
-            act = Act(effect.operation, scope, effect.request.undo, "", b"")
-            effect.act = act
+            act = effect.act = Act(effect.operation, scope, effect.request.undo)
+            scope.root.acts.append(act)
         if intent is not None:
             act.compensation = intent.compensation
             act.arguments = bytes(intent.effective)
             act.order = self._ledger.order
-            scope.root.acts.append(act)
 
     def settle_act(self, act: Act, end: Entry) -> None:
         """Take in what became of an effect."""
@@ -261,8 +183,6 @@ class Sagas:
                 act.become(Fate.STANDING, bytes(end.value))
             case EffectFailed(unknown=True):
                 act.become(Fate.UNKNOWN)
-            case EffectCompensating():
-                act.become(Fate.UNDOING)
             case _:
                 act.become(Fate.VOID)
 
@@ -302,8 +222,8 @@ class Sagas:
 
     # What workflow code asks, through `outlast.saga`
 
-    def open(self, operation: OperationId) -> Scope:
-        """Begin a saga inside the one around the code that runs.
+    def open(self, operation: OperationId) -> Saga:
+        """Begin a saga inside the one around the code that runs, and let that code be in it.
 
         Raises:
             SagaClosedError: That one is being undone.
@@ -313,7 +233,7 @@ class Sagas:
             self._check_open(parent, "a saga", operation)
         scope = Scope(operation, parent, asyncio.current_task(self._loop))
         self._scopes.append(scope)
-        return scope
+        return Saga(self, scope, current_saga.set(scope))
 
     def leave(self, scope: Scope, error: BaseException | None) -> asyncio.Future[Any] | None:
         """End a saga; return the future of its undoing, which no cancel reaches, where there is anything to undo or to wait for.
@@ -353,7 +273,9 @@ class Sagas:
         for effect in self._agenda.effects():
             inside = effect.scope is not None and effect.scope.is_within(scope)
             if inside and not effect.bound:
-                self._agenda.refuse(effect, self._closed(scope, effect.request.name, effect.operation))
+                self._agenda.refuse(
+                    effect, self._closed(scope, effect.request.name, effect.operation)
+                )
 
     # Undoing
 
@@ -364,14 +286,14 @@ class Sagas:
         for act in reversed(acts):
             while act.fate is Fate.UNDOING:
                 await self._change_of(act)
-            if act.compensation and act.fate in _TO_UNDO:
+            if act.compensation and act.fate in TO_UNDO:
                 await self._undo(act)
         whole = all(act.fate is not Fate.ABANDONED for act in acts)
         self._note(SagaEnded(scope.operation, "compensated" if whole else "partly compensated"))
         scope.is_undone = True
         if scope.parent is None:
             scope.acts.clear()
-        done.set_result(None)
+        done.set_result(whole)
 
     async def _undo(self, act: Act) -> None:
         act.fate = Fate.UNDOING
@@ -394,6 +316,23 @@ class Sagas:
             self.undone(act, whole=False)
         else:
             self.undone(act, whole=True)
+
+    def compensate(self, effect: EffectOperation, entry: EffectCompensating) -> EffectRequest:
+        """Return the call that undoes an effect in doubt, which an operator has asked for.
+
+        Raises:
+            NonDeterminismError: The code declares another one, or none.
+            DecodeError: It does not take what was recorded.
+        """
+        assert effect.intent is not None
+        act = effect.act
+        if act is None:
+            scope = Scope(NO_OPERATION, None, None)
+            act = effect.act = Act(effect.operation, scope, effect.request.undo)
+        act.compensation = effect.intent.compensation
+        act.arguments = bytes(effect.intent.effective)
+        act.become(Fate.UNDOING, bytes(entry.value))
+        return self._request(act)
 
     def undone(self, act: Act, *, whole: bool) -> None:
         """Note that something was undone, or that it was left as it is."""

@@ -146,6 +146,7 @@ class WorkflowTask(asyncio.Task[T]):
         context: contextvars.Context | None = None,
     ) -> None:
         self.number = loop.take_number()
+        self.uncancellable = False
         self.branch = Branch(path)
         self.context = contextvars.copy_context() if context is None else context
         self._home = loop
@@ -169,7 +170,7 @@ class WorkflowTask(asyncio.Task[T]):
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Ask the task to cancel itself; asked of another task, it is delivered when the running callback ends."""
-        if self.done() or self._home.evicting:
+        if self.done() or self._home.evicting or self.uncancellable:
             return False
         if not self._home.defer_cancel(self):
             return super().cancel(msg)

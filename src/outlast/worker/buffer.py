@@ -27,6 +27,8 @@ from outlast.journal.entry import (
     MessageReceived,
     Patched,
     Published,
+    SagaAborted,
+    SagaEnded,
     StampedRow,
     StepCompleted,
     StepFailed,
@@ -42,7 +44,10 @@ MOST_ENTRIES = 1_000
 MOST_BYTES = 1024 * 1024
 """The same, in bytes of their bodies, of those whose write has not begun."""
 
-_SOFT = (StepCompleted, StepFailed, TimerFired, MessageReceived, UpdateReceived, Patched, Published)
+_SOFT = (
+    *(StepCompleted, StepFailed, TimerFired, MessageReceived, UpdateReceived),
+    *(Patched, Published, SagaAborted, SagaEnded),
+)
 
 
 def is_soft(proposal: Proposal) -> bool:

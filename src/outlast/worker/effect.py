@@ -27,6 +27,7 @@ from outlast.worker.begin import probe_when_free
 from outlast.worker.bridge import Bridge
 from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut
 from outlast.worker.hold import HeldBack
+from outlast.worker.log import log_doubt
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.series import Series, log_failed, rest_of, row_of, timed_out
 from outlast.worker.text import plain
@@ -294,31 +295,19 @@ class EffectRun:
         self._post(EffectCompleted(self._operation, self._effect.name, Raw(value), source=source))
 
     def _post_failed(self, failure: Failure) -> None:
+        if self._command.intent.compensates:
+            # What is to be undone is not left at that: somebody sees to it.
+            self._post_in_doubt(f"it was given up: {tell(failure)}", failure)
+            return
         failed = EffectFailed(self._operation, self._effect.name, failure)
         log_failed(self._bridge.run_key, failed)
         self._post(failed)
 
-    def _post_in_doubt(self, why: str) -> None:
-        why = plain(why)
-        run = self._bridge.run_key
-        logger.warning(
-            "run %s: effect %s (%s) is in doubt: %s; look up whether it happened, then say so: "
-            "`outlast runs resolve %s --operation %s` with --applied JSON, --not-applied or --failed TEXT",
-            run,
-            self._effect.name,
-            self._operation,
-            why,
-            run.run_id,
-            self._operation,
-        )
-        self._bridge.post(
-            Proposal(
-                Rank.OUTCOME,
-                EffectInDoubt(self._operation, self._effect.name, why),
-                guard=self._operation,
-                row=self._series.unkept(),
-            )
-        )
+    def _post_in_doubt(self, why: str, failure: Failure | None = None) -> None:
+        doubt = EffectInDoubt(self._operation, self._effect.name, plain(why), failure=failure)
+        log_doubt(self._bridge.run_key, doubt)
+        row = self._series.unkept()
+        self._bridge.post(Proposal(Rank.OUTCOME, doubt, guard=self._operation, row=row))
 
     def _post(self, entry: EffectCompleted | EffectFailed) -> None:
         drop = self._series.drop()

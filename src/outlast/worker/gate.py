@@ -23,12 +23,13 @@ from outlast.errors import (
 from outlast.journal.entry import (
     EffectCompleted,
     EffectFailed,
+    EffectInDoubt,
     EffectIntended,
     EffectRefused,
     Entry,
     Started,
 )
-from outlast.journal.failure import capture
+from outlast.journal.failure import capture, tell
 from outlast.replay.command import IntendEffect
 from outlast.store.change import GrantSpend
 from outlast.worker.fork import inherited_no_approval, known_outcome, why_not
@@ -47,6 +48,14 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubtful:
+    """A compensation may not be made: it is recorded as intended and, in the same change, as what an operator has to see to."""
+
+    intent: EffectIntended
+    doubt: EffectInDoubt
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """The outcome is known: intent and outcome are recorded in one change, and nothing is attempted."""
 
@@ -54,7 +63,7 @@ class Settled:
     outcome: EffectCompleted | EffectFailed
 
 
-Answer: TypeAlias = Leave | Settled | EffectRefused
+Answer: TypeAlias = Leave | Settled | Doubtful | EffectRefused
 
 
 class Gate:
@@ -83,7 +92,7 @@ class Gate:
             return Settled(_intent(command, epoch, known.key), known_outcome(known, command))
         refusal = why_not(self._started, self._known.forked, known, command.name)
         if refusal is not None:
-            return self._refuse(refusal, command)
+            return self.refused(self._refuse(refusal, command), command, epoch)
         intent = _intent(command, epoch, known.key if known else self._key(command))
         if command.grant is None:
             return Leave(intent, None)
@@ -94,6 +103,16 @@ class Gate:
             match_sha256=command.match_sha256,
         )
         return Leave(replace(intent, grant=command.grant), spend)
+
+    def refused(
+        self, refusal: EffectRefused, command: IntendEffect, epoch: int
+    ) -> EffectRefused | Doubtful:
+        """Return what is recorded of an effect that may not begin: of a compensation, that somebody has to see to it."""
+        if not command.compensates:
+            return refusal
+        why = f"it may not be made: {tell(refusal.failure)}"
+        doubt = EffectInDoubt(command.operation, command.name, why, failure=refusal.failure)
+        return Doubtful(_intent(command, epoch, self._key(command)), doubt)
 
     def attempted_before(self, intent: EffectIntended) -> str:
         """Return which attempt the origin of a fork may have made of an effect that is intended; empty when none is left unknown."""
@@ -135,6 +154,10 @@ def _intent(command: IntendEffect, epoch: int, key: str) -> EffectIntended:
         action_sha256=command.action_sha256,
         number=command.number,
         epoch=epoch,
+        compensation=command.compensation,
+        needs_result=command.needs_result,
+        saga=command.saga,
+        compensates=command.compensates,
     )
 
 

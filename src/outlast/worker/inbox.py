@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from outlast.approvals.decision import Decision
 from outlast.effects.intent import Resolution
-from outlast.errors import DecodeError
+from outlast.errors import DecodeError, EncodeError
 from outlast.journal.entry import (
     ENTRY_NESTING,
     NO_OPERATION,
@@ -23,6 +23,7 @@ from outlast.journal.entry import (
     ChildRefused,
     ChildStarted,
     EffectCleared,
+    EffectCompensating,
     EffectCompleted,
     EffectFailed,
     Entry,
@@ -78,7 +79,7 @@ _cancels = msgspec.json.Decoder(CancelBody)
 _decisions = msgspec.json.Decoder(Decision)
 _resolutions = msgspec.json.Decoder(Resolution)
 _SETTLING = (
-    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed),
+    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectCompensating),
     *(ChildRefused, RunEnded, MessageAnswered),
 )
 """Outcomes with which the row of their operation goes."""
@@ -216,12 +217,35 @@ def _resolved_effect(resolution: Resolution, effect: EffectOperation, source: st
     if resolution.outcome == "not_applied":
         return EffectCleared(effect.operation, name, **said)
     if resolution.outcome == "failed" and resolution.failure is not None:
-        return EffectFailed(effect.operation, name, resolution.failure, source=source, **said)
+        failure = resolution.failure
+        return EffectFailed(
+            effect.operation, name, failure, source, resolution.by, resolution.reason
+        )
+    if resolution.outcome == "compensate":
+        return _compensating(resolution, effect)
     if resolution.outcome != "applied":
-        return _unfit(resolution, "an outcome is applied, not_applied, or failed with a failure")
+        known = "applied, not_applied, failed with a failure, or compensate"
+        return _unfit(resolution, f"an outcome is {known}")
     if problem := _misfit(effect.request.decode, resolution.value):
         return _unfit(resolution, problem)
     return EffectCompleted(effect.operation, name, resolution.value, source=source, **said)
+
+
+def _compensating(resolution: Resolution, effect: EffectOperation) -> Entry:
+    undo, intent = effect.request.undo, effect.intent
+    if undo is None or intent is None or intent.compensation != undo.name:
+        return _unfit(resolution, "the effect declares no compensate=, or another one than then")
+    try:
+        undo.bind(bytes(intent.effective), bytes(resolution.value))
+    except (DecodeError, EncodeError) as error:
+        return _unfit(resolution, f"its compensation {undo.name} cannot be called: {error.message}")
+    return EffectCompensating(
+        effect.operation,
+        effect.request.name,
+        resolution.value,
+        resolution.by,
+        resolution.reason,
+    )
 
 
 def _resolved_step(resolution: Resolution, step: StepOperation) -> Entry:

@@ -17,11 +17,13 @@ from outlast.journal.entry import (
     ContinueSuggested,
     EffectCompleted,
     EffectFailed,
+    EffectInDoubt,
     Failed,
 )
 from outlast.journal.failure import tell
 from outlast.journal.place import place_of
 from outlast.store.change import RunKey, Status
+from outlast.worker.text import plain
 
 logger = logging.getLogger("outlast.worker")
 
@@ -49,6 +51,24 @@ def log_parked(run: RunKey, status: Status, note: Mapping[str, Any]) -> None:
         logger.info("run %s: paused; it goes on with `outlast runs resume %s`", run, run.run_id)
     else:
         logger.info("run %s: parked, %s: %s", run, status, ", ".join(parts) or "a condition")
+
+
+def log_doubt(run: RunKey, doubt: EffectInDoubt) -> None:
+    """Say that nobody but an operator knows how an effect goes on."""
+    is_stuck = doubt.failure is not None
+    logger.warning(
+        "run %s: effect %s (%s) %s: %s; %s: `outlast runs resolve %s --operation %s` with --applied JSON, --not-applied or --failed TEXT",
+        run,
+        doubt.name,
+        doubt.operation,
+        "undoes something and has given up" if is_stuck else "is in doubt",
+        plain(doubt.why),
+        "do it by hand, or see to it that it can be done, then say so"
+        if is_stuck
+        else "look up whether it happened, then say so",
+        run.run_id,
+        doubt.operation,
+    )
 
 
 def log_end(run: RunKey, end: Completed | Failed | Cancelled | ContinuedAsNew) -> None:

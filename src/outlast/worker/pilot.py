@@ -57,6 +57,7 @@ from outlast.replay.command import (
     Finish,
     IntendEffect,
     MarkPatch,
+    NoteSaga,
     PublishValue,
     RequestApproval,
     RunStep,
@@ -95,13 +96,13 @@ from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deadline import Deadline
 from outlast.worker.deck import Deck
 from outlast.worker.effect import EffectRun
-from outlast.worker.gate import Gate, Leave, Settled
+from outlast.worker.gate import Doubtful, Gate, Leave, Settled
 from outlast.worker.growth import Growth
 from outlast.worker.hold import Hold, unbegun
 from outlast.worker.inbox import alarm, proposal_of
 from outlast.worker.intake import LOOK_AT_BACKLOG_SECONDS, Intake
 from outlast.worker.kin import Kin
-from outlast.worker.log import log_alarm, log_end, log_known, log_long, log_parked
+from outlast.worker.log import log_alarm, log_doubt, log_end, log_known, log_long, log_parked
 from outlast.worker.outbox import giving_up
 from outlast.worker.pin import PinnedRunError, check_build
 from outlast.worker.proposal import Proposal, Rank, in_order, is_refused, sift
@@ -553,6 +554,8 @@ class Pilot:
                     self._abandon(command)
                 case AnswerUpdate():
                     self.post(answering(command, self._elsewhere))
+                case NoteSaga():
+                    self._marks.append(Proposal(Rank.MARK, command.entry))
                 case MarkPatch():
                     marker = Patched(command.name, command.deprecated)
                     self._marks.append(Proposal(Rank.MARK, marker))
@@ -640,10 +643,12 @@ class Pilot:
     async def _stop_growing(self) -> bool:
         """Let what is under way end, and begin nothing; True when the run was blocked: its journal is at its limit."""
         held = self._held
-        # What is intended comes to its outcome, or into doubt.
-        self._held = [one for one in held if isinstance(one, SettleEffect)]
+        # What is intended comes to its outcome, or into doubt; and what was done is undone.
+        self._held = [one for one in held if _goes_on(one)]
         self._carry_out()
-        self._held = [one for one in held if not isinstance(one, SettleEffect)]
+        self._held = [one for one in held if not _goes_on(one)]
+        if self._proposals:
+            return False
         if self._machine.unsettled and self._may_park():
             await self._park(Status.WAITING)
             return True
@@ -720,29 +725,36 @@ class Pilot:
 
     def _intend(self, command: IntendEffect) -> None:
         effect = self._known(self._deck.registry.effects.get(command.name), command.name)
-        refused = self._refused_for_time(command, effect)
-        if refused is not None:
-            self.post(refused)
-            return
-        guard = command.operation
-        match self._gate.ask(command, self._head.epoch):
+        guard, epoch = command.operation, self._head.epoch
+        late = self._refused_for_time(command, effect)
+        answer = (
+            self._gate.ask(command, epoch)
+            if late is None
+            else self._gate.refused(late, command, epoch)
+        )
+        match answer:
             case Leave(intent, spend):
                 self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend))
             case Settled(intent, outcome):
                 log_known(self.run_key, outcome)
                 self.post(Proposal(Rank.INTENT, intent, guard=guard))
                 self.post(Proposal(Rank.OUTCOME, outcome, guard=guard))
+            case Doubtful(intent, doubt):
+                log_doubt(self.run_key, doubt)
+                self.post(Proposal(Rank.INTENT, intent, guard=guard))
+                self.post(Proposal(Rank.OUTCOME, doubt, guard=guard))
             case EffectRefused() as refusal:
                 self.post(Proposal(Rank.OUTCOME, refusal, guard=guard))
 
-    def _refused_for_time(self, command: IntendEffect, effect: Any) -> Proposal | None:
+    def _refused_for_time(self, command: IntendEffect, effect: Any) -> EffectRefused | None:
         limit = effect.options.schedule_to_close_timeout
         deadline = self.deadline(command.operation, command.scheduled_at, limit)
         if deadline is None or not deadline.is_over(self.store_now()):
             return None
         entry = EffectRefused(command.operation, command.name, expired(effect, 0))
-        log_failed(self.run_key, entry)
-        return Proposal(Rank.OUTCOME, entry, guard=command.operation)
+        if not command.compensates:
+            log_failed(self.run_key, entry)
+        return entry
 
     # Writing
 
@@ -904,7 +916,8 @@ class Pilot:
 
     def _resting_status(self) -> Status:
         waits = self._waits or self._machine.waiting_for_others()
-        return Status.BLOCKED if self._machine.in_doubt and not waits else Status.WAITING
+        is_stopped = self._machine.in_doubt and not waits
+        return Status.BLOCKED if is_stopped or self._machine.stuck else Status.WAITING
 
     async def _park(self, status: Status, reason: str = "", error: str = "", **noted: Any) -> None:
         """Give the run back.
@@ -915,7 +928,7 @@ class Pilot:
             noted: For `explain`, what else is to be known.
         """
         if status is Status.BLOCKED:
-            reason = reason or "in doubt"
+            reason = reason or ("compensation failed" if self._machine.stuck else "in doubt")
         self._publish()
         signals, updates = self._machine.handled
         note = {
@@ -996,3 +1009,10 @@ class Pilot:
         await self._scribe.leave()
         if self._delivery is not None:
             await self._delivery.evict()
+
+
+def _goes_on(command: _Acting) -> bool:
+    """Whether it is carried out although the journal is at its limit."""
+    return isinstance(command, SettleEffect) or (
+        isinstance(command, IntendEffect) and bool(command.compensates)
+    )

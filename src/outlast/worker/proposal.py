@@ -1,6 +1,6 @@
 """What a run's owner means to write, until it is written; and how proposals become one change.
 
-Order inside a change: markers of patches, whose answers the workflow has been given already; then intents, so that no earlier turn of the same change can have given their effect up; then outcomes;
+Order inside a change: markers of patches and sagas, of which the workflow knows already; then intents, so that no earlier turn of the same change can have given their effect up; then outcomes;
 then messages and due timers by the store's time, messages first at a tie; then requests, answers, rows and the end.
 """
 
@@ -29,6 +29,8 @@ from outlast.journal.entry import (
     PauseRequested,
     ResumeRequested,
     RunEnded,
+    SagaAborted,
+    SagaEnded,
     StampedRow,
     UpdateReceived,
     to_row,
@@ -252,6 +254,8 @@ _TOGETHER: dict[type[Entry], str] = {
     MessageReceived: "message",
     UpdateReceived: "message",
     Patched: "marker",
+    SagaAborted: "marker",
+    SagaEnded: "marker",
 }
 """Consecutive entries of one of these sorts are one turn."""
 

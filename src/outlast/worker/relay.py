@@ -468,7 +468,9 @@ class Relay:
             case Completed(value=value):
                 return msgspec.structs.replace(told, value=value)
             case Failed(failure=failure) | Cancelled(failure=failure):
-                return msgspec.structs.replace(told, failure=failure)
+                # Whether what it did was undone is nothing to who waits for it.
+                word = str(type(last).__struct_config__.tag)
+                return msgspec.structs.replace(told, status=word, failure=failure)
             case _:
                 error = StoreError(
                     f"the run is {status} and its journal does not say how it ended", run=run.run_id

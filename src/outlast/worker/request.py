@@ -52,5 +52,6 @@ def ending(outcome: Completed | Failed | Cancelled) -> Proposal:
     reason = ""
     if not isinstance(outcome, Completed):
         reason = plain(tell(outcome.failure))[:_REASON_LENGTH]
-    status = Status(str(type(outcome).__struct_config__.tag))
+    undone = "" if isinstance(outcome, Completed) else outcome.compensation
+    status = Status(undone or str(type(outcome).__struct_config__.tag))
     return Proposal(Rank.END, outcome, head=HeadUpdate(status=status, reason=reason, release=True))

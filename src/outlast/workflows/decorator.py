@@ -233,6 +233,7 @@ def effect(
     version: str = ...,
     schedule_to_close_timeout: timedelta | None = ...,
     heartbeat_timeout: timedelta | None = ...,
+    compensate: Effect[..., Any] | None = ...,
 ) -> _EffectDecorator: ...
 def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     function: Callable[..., Any] | None = None,
@@ -251,6 +252,7 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     version: str = "",
     schedule_to_close_timeout: timedelta | None = None,
     heartbeat_timeout: timedelta | None = None,
+    compensate: Effect[..., Any] | None = None,
 ) -> Any:
     """Make a function an effect: it changes the world, so it is intended before it happens, and it happens once.
 
@@ -271,6 +273,8 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
             Over, the effect fails by `TimeoutError`, but only where it is known that nothing happened. Else the declaration decides
             first: an idempotent effect is called a last time, a probe is asked, and what is unknown even then is in doubt.
         heartbeat_timeout: How long an attempt may be silent, see `outlast.heartbeat`; no limit by default.
+        compensate: An effect that undoes it, see `outlast.saga`. It takes parameters of this one by name, and `result`, what this one
+            returned; needs `start_to_close_timeout`.
 
     Raises:
         DefinitionError: The declaration cannot keep its promise.
@@ -302,7 +306,9 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     """
 
     def decorate(function: Callable[..., Any]) -> Effect[..., Any]:
-        rules = EffectOptions(idempotent, probe, settle, not_applied, repeats, key_on, version)
+        rules = EffectOptions(
+            idempotent, probe, settle, not_applied, repeats, key_on, version, compensate
+        )
         options = AttemptOptions(
             once_unless(rules, retry),
             start_to_close_timeout,

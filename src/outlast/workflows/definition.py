@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import msgspec
 
@@ -27,9 +27,10 @@ from outlast.errors import (
 from outlast.journal.canonical import canonical, payload_sha256, sha256_of
 from outlast.journal.codec import ArgumentCodec, TypeCodec, arguments_codec, codec_for
 from outlast.journal.entry import Cover, Durability
-from outlast.replay.context import Context, EffectRequest, StepRequest
+from outlast.replay.context import Context, EffectRequest, StepRequest, Undo
 from outlast.replay.guard import check_source, early_bindings
 from outlast.workflows.call import Call, plain
+from outlast.workflows.compensation import Undoable, check_compensation, check_types, undo_of
 from outlast.workflows.durability import check_durability
 from outlast.workflows.placement import HERE, Placement
 from outlast.workflows.timeout import TIMES, check_times, run_seconds
@@ -68,14 +69,14 @@ class Definition(Generic[P, R]):
     def arguments(self) -> ArgumentCodec:
         """How its arguments are stored."""
         return arguments_codec(
-            self.signature, self._hints, where=f"the arguments of {self.kind} {self.name}"
+            self.signature, self.hints, where=f"the arguments of {self.kind} {self.name}"
         )
 
     @cached_property
     def result(self) -> TypeCodec[Any]:
         """How its result is stored."""
         return codec_for(
-            self._hints.get("return", inspect.Parameter.empty),
+            self.hints.get("return", inspect.Parameter.empty),
             where=f"the result of {self.kind} {self.name}",
         )
 
@@ -114,7 +115,8 @@ class Definition(Generic[P, R]):
         return f"<{self.kind} {self.name}>"
 
     @cached_property
-    def _hints(self) -> dict[str, Any]:
+    def hints(self) -> dict[str, Any]:
+        """The annotations of parameters and result, resolved."""
         try:
             return typing.get_type_hints(self.function, include_extras=True)
         except Exception as error:
@@ -277,6 +279,7 @@ class EffectOptions:
         repeats: An equal call after a success is another effect.
         key_on: The parameters that make the key; all of them when empty.
         version: Part of what an approval binds to.
+        compensate: The effect that undoes it; takes parameters of it by name, and `result`.
     """
 
     idempotent: bool = False
@@ -286,6 +289,7 @@ class EffectOptions:
     repeats: bool = False
     key_on: tuple[str, ...] = ()
     version: str = ""
+    compensate: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +317,9 @@ class Effect(Definition[P, R]):
         super().__init__(function, name)
         _check_options(self, options)
         self._check_rules()
+        if rules.compensate is not None:
+            has_timeout = options.start_to_close_timeout is not None
+            check_compensation(cast("Undoable", self), rules.compensate, has_timeout=has_timeout)
 
     @property
     def repeat(self) -> Repeat:
@@ -320,6 +327,12 @@ class Effect(Definition[P, R]):
         if self.rules.idempotent:
             return Repeat.IDEMPOTENT
         return Repeat.PROBED if self.rules.probe is not None else Repeat.NEVER
+
+    def resolve(self) -> None:
+        """Resolve the annotations now, and hold those of its compensation against them."""
+        super().resolve()
+        if self.rules.compensate is not None:
+            check_types(cast("Undoable", self), self.rules.compensate)
 
     def where(self, **fields: Any) -> Pattern:
         """Return the pattern of calls whose named arguments equal these, for `covers=`.
@@ -348,25 +361,34 @@ class Effect(Definition[P, R]):
 
     def enter(self, context: Context, call: Call[Any]) -> Any:
         """Begin the effect in a workflow."""
-        bound = self.arguments.bind(call.args, call.kwargs)
-        arguments = self.arguments.encode(call.args, call.kwargs)
+        return context.perform(self.request(call.args, call.kwargs))
+
+    def request(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> EffectRequest:
+        """Return what is asked of the run for a call."""
+        bound = self.arguments.bind(args, kwargs)
+        arguments = self.arguments.encode(args, kwargs)
         fields = self._fields(bound)
         keyed = {name: bound[name] for name in self.rules.key_on} if self.rules.key_on else bound
-        return context.perform(
-            EffectRequest(
-                name=self.name,
-                arguments=arguments,
-                payload_sha256=payload_sha256(keyed),
-                action_sha256=self._action_sha256(fields),
-                fields=fields,
-                repeats=self.rules.repeats,
-                same_arguments=lambda recorded: self.arguments.recode(recorded) == arguments,
-                decode=self.result.decode,
-                raises=self.options.raises,
-                has_deadline=self.options.schedule_to_close_timeout is not None,
-                definition=self,
-            )
+        return EffectRequest(
+            name=self.name,
+            arguments=arguments,
+            payload_sha256=payload_sha256(keyed),
+            action_sha256=self._action_sha256(fields),
+            fields=fields,
+            repeats=self.rules.repeats,
+            same_arguments=lambda recorded: self.arguments.recode(recorded) == arguments,
+            decode=self.result.decode,
+            raises=self.options.raises,
+            has_deadline=self.options.schedule_to_close_timeout is not None,
+            definition=self,
+            undo=self._undo,
         )
+
+    @cached_property
+    def _undo(self) -> Undo | None:
+        """How it is undone; made once, since each call needs it."""
+        compensation = self.rules.compensate
+        return None if compensation is None else undo_of(cast("Undoable", self), compensation)
 
     def outside(self, call: Call[Any]) -> Coroutine[Any, Any, Any]:
         """Refuse: a lost context must never mean an unguarded payment."""
