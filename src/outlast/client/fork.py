@@ -29,6 +29,7 @@ from outlast.client.view import Retry
 from outlast.effects.key import check_run_id, namespace
 from outlast.effects.kin import marker
 from outlast.effects.known import known_after
+from outlast.effects.undone import kept_and_undone
 from outlast.errors import (
     DefinitionError,
     OutlastError,
@@ -73,7 +74,12 @@ from outlast.workflows.registry import misfit_of_step
 FORKED = str(Forked.__struct_config__.tag)
 
 _RETRY = re.compile(r"(?P<first>.+)/retry-(?P<number>[1-9][0-9]*)", re.DOTALL)
-_RETRIED = frozenset({Status.FAILED, Status.CANCELLED, Status.TERMINATED})
+_RETRIED = frozenset(
+    {
+        *(Status.FAILED, Status.CANCELLED, Status.TERMINATED),
+        *(Status.COMPENSATED, Status.PARTLY_COMPENSATED),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +287,7 @@ async def write_fork(client: Port, origin: Origin, asked: ForkRequest) -> RunKey
             run=origin.run.run_id,
             hint=f"say one of {', '.join(get_args(EffectPolicy))}",
         )
-    _position(origin, asked)
+    _check_standing(origin, _position(origin, asked))
     there = await client.store.head(run)
     if there is not None:
         # Found before anything is written, or read of others: nothing is left behind.
@@ -514,6 +520,25 @@ def _position(origin: Origin, asked: ForkRequest) -> int:
             hint=f"give {first} or {after}",
         )
     return position
+
+
+def _check_standing(origin: Origin, position: int) -> None:
+    """Return when nothing that a fork would keep as done was undone since.
+
+    Raises:
+        DefinitionError: Something was.
+    """
+    undone = kept_and_undone(origin.entries, position)
+    if undone:
+        operation, first = min(undone.items(), key=lambda pair: pair[1])
+        run = origin.run.run_id
+        raise DefinitionError(
+            f"{operation} had happened before position {position}, and was undone since: a fork from there would go on as if it stood",
+            run=run,
+            operation=operation,
+            hint=f"`outlast runs fork {run} --at {first} --effects new_key` does it again from there; or start the workflow anew, "
+            "with another id or if_closed='restart'",
+        )
 
 
 def _place_of_outcome(origin: Origin, operation: str) -> int:

@@ -77,12 +77,14 @@ class SettleEffect(Struct, frozen=True):
     Args:
         intent: What may happen, and under which key.
         scheduled_at: As for `RunStep`.
+        undoes_key: Of a compensation: the key of what it undoes.
     """
 
     operation: OperationId
     name: str
     intent: EffectIntended
     scheduled_at: datetime | None = None
+    undoes_key: str = ""
 
 
 class StartTimer(Struct, frozen=True):

@@ -102,6 +102,7 @@ class EffectRequest(Struct, frozen=True):
         definition: As for `StepRequest`.
         compensates: Of a compensation: the operation that it undoes.
         undo: How it is undone.
+        undoes_key: Of a compensation: the key of what it undoes.
     """
 
     name: str
@@ -117,6 +118,7 @@ class EffectRequest(Struct, frozen=True):
     definition: object = None
     compensates: OperationId = NO_OPERATION
     undo: Undo | None = None
+    undoes_key: str = ""
 
 
 class ApprovalRequest(Struct, frozen=True):

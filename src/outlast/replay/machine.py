@@ -666,6 +666,7 @@ class Machine:
                 name=effect.request.name,
                 intent=effect.intent,
                 scheduled_at=effect.scheduled_at,
+                undoes_key=effect.request.undoes_key,
             )
         )
 

@@ -90,6 +90,7 @@ class EffectRun:
             deadline=bridge.deadline(command.operation, command.scheduled_at, limit),
             key=command.intent.key,
         )
+        self._series.undoes_key = command.undoes_key
         self._rest = rest_of(row, row.due_at, effect.options) if row and row.due_at else None
         self._lost = lost
         # When an attempt could last have begun, by whomever.

@@ -298,6 +298,7 @@ class Pattern:
 
     cover: Cover
     fields: Mapping[str, str]
+    effect: Effect[..., Any]
 
 
 class Effect(Definition[P, R]):
@@ -351,7 +352,7 @@ class Effect(Definition[P, R]):
                 hint=f"name at least one of: {known}",
             )
         values = {name: canonical(value).decode() for name, value in fields.items()}
-        return Pattern(cover=Cover(effect=self.name, where=values), fields=values)
+        return Pattern(Cover(effect=self.name, where=values), values, self)
 
     def cover(self, call: Call[Any]) -> tuple[Cover, Mapping[str, str]]:
         """Return the cover of exactly this call, and its arguments by name."""
