@@ -755,14 +755,28 @@ class Machine:
             self._run_until_idle()
             while not self._loop.errors and self._settle(self._root):
                 self._run_until_idle()
-        except (ForbiddenInWorkflowError, SystemExit) as error:
-            # It spins; or it calls `sys.exit()`, which must end the run and not the worker.
+        except ForbiddenInWorkflowError as error:
+            # It spins: nothing of it can go on, not even what would undo something.
             self._end_code(Failed(failure=capture(error)))
             return
+        except SystemExit as error:
+            # `sys.exit()` must end the run and not the worker.
+            self._loop.errors.append(error)
         if self._loop.errors:
-            self._end_code(Failed(failure=capture(self._loop.errors[0])))
+            self._break(Failed(failure=capture(self._loop.errors[0])))
         elif self._fate is not None and self._root.done() and self._handlers.ended:
             self._end_when_undone(self._fate)
+
+    def _break(self, fate: Failed) -> None:
+        """End the code after an error that is nobody's to catch; before that, it undoes what its sagas did."""
+        if self._fate is None or isinstance(self._fate, Completed | ContinuedAsNew):
+            self._fate = fate
+        try:
+            if self._sagas.at_stake and self._cancel_code(None, again=False):
+                self._run_until_idle()
+            self._end_when_undone(self._fate)
+        except (ForbiddenInWorkflowError, SystemExit):
+            self._end_code(self._fate)
 
     def _end_when_undone(self, fate: Outcome) -> None:
         """End the code, unless a saga is open somewhere whose doings would stay: its task is cancelled first, and undoes them."""

@@ -14,6 +14,7 @@ from outlast.journal.entry import (
     ChildRefused,
     ChildStarted,
     EffectCleared,
+    EffectCompensating,
     EffectCompleted,
     EffectFailed,
     EffectInDoubt,
@@ -47,6 +48,7 @@ from outlast.testing.simulation.model import Check, Request, Run
 
 OUTCOMES = (
     *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectRefused),
+    EffectCompensating,
     *(TimerFired, ApprovalDecided, ApprovalExpired),
     *(ChildRefused, RunEnded, MessageAnswered),
 )
@@ -61,7 +63,7 @@ _SAYS: dict[str, tuple[type[Entry], ...]] = {
     "decision": (ApprovalDecided,),
     "accept": (Accepted,),
     "resolution": (
-        *(EffectCompleted, EffectFailed, EffectCleared),
+        *(EffectCompleted, EffectFailed, EffectCleared, EffectCompensating),
         *(StepCompleted, StepFailed),
     ),
     "outcome": (
