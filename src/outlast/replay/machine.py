@@ -507,7 +507,7 @@ class Machine:
                 self._agenda.silence(entry.operation)
             case EffectCleared():
                 effect = self._agenda.expect_effect(entry.operation, entry.name)
-                effect.in_doubt = ""
+                effect.cleared(self._now)
                 self._command_settle(effect)
             case TimerFired():
                 timer = self._agenda.expect(entry.operation, TimerOperation)
@@ -604,8 +604,7 @@ class Machine:
                     hint="deploy the code that began the run; or, where the recorded arguments may stand, "
                     f"`outlast runs accept {self._name.run_id} --entry {self._agenda.position} --reason TEXT`",
                 )
-        effect.intent = entry
-        effect.bind()
+        effect.intended(entry, self._now)
         self._command_settle(effect)
 
     def _command_settle(self, effect: EffectOperation) -> None:
@@ -616,6 +615,8 @@ class Machine:
                 name=effect.request.name,
                 intent=effect.intent,
                 scheduled_at=effect.scheduled_at,
+                used_at=effect.used_at,
+                is_repeated=effect.is_repeated,
             )
         )
 

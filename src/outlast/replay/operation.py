@@ -51,6 +51,8 @@ class EffectOperation:
         followers: Equal calls made while this one was open; they take its outcome.
         scheduled_at: When it was asked for, where a deadline counts from it.
         bound: It was intended, here or in the origin of a fork: whoever waits for it waits until it is settled.
+        used_at: When its key may have been used first.
+        is_repeated: An equal call before it failed, and may have happened, under the same key.
     """
 
     operation: OperationId
@@ -64,6 +66,20 @@ class EffectOperation:
     followers: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
     scheduled_at: datetime | None = None
     bound: bool = False
+    used_at: datetime | None = None
+    is_repeated: bool = False
+
+    def intended(self, entry: EffectIntended, at: datetime | None) -> None:
+        """Note that it may happen from now on."""
+        self.intent = entry
+        if not self.is_repeated:
+            self.used_at = at
+        self.bind()
+
+    def cleared(self, at: datetime | None) -> None:
+        """Note that it is known not to have happened: its key, which its receiver need not know, is used from now on."""
+        self.in_doubt = ""
+        self.used_at, self.is_repeated = at, False
 
     def futures(self) -> list[WorkflowFuture[Any]]:
         """Return the futures that wait for the outcome, the first caller's first."""

@@ -233,6 +233,7 @@ def effect(
     version: str = ...,
     schedule_to_close_timeout: timedelta | None = ...,
     heartbeat_timeout: timedelta | None = ...,
+    idempotent_for: timedelta | None = ...,
 ) -> _EffectDecorator: ...
 def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     function: Callable[..., Any] | None = None,
@@ -251,6 +252,7 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     version: str = "",
     schedule_to_close_timeout: timedelta | None = None,
     heartbeat_timeout: timedelta | None = None,
+    idempotent_for: timedelta | None = None,
 ) -> Any:
     """Make a function an effect: it changes the world, so it is intended before it happens, and it happens once.
 
@@ -271,6 +273,9 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
             Over, the effect fails by `TimeoutError`, but only where it is known that nothing happened. Else the declaration decides
             first: an idempotent effect is called a last time, a probe is asked, and what is unknown even then is in doubt.
         heartbeat_timeout: How long an attempt may be silent, see `outlast.heartbeat`; no limit by default.
+        idempotent_for: How long the receiver of an idempotent effect remembers a key, as it publishes it; for ever by default. An effect
+            that may have happened is not called again when an attempt could come later than that: it is in doubt. Needs
+            `start_to_close_timeout`.
 
     Raises:
         DefinitionError: The declaration cannot keep its promise.
@@ -302,7 +307,16 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     """
 
     def decorate(function: Callable[..., Any]) -> Effect[..., Any]:
-        rules = EffectOptions(idempotent, probe, settle, not_applied, repeats, key_on, version)
+        rules = EffectOptions(
+            idempotent=idempotent,
+            probe=probe,
+            settle=settle,
+            not_applied=not_applied,
+            repeats=repeats,
+            key_on=key_on,
+            version=version,
+            idempotent_for=idempotent_for,
+        )
         options = AttemptOptions(
             once_unless(rules, retry),
             start_to_close_timeout,
