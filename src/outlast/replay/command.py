@@ -78,6 +78,9 @@ class SettleEffect(Struct, frozen=True):
         intent: What may happen, and under which key.
         scheduled_at: As for `RunStep`.
         undoes_key: Of a compensation: the key of what it undoes.
+        used_at: When the key may have been used first, by the run's time: when the effect was intended, or cleared since; or when an
+            equal call was that failed and may have happened.
+        is_repeated: There was such an equal call.
     """
 
     operation: OperationId
@@ -85,6 +88,8 @@ class SettleEffect(Struct, frozen=True):
     intent: EffectIntended
     scheduled_at: datetime | None = None
     undoes_key: str = ""
+    used_at: datetime | None = None
+    is_repeated: bool = False
 
 
 class StartTimer(Struct, frozen=True):

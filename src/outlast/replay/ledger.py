@@ -183,7 +183,10 @@ class EffectLedger:
     def opened(self, effect: EffectOperation) -> None:
         """Remember that a call is in flight, under the number that `number` gave it just now."""
         kind = _kind(effect.request)
-        self._calls.setdefault(kind, EqualCalls()).take(effect.number)
+        calls = self._calls.setdefault(kind, EqualCalls())
+        calls.take(effect.number)
+        if effect.number in calls.used_at:
+            effect.used_at, effect.is_repeated = calls.used_at[effect.number], True
         if not effect.request.compensates:
             self._open[kind] = effect
 
@@ -199,6 +202,10 @@ class EffectLedger:
         calls = self._calls[_kind(effect.request)]
         if not effect.request.compensates:
             del self._open[_kind(effect.request)]
+        if effect.intent is not None:
+            calls.used_at.pop(number, None)
+        if unknown:
+            calls.used_at[number] = effect.used_at
         if succeeded:
             self.order += 1
             calls.standing[operation] = number

@@ -551,7 +551,7 @@ class Machine:
                 self._agenda.silence(entry.operation)
             case EffectCleared():
                 effect = self._agenda.expect_effect(entry.operation, entry.name)
-                effect.in_doubt, effect.is_stuck = "", False
+                effect.cleared(self._now)
                 self._command_settle(effect)
             case SagaAborted() | SagaEnded():
                 self._sagas.settle(entry)
@@ -653,8 +653,7 @@ class Machine:
                     hint="deploy the code that began the run; or, where the recorded arguments may stand, "
                     f"`outlast runs accept {self._name.run_id} --entry {self._agenda.position} --reason TEXT`",
                 )
-        effect.intent = entry
-        effect.bind()
+        effect.intended(entry, self._now)
         self._sagas.enlist(effect, entry)
         self._command_settle(effect)
 
@@ -667,6 +666,8 @@ class Machine:
                 intent=effect.intent,
                 scheduled_at=effect.scheduled_at,
                 undoes_key=effect.request.undoes_key,
+                used_at=effect.used_at,
+                is_repeated=effect.is_repeated,
             )
         )
 

@@ -27,6 +27,7 @@ from outlast.journal.entry import (
     EffectIntended,
     EffectRefused,
     Entry,
+    KnownEffect,
     Started,
 )
 from outlast.journal.failure import capture, tell
@@ -114,14 +115,9 @@ class Gate:
         doubt = EffectInDoubt(command.operation, command.name, why, failure=refusal.failure)
         return Doubtful(_intent(command, epoch, self._key(command)), doubt)
 
-    def attempted_before(self, intent: EffectIntended) -> str:
-        """Return which attempt the origin of a fork may have made of an effect that is intended; empty when none is left unknown."""
-        known = self._known.find(intent.name, intent.action_sha256, intent.number)
-        return (
-            ""
-            if known is None
-            else f"nobody knows how {known.operation} of run {known.run_id} ended"
-        )
+    def attempted_before(self, intent: EffectIntended) -> KnownEffect | None:
+        """Return what the origin of a fork may have attempted of an effect that is intended; None when nothing is left unknown."""
+        return self._known.find(intent.name, intent.action_sha256, intent.number)
 
     def refusal(self, intent: EffectIntended, reason: str) -> EffectRefused:
         """Return the entry that tells the workflow why the store did not let the intent through.

@@ -254,8 +254,10 @@ class Written:
 
     def _doubted(self, run: Run, change: RunChange, at: str) -> None:
         run.doubts.add(at)
+        # Or of an equal call before it, which failed and may have happened.
+        used = {run.intents[one].key for one in run.attempted if one in run.intents}
         self._check(
-            at in run.attempted or at not in run.fresh,
+            run.intents[at].key in used or at not in run.fresh,
             1,
             "in doubt, and no attempt of it was ever made",
             run=change.run,
