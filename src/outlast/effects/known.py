@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TypeAlias
 
+from msgspec import Raw
 from msgspec.structs import replace
 
+from outlast.effects.undone import undone_from
 from outlast.journal.entry import (
     EffectCleared,
     EffectCompleted,
@@ -92,13 +94,19 @@ def known_after(
         times: Of each of its entries, by the store's clock.
         position: The entries before it are kept.
         failures: Whether those that failed are known too, so that an equal call fails like them; else it is made again.
+
+    Returns: Compensations that were begun at the position or later are not among them: what they undid is `undone`, and another call of
+        it, made anew, has a compensation of its own.
     """
+    undone = undone_from(entries)
     open_: dict[OperationId, KnownEffect] = {}
     found: list[KnownEffect] = []
     inherited = KnownEffects()
     for seq, (entry, at) in enumerate(zip(entries, times, strict=True)):
         inherited.note(entry)
         match entry:
+            case EffectIntended() if entry.compensates and seq >= position:
+                pass
             case EffectIntended():
                 former = inherited.find(*_call(entry))
                 used_at = at if former is None else former.intended_at
@@ -113,6 +121,12 @@ def known_after(
             case _:
                 pass
     found += open_.values()
+    found = [
+        replace(known, outcome="undone", value=Raw(b"null"), failure=None)
+        if known.operation in undone
+        else known
+        for known in found
+    ]
     doubtful = {_call(known) for known in found if _unknown(known)}
     found += [known for known in inherited.left() if _call(known) not in doubtful]
     return tuple(known for known in found if failures or known.outcome != "failed")

@@ -33,7 +33,7 @@ from outlast.journal.entry import (
 from outlast.journal.failure import capture, tell
 from outlast.replay.command import IntendEffect
 from outlast.store.change import GrantSpend
-from outlast.worker.fork import inherited_no_approval, known_outcome, why_not
+from outlast.worker.fork import inherited_no_approval, known_outcome, undone_refused, why_not
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,13 @@ class Gate:
     def ask(self, command: IntendEffect, epoch: int) -> Answer:
         """Return the intent to record, with its key and the cover that it spends; or what is recorded instead."""
         known = self._known.find(command.name, command.action_sha256, command.number)
-        if known is not None and known.outcome != "unknown":
+        if known is not None and known.outcome == "undone":
+            refusal = undone_refused(self._started, known, command.name)
+            known = None
+        elif known is not None and known.outcome != "unknown":
             return Settled(_intent(command, epoch, known.key), known_outcome(known, command))
-        refusal = why_not(self._started, self._known.forked, known, command.name)
+        else:
+            refusal = why_not(self._started, self._known.forked, known, command.name)
         if refusal is not None:
             return self.refused(self._refuse(refusal, command), command, epoch)
         intent = _intent(command, epoch, known.key if known else self._key(command))
@@ -117,7 +121,8 @@ class Gate:
 
     def attempted_before(self, intent: EffectIntended) -> KnownEffect | None:
         """Return what the origin of a fork may have attempted of an effect that is intended; None when nothing is left unknown."""
-        return self._known.find(intent.name, intent.action_sha256, intent.number)
+        known = self._known.find(intent.name, intent.action_sha256, intent.number)
+        return None if known is None or known.outcome == "undone" else known
 
     def refusal(self, intent: EffectIntended, reason: str) -> EffectRefused:
         """Return the entry that tells the workflow why the store did not let the intent through.
