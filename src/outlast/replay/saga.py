@@ -40,7 +40,16 @@ from outlast.replay.context import EffectRequest
 from outlast.replay.ledger import EffectLedger
 from outlast.replay.loop import WorkflowLoop
 from outlast.replay.operation import EffectOperation
-from outlast.replay.scope import TO_UNDO, Act, Fate, Scope, current_saga, open_saga, outside_sagas
+from outlast.replay.scope import (
+    TO_UNDO,
+    Act,
+    Fate,
+    Scope,
+    current_saga,
+    open_saga,
+    outside_sagas,
+    still_open,
+)
 from outlast.replay.task import TaskPath, WorkflowFuture
 
 Note: TypeAlias = SagaAborted | SagaEnded
@@ -138,13 +147,12 @@ class Sagas:
         Raises:
             RepeatedEffectError: They are not in the same saga.
         """
-        one, other = (None if each is None else each.root for each in (twin.scope, scope))
-        if twin.request.undo is not None and one is not other:
+        if twin.request.undo is not None and still_open(twin.scope) is not scope:
             raise RepeatedEffectError(
                 f"an equal call is under way in another saga, as {twin.operation}, and may be undone there",
                 operation=operation,
                 step=twin.request.name,
-                hint="make the call in one saga; or let both be in an `async with outlast.saga()` around them",
+                hint="make both calls in the block of the same saga; or wait for the first, and use its result",
             )
 
     def check_none(self, what: str, *, run_id: str) -> None:
@@ -250,7 +258,7 @@ class Sagas:
         self._refuse_unintended(scope)
         acts = scope.within
         if not acts:
-            scope.is_undone = True
+            self._end(scope)
             return None
         self._note(SagaAborted(scope.operation, capture(error)))
         done: WorkflowFuture[Any] = self._loop.create_future()
@@ -263,10 +271,17 @@ class Sagas:
 
     def _keep(self, scope: Scope) -> None:
         scope.has_left = True
-        if scope.parent is None:
-            if any(act.compensation and act.fate is not Fate.VOID for act in scope.acts):
-                self._note(SagaEnded(scope.operation, "kept"))
-            scope.acts.clear()
+        self._close(scope)
+
+    def _close(self, scope: Scope) -> None:
+        """Note that nothing more comes of a saga; with the last one inside an outermost one, what stands there stands for good."""
+        root = scope.root
+        root.open_count -= 1
+        if root.open_count or not root.has_left:
+            return
+        if any(act.compensation and act.fate is not Fate.VOID for act in root.acts):
+            self._note(SagaEnded(root.operation, "kept"))
+        root.acts.clear()
 
     def _refuse_unintended(self, scope: Scope) -> None:
         """Let nothing begin any more that has not begun."""
@@ -290,10 +305,14 @@ class Sagas:
                 await self._undo(act)
         whole = all(act.fate is not Fate.ABANDONED for act in acts)
         self._note(SagaEnded(scope.operation, "compensated" if whole else "partly compensated"))
+        self._end(scope)
+        done.set_result(whole)
+
+    def _end(self, scope: Scope) -> None:
         scope.is_undone = True
         if scope.parent is None:
             scope.acts.clear()
-        done.set_result(whole)
+        self._close(scope)
 
     async def _undo(self, act: Act) -> None:
         act.fate = Fate.UNDOING

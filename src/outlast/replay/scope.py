@@ -97,6 +97,9 @@ class Scope:
         self.root: Scope = self if parent is None else parent.root
         self.acts: list[Act] = []
         """Of an outermost saga: all effects inside it, in the order of their intents."""
+        self.open_count = 0
+        """Of an outermost saga: how many there are, itself and inside it, that have not come to their end."""
+        self.root.open_count += 1
         self.has_left = False
         """Its body returned."""
         self.is_aborted = False
@@ -133,7 +136,11 @@ current_saga: contextvars.ContextVar[Scope | None] = contextvars.ContextVar(
 
 def open_saga() -> Scope | None:
     """Return the innermost saga around the code that runs whose body has not returned."""
-    scope = current_saga.get()
+    return still_open(current_saga.get())
+
+
+def still_open(scope: Scope | None) -> Scope | None:
+    """Return the saga, or the innermost one around it, whose body has not returned: to that belongs what was done inside."""
     while scope is not None and scope.has_left:
         scope = scope.parent
     return scope
