@@ -74,12 +74,8 @@ from outlast.workflows.registry import misfit_of_step
 FORKED = str(Forked.__struct_config__.tag)
 
 _RETRY = re.compile(r"(?P<first>.+)/retry-(?P<number>[1-9][0-9]*)", re.DOTALL)
-_RETRIED = frozenset(
-    {
-        *(Status.FAILED, Status.CANCELLED, Status.TERMINATED),
-        *(Status.COMPENSATED, Status.PARTLY_COMPENSATED),
-    }
-)
+_RETRIED = frozenset({Status.FAILED, Status.CANCELLED, Status.TERMINATED})
+_UNDONE = frozenset({Status.COMPENSATED, Status.PARTLY_COMPENSATED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +216,8 @@ async def _retriable(client: Port, run: RunKey, asked: RunKey | None = None) -> 
     head = await client.head(run)
     if head.status in _RETRIED:
         return await read_origin(client, run)
+    if head.status in _UNDONE:
+        raise await _undone(client, head)
     ended = f"it ended as {head.status}" if head.status.closed else f"it is {head.status}"
     if asked is not None and asked != run:
         raise _retried_already(asked, head)
@@ -229,6 +227,19 @@ async def _retriable(client: Port, run: RunKey, asked: RunKey | None = None) -> 
         hint="fork it from a position: `outlast runs fork`"
         if head.status.closed
         else "see `outlast runs explain`; cancel or terminate it to begin anew",
+    )
+
+
+async def _undone(client: Port, head: RunHead) -> RunConflictError:
+    """Return why a run is not retried that has undone what it did."""
+    run = head.run.run_id
+    entries = (await read_origin(client, head.run)).entries
+    seq = min(kept_and_undone(entries, len(entries), since=0).values(), default=1)
+    return RunConflictError(
+        f"the run cannot be retried: it ended as {head.status}, and nothing is left to go on from",
+        run=run,
+        hint=f"start the workflow anew, with another id or if_closed='restart'; or `outlast runs fork {run} --at {seq} "
+        "--effects new_key` does it again from there",
     )
 
 
@@ -398,6 +409,14 @@ async def _retried(
     end = origin.entries[-1]
     if head.status is Status.COMPLETED and isinstance(end, Completed):
         return Retried(latest.run_id, value=end.value)
+    if head.status in _UNDONE and asked.effects != "new_key":
+        raise RunConflictError(
+            f"run {latest.run_id}, which it started, has undone what it did, and its keys are used up",
+            run=latest.run_id,
+            hint="retry its parent with effects='new_key' (--effects new_key), to have it made anew",
+        )
+    if head.status in _UNDONE:
+        return None
     if head.status not in _RETRIED and latest != child:
         raise RunConflictError(
             f"run {child.run_id}, which it started, is being retried as run {latest.run_id}",

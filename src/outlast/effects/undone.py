@@ -38,8 +38,14 @@ def undone_from(entries: Sequence[Entry], position: int = 0) -> dict[OperationId
     return found
 
 
-def kept_and_undone(entries: Sequence[Entry], position: int) -> dict[OperationId, int]:
-    """Return the effects that had happened before a position and were undone since, each with where it was intended."""
+def kept_and_undone(
+    entries: Sequence[Entry], position: int, since: int | None = None
+) -> dict[OperationId, int]:
+    """Return the effects that had happened before a position and were undone since, each with where it was intended.
+
+    Args:
+        since: Another position from which on they were undone.
+    """
     intents: dict[OperationId, int] = {}
     settled: set[OperationId] = set()
     for seq, entry in enumerate(entries[:position]):
@@ -50,7 +56,7 @@ def kept_and_undone(entries: Sequence[Entry], position: int) -> dict[OperationId
                 settled.add(entry.operation)
             case _:
                 pass
-    undone = undone_from(entries, position)
+    undone = undone_from(entries, position if since is None else since)
     return {one: seq for one, seq in intents.items() if one in undone and one in settled}
 
 
