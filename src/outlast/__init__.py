@@ -29,6 +29,7 @@ from outlast.errors import (
     RunHeldWarning,
     RunNotFoundError,
     RunTerminatedError,
+    SamePurposeError,
     StepFailedError,
     StoreError,
     StoreUnavailableError,
@@ -67,6 +68,7 @@ from outlast.workflows.inside import (
     wait_condition,
 )
 from outlast.workflows.message import Signal, Update
+from outlast.workflows.purpose import SameAs
 from outlast.workflows.query import Query, on_query
 
 __all__ = [
@@ -111,6 +113,8 @@ __all__ = [
     "RunNotFoundError",
     "RunStatus",
     "RunTerminatedError",
+    "SameAs",
+    "SamePurposeError",
     "Signal",
     "StepFailedError",
     "StoreError",

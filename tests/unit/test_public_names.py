@@ -57,6 +57,8 @@ PUBLIC = [
     "RunNotFoundError",
     "RunStatus",
     "RunTerminatedError",
+    "SameAs",
+    "SamePurposeError",
     "Signal",
     "StepFailedError",
     "StoreError",
