@@ -61,6 +61,8 @@ PUBLIC = [
     "RunTerminatedError",
     "Saga",
     "SagaClosedError",
+    "SameAs",
+    "SamePurposeError",
     "Signal",
     "StepFailedError",
     "StoreError",

@@ -15,6 +15,9 @@ from outlast.journal.canonical import canonical, sha256_of
 from outlast.journal.entry import ENTRY_NESTING, Cover
 from outlast.journal.parse import NotJsonError, parse
 
+SAME_PURPOSE = "same_purpose_as"
+"""In the subject of a request that the engine makes: the operation whose purpose the covered call has too."""
+
 
 class Subject(msgspec.Struct, frozen=True):
     """The request as JSON, and its hash."""

@@ -380,7 +380,7 @@ class Sagas:
                 hint=f"deploy code whose effect says compensate={act.compensation}: what was begun under it is undone by it",
             )
         request = undo.bind(act.arguments, act.value)
-        return replace(request, compensates=act.operation, undoes_key=act.key)
+        return replace(request, compensates=act.operation, undoes_key=act.key, purpose=None)
 
     def _change_of(self, act: Act) -> asyncio.Future[Any]:
         future: WorkflowFuture[Any] = self._loop.create_future()

@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from outlast.errors import DefinitionError
 
@@ -100,7 +100,7 @@ def check_probe(
             "a probe only asks: give a plain function, async or not, or a @step",
         )
     asks: Any = getattr(probe, "function", probe)
-    bare: Any = asks.func if isinstance(asks, functools.partial) else asks
+    bare = _bare(asks)
     # An object that is called may have an async `__call__`, which nobody would await.
     if not inspect.isroutine(bare) or _yields(bare):
         raise refuse(
@@ -202,6 +202,13 @@ def check_names(
         raise refuse(
             name, f"names {', '.join(twice)} twice in {option}=", "name each parameter once"
         )
+
+
+def _bare(function: Any) -> Any:
+    """Return the function that a partial one calls."""
+    if isinstance(function, functools.partial):
+        return cast("functools.partial[Any]", function).func
+    return function
 
 
 def _yields(function: Any) -> bool:

@@ -18,6 +18,7 @@ from outlast.workflows.definition import (
     once_unless,
 )
 from outlast.workflows.placement import Placement
+from outlast.workflows.purpose import SameAs
 from outlast.workflows.registry import declare
 
 P = ParamSpec("P")
@@ -235,6 +236,7 @@ def effect(
     heartbeat_timeout: timedelta | None = ...,
     compensate: Effect[..., Any] | None = ...,
     idempotent_for: timedelta | None = ...,
+    same_as: SameAs | None = ...,
 ) -> _EffectDecorator: ...
 def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     function: Callable[..., Any] | None = None,
@@ -255,6 +257,7 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     heartbeat_timeout: timedelta | None = None,
     compensate: Effect[..., Any] | None = None,
     idempotent_for: timedelta | None = None,
+    same_as: SameAs | None = None,
 ) -> Any:
     """Make a function an effect: it changes the world, so it is intended before it happens, and it happens once.
 
@@ -280,6 +283,8 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
         idempotent_for: How long the receiver of an idempotent effect remembers a key, as it publishes it; for ever by default. An effect
             that may have happened is not called again when an attempt could come later than that: it is in doubt. Needs
             `start_to_close_timeout`.
+        same_as: What makes two calls the same purpose although their keys differ: a second one is refused, or a person is asked. See
+            `outlast.SameAs`.
 
     Raises:
         DefinitionError: The declaration cannot keep its promise.
@@ -321,6 +326,7 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
             version=version,
             idempotent_for=idempotent_for,
             compensate=compensate,
+            same_as=same_as,
         )
         options = AttemptOptions(
             once_unless(rules, retry),

@@ -43,6 +43,7 @@ from outlast.workflows.declared import (
 )
 from outlast.workflows.durability import check_durability
 from outlast.workflows.placement import HERE, Placement
+from outlast.workflows.purpose import SameAs, check_purpose
 from outlast.workflows.timeout import TIMES, check_times, run_seconds
 
 P = ParamSpec("P")
@@ -291,6 +292,7 @@ class EffectOptions:
         version: Part of what an approval binds to.
         compensate: The effect that undoes it; takes parameters of it by name, and `result`.
         idempotent_for: How long the receiver remembers a key; None for ever.
+        same_as: What makes two calls the same purpose although their keys differ.
     """
 
     idempotent: bool = False
@@ -302,6 +304,7 @@ class EffectOptions:
     version: str = ""
     compensate: Any = None
     idempotent_for: timedelta | None = None
+    same_as: SameAs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,11 +387,13 @@ class Effect(Definition[P, R]):
         arguments = self.arguments.encode(args, kwargs)
         fields = self._fields(bound)
         keyed = {name: bound[name] for name in self.rules.key_on} if self.rules.key_on else bound
+        action_sha256, same_as = self._action_sha256(fields), self.rules.same_as
+        cover = Cover(effect=self.name, action_sha256=action_sha256)
         return EffectRequest(
             name=self.name,
             arguments=arguments,
             payload_sha256=payload_sha256(keyed),
-            action_sha256=self._action_sha256(fields),
+            action_sha256=action_sha256,
             fields=fields,
             repeats=self.rules.repeats,
             same_arguments=lambda recorded: self.arguments.recode(recorded) == arguments,
@@ -397,6 +402,7 @@ class Effect(Definition[P, R]):
             has_deadline=self.options.schedule_to_close_timeout is not None,
             definition=self,
             undo=self._undo,
+            purpose=None if same_as is None else same_as.purpose(cover, fields),
         )
 
     @cached_property
@@ -458,6 +464,9 @@ class Effect(Definition[P, R]):
             idempotent=rules.idempotent,
             timeout=options.start_to_close_timeout,
             settle=rules.settle,
+        )
+        check_purpose(
+            self.name, rules.same_as, parameters, key_on=rules.key_on, repeats=rules.repeats
         )
 
     def _refused(self, what: str, hint: str) -> DefinitionError:

@@ -183,6 +183,31 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "has an idempotent_for of",
         "shorter than a hundred years",
     ),
+    "a purpose that is a name": (
+        {**IDEMPOTENT, "same_as": "to"},
+        "has same_as='to', which is no SameAs",
+        'outlast.SameAs("to", "amount")',
+    ),
+    "a purpose of what does not exist": (
+        {**IDEMPOTENT, "same_as": outlast.SameAs("to", "sum")},
+        "has no parameter sum",
+        "name parameters in same_as=",
+    ),
+    "a purpose of one thing twice": (
+        {**IDEMPOTENT, "same_as": outlast.SameAs("to", "to")},
+        "names to twice in same_as=",
+        "once",
+    ),
+    "a purpose that all equal keys have": (
+        {**IDEMPOTENT, "key_on": ("to", "amount"), "same_as": outlast.SameAs("amount", "to")},
+        "has a key on no more than same_as names (to, amount)",
+        "leave same_as= out",
+    ),
+    "a purpose of everything": (
+        {**IDEMPOTENT, "same_as": outlast.SameAs("to", "amount", "note")},
+        "has a key on no more than same_as names",
+        "name fewer parameters",
+    ),
     "a name that makes keys ambiguous": (
         {**IDEMPOTENT, "name": "pay#2"},
         "'pay#2' cannot be the name of an effect",
@@ -212,8 +237,42 @@ def test_what_cannot_work_is_refused(options: dict[str, Any], words: str, hint: 
         {**TIMED, "probe": outlast.step(find)},
         {**TIMED, "probe": functools.partial(find_in, {})},
         {**TIMED, "retry": RetryPolicy(maximum_attempts=1)},
+        {**IDEMPOTENT, "same_as": outlast.SameAs("to", "amount")},
+        {**IDEMPOTENT, "key_on": ("to", "note"), "same_as": outlast.SameAs("to", "amount")},
+        {
+            **IDEMPOTENT,
+            "key_on": ("to",),
+            "same_as": outlast.SameAs("to", "amount"),
+            "repeats": True,
+        },
     ],
 )
 def test_what_can_work_is_taken(options: dict[str, Any]) -> None:
     """What stands beside each limit is none of the refused."""
     assert outlast.effect(**options)(pay).name == "pay"
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "words"),
+    [
+        ((), {}, "SameAs names ()"),
+        ((1,), {}, "SameAs names (1,)"),
+        (("to",), {"within": timedelta(0)}, "SameAs has within="),
+        (("to",), {"within": 24}, "SameAs has within=24"),
+        (("to",), {"within": timedelta.max}, "SameAs has within="),
+        (("to",), {"role": "boss"}, "SameAs needs role= and expires_in=, or neither"),
+        (("to",), {"expires_in": MINUTE}, "SameAs needs role= and expires_in=, or neither"),
+        (("to",), {"role": "boss", "expires_in": timedelta(0)}, "SameAs has expires_in="),
+        (("to",), {"role": " ", "expires_in": MINUTE}, "' ' cannot be the name of a role"),
+        (("to",), {"role": None, "expires_in": MINUTE}, "None cannot be the name of a role"),
+    ],
+)
+def test_a_purpose_that_cannot_be_meant_is_refused(
+    names: tuple[Any, ...], options: dict[str, Any], words: str
+) -> None:
+    """Where it is written, in words; what was written is shown as it was."""
+    with pytest.raises(DefinitionError) as caught:
+        outlast.SameAs(*names, **options)
+    assert words in caught.value.message
+    shown = "SameAs('to', within=datetime.timedelta(seconds=60))"
+    assert repr(outlast.SameAs("to", within=MINUTE)) == shown
