@@ -520,12 +520,23 @@ class _Teller:
             "in doubt",
             one.operation,
             f"Effect {one.name} ({one.operation}) is in doubt since {self._ago(one.since)}: {_one_line(one.why)}. "
-            f"It was called with {json_text(one.arguments, indent=None)} under the key {one.key}. "
+            f"It was called with {json_text(one.arguments, indent=None)} under the key {one.key}. {self._tried(one)}"
             "An operator looks up in the remote system whether it happened, and says so.",
             since=one.since,
             commands=self._resolving(one.operation),
             purposes=_RESOLVING,
         )
+
+    def _tried(self, one: Standing) -> str:
+        """Return what is known of the attempts of an effect in doubt, and of what the probe said; empty or a sentence and a space."""
+        told = [
+            f"attempt {attempt.number}"
+            + (f", begun at {self._ago(attempt.began_at)}" if attempt.began_at else "")
+            + f": {_one_line(attempt.ended) or 'nobody knows its end'}"
+            for attempt in one.attempts
+        ]
+        told += [f"the probe at {self._ago(probe.at)}: {probe.said}" for probe in one.probes]
+        return f"What is known: {'; '.join(map(_one_line, told))}. " if told else ""
 
     def _resolving(self, operation: str) -> tuple[str, ...]:
         resolve = ("runs", "resolve", self._run, "--operation", operation)
@@ -566,6 +577,16 @@ class _Teller:
                 text = (
                     f"A second outcome ({one.said}) of operation {one.about} came and was put aside at {when}: the first one "
                     "stands. If the two differ, somebody has to put right what the remote system holds."
+                )
+            case "late_failure":
+                text = (
+                    f"An attempt of {one.about} ended in an error after its worker ({by}) had lost the run, at {when}: {why}. "
+                    "That proves nothing of the other attempts, and changed nothing."
+                )
+            case "contradicted":
+                text = (
+                    f"{one.about} happened although somebody had said that it did not, as worker {by} told at {when}: {why}. "
+                    "Its result stands; look up whether it happened twice."
                 )
             case "late_decision":
                 text = (

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, overload
 import msgspec
 from msgspec import UNSET, Raw
 
+from outlast.client.doubt import said, seen_in
 from outlast.client.explain import Explanation, explain
 from outlast.client.fork import ForkRequest, latest_retry
 from outlast.client.fork import fork as fork_run
@@ -38,7 +39,6 @@ from outlast.client.view import (
     time_out_in,
     view_of,
 )
-from outlast.effects.intent import Resolution
 from outlast.effects.key import DEFAULT_TENANT
 from outlast.effects.standing import alarms, standings
 from outlast.errors import (
@@ -382,7 +382,7 @@ class RunHandle(Generic[R]):
         change = Terminate(self._run, by=by, reason=reason, incarnation=self._incarnation)
         self._check(await self._client.commit(change))
 
-    async def resolve(
+    async def resolve(  # noqa: PLR0913 - what is said, of what, and by whom
         self,
         operation: str,
         *,
@@ -391,8 +391,13 @@ class RunHandle(Generic[R]):
         failed: str = "",
         reason: str = "",
         generation: int | None = None,
+        doubt: int | None = None,
+        id: str = "",
     ) -> None:
         """Say what became of an operation: of an effect in doubt, or of a step that cannot succeed.
+
+        What is said of an effect is said of the doubt that stands when this is called. Should it be settled meanwhile, and the effect be in
+        doubt again, that is another doubt, and what was said is put aside. For many runs at once see `client.runs.resolve`.
 
         Args:
             operation: Its id, as `r:3`.
@@ -401,6 +406,14 @@ class RunHandle(Generic[R]):
             failed: It failed for good, with this message.
             reason: Why you say so; kept in the journal.
             generation: The one that you looked at: operations of others have the same ids. The present one by default.
+            doubt: Position in the journal of the doubt that you looked at (`Standing.doubt`); by default the one that stands.
+            id: The same id again is the same word on the operation. By default the same outcome, said again of the same doubt, is.
+
+        Raises:
+            DefinitionError: It is not one outcome.
+            EncodeError: The result cannot be stored.
+            RunNotFoundError: There is no such run.
+            RunConflictError: The run has ended.
 
         Example:
             ```python
@@ -425,27 +438,19 @@ class RunHandle(Generic[R]):
                 assert await handle.result() == "receipt-17"
             ```
         """
-        if (applied is not UNSET) + not_applied + bool(failed) != 1:
-            raise DefinitionError(
-                "an outcome is one thing", hint="give one of applied=, not_applied=True and failed="
-            )
+        what = said(applied=applied, not_applied=not_applied, failed=failed, reason=reason)
         head = await self._client.head(self._run)
-        outcome = "not_applied" if not_applied else "failed" if failed else "applied"
-        resolution = Resolution(
-            operation=operation,
-            generation=generation or head.generation,
-            outcome=outcome,
-            value=Raw(
-                codec_for(Any, where="the outcome").encode(None if applied is UNSET else applied)
-            ),
-            failure=Failure(type="RuntimeError", message=failed) if failed else None,
-            by=self._client.principal,
-            reason=reason,
-        )
-        message_id = f"resolve/{self._client.new_id()}"
-        await self._put(
-            message_id, MessageKind.RESOLUTION, operation, msgspec.json.encode(resolution)
-        )
+        generation = generation or head.generation
+        # An operation of another generation cannot be in doubt; the run will say so.
+        is_present = generation == head.generation
+        image = await self._client.store.load(self._run) if is_present else None
+        seen = seen_in(image, operation)
+        position = seen.doubt if doubt is None else doubt
+        by = self._client.principal
+        if position is None:
+            id = id or self._client.new_id()
+        resolution = what.of(by, operation, generation, position)
+        await self._deliver(what.message(resolution, seen.put_aside, by, id))
 
     async def fork(
         self,
@@ -683,7 +688,9 @@ class RunHandle(Generic[R]):
             status=status_of(image.head),
             entries=entries,
             unreadable=len(image.rows) - len(entries),
-            operations=standings([(one.entry, one.at) for one in entries], image.operations),
+            operations=standings(
+                [(one.entry, one.at, one.seq) for one in entries], image.operations
+            ),
             approvals=[view_of(row) for row in image.approvals if row.state == "pending"],
             unread=len(image.messages),
             now=store.now(),

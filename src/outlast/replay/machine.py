@@ -501,11 +501,12 @@ class Machine:
             case EffectFailed() | EffectRefused():
                 self._settle_effect(entry.operation, entry.name, entry.failure)
             case EffectInDoubt():
-                self._agenda.expect_effect(entry.operation, entry.name).in_doubt = entry.why
+                effect = self._agenda.expect_effect(entry.operation, entry.name)
+                effect.in_doubt, effect.doubt = entry.why, self._agenda.position
                 self._agenda.silence(entry.operation)
             case EffectCleared():
                 effect = self._agenda.expect_effect(entry.operation, entry.name)
-                effect.in_doubt = ""
+                effect.in_doubt, effect.cleared = "", effect.doubt
                 self._command_settle(effect)
             case TimerFired():
                 timer = self._agenda.expect(entry.operation, TimerOperation)

@@ -51,6 +51,8 @@ class EffectOperation:
         followers: Equal calls made while this one was open; they take its outcome.
         scheduled_at: When it was asked for, where a deadline counts from it.
         bound: It was intended, here or in the origin of a fork: whoever waits for it waits until it is settled.
+        doubt: Position in the journal of the last doubt about it, cleared or not.
+        cleared: Position of the last doubt that somebody cleared by saying that it did not happen.
     """
 
     operation: OperationId
@@ -64,6 +66,8 @@ class EffectOperation:
     followers: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
     scheduled_at: datetime | None = None
     bound: bool = False
+    doubt: int | None = None
+    cleared: int | None = None
 
     def futures(self) -> list[WorkflowFuture[Any]]:
         """Return the futures that wait for the outcome, the first caller's first."""

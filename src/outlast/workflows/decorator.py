@@ -233,6 +233,8 @@ def effect(
     version: str = ...,
     schedule_to_close_timeout: timedelta | None = ...,
     heartbeat_timeout: timedelta | None = ...,
+    probe_retry: RetryPolicy | None = ...,
+    probe_timeout: timedelta | None = ...,
 ) -> _EffectDecorator: ...
 def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     function: Callable[..., Any] | None = None,
@@ -251,6 +253,8 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     version: str = "",
     schedule_to_close_timeout: timedelta | None = None,
     heartbeat_timeout: timedelta | None = None,
+    probe_retry: RetryPolicy | None = None,
+    probe_timeout: timedelta | None = None,
 ) -> Any:
     """Make a function an effect: it changes the world, so it is intended before it happens, and it happens once.
 
@@ -271,6 +275,9 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
             Over, the effect fails by `TimeoutError`, but only where it is known that nothing happened. Else the declaration decides
             first: an idempotent effect is called a last time, a probe is asked, and what is unknown even then is in doubt.
         heartbeat_timeout: How long an attempt may be silent, see `outlast.heartbeat`; no limit by default.
+        probe_retry: When to ask the probe again that cannot say, or raised; five times by default, at first after half a second. A
+            programming error of the probe is not repeated. After the last time the effect is in doubt.
+        probe_timeout: How long the probe may take; by default as long as an attempt.
 
     Raises:
         DefinitionError: The declaration cannot keep its promise.
@@ -302,7 +309,17 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     """
 
     def decorate(function: Callable[..., Any]) -> Effect[..., Any]:
-        rules = EffectOptions(idempotent, probe, settle, not_applied, repeats, key_on, version)
+        rules = EffectOptions(
+            idempotent,
+            probe,
+            settle,
+            not_applied,
+            repeats,
+            key_on,
+            version,
+            probe_retry=probe_retry,
+            probe_timeout=probe_timeout,
+        )
         options = AttemptOptions(
             once_unless(rules, retry),
             start_to_close_timeout,

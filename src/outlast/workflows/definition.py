@@ -18,7 +18,7 @@ import msgspec
 
 from outlast.effects.intent import SETTLE, Repeat
 from outlast.effects.key import check_name
-from outlast.effects.retry import ONCE, RetryPolicy
+from outlast.effects.retry import ONCE, PROBING, RetryPolicy
 from outlast.errors import (
     DefinitionError,
     EffectOutsideWorkflowError,
@@ -29,10 +29,11 @@ from outlast.journal.codec import ArgumentCodec, TypeCodec, arguments_codec, cod
 from outlast.journal.entry import Cover, Durability
 from outlast.replay.context import Context, EffectRequest, StepRequest
 from outlast.replay.guard import check_source, early_bindings
+from outlast.workflows.attempt import check_not_probing
 from outlast.workflows.call import Call, plain
 from outlast.workflows.durability import check_durability
 from outlast.workflows.placement import HERE, Placement
-from outlast.workflows.timeout import TIMES, check_times, run_seconds
+from outlast.workflows.timeout import TIMES, check_probe_time, check_times, run_seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -277,6 +278,8 @@ class EffectOptions:
         repeats: An equal call after a success is another effect.
         key_on: The parameters that make the key; all of them when empty.
         version: Part of what an approval binds to.
+        probe_retry: When to ask a probe again that cannot say; `PROBING` when there is none.
+        probe_timeout: How long a probe may take; as long as an attempt when there is none.
     """
 
     idempotent: bool = False
@@ -286,6 +289,8 @@ class EffectOptions:
     repeats: bool = False
     key_on: tuple[str, ...] = ()
     version: str = ""
+    probe_retry: RetryPolicy | None = None
+    probe_timeout: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +325,11 @@ class Effect(Definition[P, R]):
         if self.rules.idempotent:
             return Repeat.IDEMPOTENT
         return Repeat.PROBED if self.rules.probe is not None else Repeat.NEVER
+
+    @property
+    def probe_retry(self) -> RetryPolicy:
+        """When its probe is asked again."""
+        return self.rules.probe_retry or PROBING
 
     def where(self, **fields: Any) -> Pattern:
         """Return the pattern of calls whose named arguments equal these, for `covers=`.
@@ -370,6 +380,7 @@ class Effect(Definition[P, R]):
 
     def outside(self, call: Call[Any]) -> Coroutine[Any, Any, Any]:
         """Refuse: a lost context must never mean an unguarded payment."""
+        check_not_probing(self.name)
         raise EffectOutsideWorkflowError(
             f"effect {self.name} was called outside a workflow, or inside a step",
             step=self.name,
@@ -377,7 +388,12 @@ class Effect(Definition[P, R]):
         )
 
     def plain(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Call the function itself: no journal, no key, no approval, no protection."""
+        """Call the function itself: no journal, no key, no approval, no protection.
+
+        Raises:
+            EffectOutsideWorkflowError: A probe calls it.
+        """
+        check_not_probing(self.name)
         return self.function(*args, **kwargs)
 
     def _fields(self, bound: Mapping[str, Any]) -> dict[str, str]:
@@ -415,6 +431,15 @@ class Effect(Definition[P, R]):
             raise self._refused(
                 f"has no parameter {', '.join(unknown)}", "name parameters in key_on="
             )
+        asks = {"probe_retry": rules.probe_retry, "probe_timeout": rules.probe_timeout}
+        given = " and ".join(name for name, value in asks.items() if value is not None)
+        if rules.probe is None and given:
+            raise self._refused(
+                f"has {given} and no probe",
+                "give probe=…, or leave that out: only a probe is asked",
+            )
+        if rules.probe_timeout is not None:
+            check_probe_time(self.name, rules.probe_timeout)
         if rules.probe is not None:
             wanted = list(self.signature.parameters)
             found = list(inspect.signature(_bare(rules.probe)).parameters)
@@ -474,6 +499,11 @@ def _check_types(definition: Definition[Any, Any], options: AttemptOptions) -> N
     if isinstance(definition, Effect):
         rules = definition.rules
         times.append(("settle", rules.settle))
+        if rules.probe_timeout is not None:
+            times.append(("probe_timeout", rules.probe_timeout))
+        if rules.probe_retry is not None:
+            wanted = "a RetryPolicy, as probe_retry=RetryPolicy(maximum_attempts=3)"
+            given.append(("probe_retry", rules.probe_retry, RetryPolicy, wanted))
         given.append(
             (
                 "not_applied",
