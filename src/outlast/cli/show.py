@@ -102,8 +102,8 @@ def doubts(
         say("")
         resolve = command("runs", "resolve", "RUN", "--operation", "OPERATION")
         say(f"to say what became of one: {resolve} --applied JSON | --not-applied | --failed TEXT")
-        every = command("runs", "resolve", "--all", "--effect", "NAME", "--reason", "TEXT")
-        say(f"of all calls of an effect: {every} --not-applied")
+        every = f"{command('runs', 'resolve')} --all --effect NAME --not-applied --reason TEXT"
+        say(f"of all calls of an effect: {every}")
 
 
 def _print_known(one: Doubt | Standing) -> None:
