@@ -11,6 +11,7 @@ from outlast.cli.output import note, print_json, say
 from outlast.cli.run import Json, Reason
 from outlast.cli.session import Session, at_terminal, json_of, stored, usage_error
 from outlast.client import Client, Doubt, Resolved, RunDetail, RunHandle, Standing
+from outlast.effects.standing import OUTCOMES
 from outlast.errors import DefinitionError
 
 _PAGE = 100
@@ -90,19 +91,26 @@ def resolve(  # noqa: PLR0913 - what an operator can say
 
 
 def _resolve_one(session: Session, run: str, operation: str, said: dict[str, Any]) -> None:
-    async def work(client: Client) -> str:
+    async def work(client: Client) -> Standing | None:
         handle: RunHandle[Any] = client.handle(run)
         detail = await handle.detail()
-        chosen = _open_operation(detail, operation)
+        chosen = _open_operation(detail, operation, may_be_unseen=not said["not_applied"])
+        meant, doubt = (chosen.operation, chosen.doubt) if chosen else (operation, None)
         generation = detail.status.generation
-        await handle.resolve(chosen.operation, **said, generation=generation, doubt=chosen.doubt)
-        return chosen.operation
+        await handle.resolve(meant, **said, generation=generation, doubt=doubt)
+        return chosen
 
     chosen = session.call(work)
+    explain = session.command("runs", "explain", run)
     say(
-        f"accepted: the outcome of {chosen} in run {run} is recorded when a worker takes it in; "
-        f"see {session.command('runs', 'explain', run)}"
+        f"accepted: the outcome of {chosen.operation if chosen else operation} in run {run} is recorded when a worker takes it in; "
+        f"see {explain}"
     )
+    if chosen is None:
+        note(
+            "a first attempt leaves no trace, so nobody can see from here that a step is open there; if none is, an alarm will show in "
+            f"`{explain}`"
+        )
 
 
 def _resolve_all(
@@ -179,8 +187,12 @@ def _words(said: dict[str, Any]) -> str:
     return "they happened, each with this result"
 
 
-def _open_operation(detail: RunDetail, operation: str) -> Standing:
-    """Return the operation that is meant: the one named, if its outcome can be said; else the only one in doubt."""
+def _open_operation(detail: RunDetail, operation: str, *, may_be_unseen: bool) -> Standing | None:
+    """Return the operation that is meant: the one named, if its outcome can be said; else the only one in doubt.
+
+    Args:
+        may_be_unseen: Return None for one that has left no trace, where a worker may be at its first attempt.
+    """
     run = detail.status.run_id
     doubtful = {one.operation: one for one in detail.operations if one.state == "in doubt"}
     if not operation and len(doubtful) == 1:
@@ -200,8 +212,18 @@ def _open_operation(detail: RunDetail, operation: str) -> Standing:
     if operation in tasks:
         name = next(one.name for one in detail.tasks if one.operation == operation)
         return Standing(operation, "step", name, "attempted")
+    if may_be_unseen and not found and detail.attended and not _is_settled(detail, operation):
+        return None
     raise DefinitionError(
         f"{operation} is no effect in doubt, and no step that failed and is tried again",
         run=run,
         hint=f"in doubt: {', '.join(doubtful) or 'none'}; see `outlast runs explain`",
+    )
+
+
+def _is_settled(detail: RunDetail, operation: str) -> bool:
+    """Whether the journal has an outcome of the operation."""
+    return any(
+        isinstance(one.entry, OUTCOMES) and one.entry.operation == operation
+        for one in detail.entries
     )

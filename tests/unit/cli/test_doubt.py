@@ -46,6 +46,22 @@ async def bill_twice(amount: int) -> list[str]:
     return list(await asyncio.gather(pay_bill(amount), mail_bill(amount)))
 
 
+@outlast.step(queue="served by nobody")
+async def count_notes(amount: int) -> int:
+    return amount
+
+
+@outlast.step
+async def hang(amount: int) -> int:
+    await asyncio.sleep(1000)
+    return amount
+
+
+@outlast.workflow
+async def stuck(which: str) -> int:
+    return await (count_notes(1) if which == "queued" else hang(1))
+
+
 def asked(url: str, ask: Callable[[Client], Awaitable[T]]) -> T:
     async def work() -> T:
         async with outlast.connect(url, create=False) as client:
@@ -249,3 +265,31 @@ def test_what_is_settled_meanwhile_is_named_with_why(url: str) -> None:
         return [(one.accepted, one.why) for one in told]
 
     assert asked(url, work) == [(False, "it is no longer in doubt"), (True, ""), (True, "")]
+
+
+@pytest.mark.parametrize("which", ["queued", "hanging"])
+def test_a_step_that_can_never_succeed_gets_its_outcome(tmp_path: Path, which: str) -> None:
+    """In a queue that nobody serves, and in the middle of a first attempt, which leaves no trace."""
+    url = f"sqlite:///{tmp_path}/outlast.db"
+    words = ("runs", "resolve", "s", "--operation", "r:1")
+
+    async def work() -> tuple[int, list[Result]]:
+        async with outlast.open(url, workflows=[stuck]) as one:
+            handle = await one.start(stuck(which), id="s")
+            while (await handle.status()).status == "ready" or len(await handle.journal()) < 2:
+                await asyncio.sleep(0.01)
+            while which == "queued" and not (await handle.detail()).tasks:
+                await asyncio.sleep(0.01)
+            told = [
+                await asyncio.to_thread(cli, url, *words, "--not-applied"),
+                await asyncio.to_thread(cli, url, *words, "--applied", "7", "--reason", "counted"),
+            ]
+            return await handle.result(), told
+
+    result, (refused, accepted) = asyncio.run(work())
+    assert result == 7
+    assert accepted.exit_code == 0
+    assert ("leaves no trace" in accepted.stderr) is (which == "hanging")
+    assert refused.exit_code == (1 if which == "hanging" else 0)
+    settled = cli(url, *words, "--applied", "8")
+    assert settled.exit_code == 1
