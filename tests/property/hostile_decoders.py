@@ -404,7 +404,7 @@ def problem_of(data: bytes) -> Any:
 
 def intended(data: bytes) -> Any:
     entry = EffectIntended(OP, "ship", "k", Raw(data), Raw(data), "")
-    return standings([(entry, NOW)], [])
+    return standings([(entry, NOW, 0)], [])
 
 
 def pulls_of(data: bytes) -> Any:
@@ -498,7 +498,7 @@ DECODERS: dict[str, Decoder] = {
     "cover": Decoder(lambda data: _Cover("a~1", 0, entries.Cover("ship"), data).arguments(), [SUBJECT], ("replay.ledger:_Cover.arguments",), ()),
     "arguments of an intent": Decoder(intended, [b'{"a":1}'], ("effects.standing:_readable",), ()),
     "alarm": Decoder(lambda data: alarms([(AlarmRaised(OP, "unfit_outcome", Raw(data)), NOW)]), [b'{"operation":"r:1","by":"me","why":"x"}', ALARM], ("effects.standing:_readable",), ()),
-    "last failure": Decoder(lambda data: standings([], [OperationPut("r:1", "step", "plan", 1, None, data)]), [msgspec.json.encode(FAILURE)], ("effects.standing:_failure",), ()),
+    "last failure": Decoder(lambda data: standings([], [OperationPut("r:1", "step", "plan", 1, None, data)]), [msgspec.json.encode(FAILURE)], ("effects.standing:failure_in",), ()),
     "rest after a failure": Decoder(
         rest_after, [msgspec.json.encode(FAILURE), WAIT], ("worker.series:rest_of",), ()
     ),

@@ -205,7 +205,14 @@ ANSWERS = {
         "Unknown",
         "StampedMessage",
     },
-    "outlast.store.protocol": {"ClaimedRun", "Claim", "RunImage", "LiveWorker", "GenerationRow"},
+    "outlast.store.protocol": {
+        "ClaimedRun",
+        "Claim",
+        "RunImage",
+        "LiveWorker",
+        "GenerationRow",
+        "DoubtRow",
+    },
     "outlast.store.task": {"TaskClaim"},
 }
 

@@ -10,6 +10,7 @@ import typer
 from outlast.cli.approval import approvals
 from outlast.cli.complete import complete, heartbeat
 from outlast.cli.doctor import doctor
+from outlast.cli.doubt import doubts, resolve
 from outlast.cli.fork import fork, retry
 from outlast.cli.growth import accept, export_run
 from outlast.cli.output import complain, note, say
@@ -31,6 +32,8 @@ app = typer.Typer(
 app.command("worker", no_args_is_help=True)(worker)
 runs.command("complete")(complete)
 runs.command("heartbeat")(heartbeat)
+runs.command("doubts")(doubts)
+runs.command("resolve")(resolve)
 runs.command("fork")(fork)
 runs.command("retry")(retry)
 runs.command("accept")(accept)

@@ -2,6 +2,7 @@
 
 from outlast.client.approval import Approvals
 from outlast.client.client import Birth, Client, IfClosed, Runs
+from outlast.client.doubt import Doubt, Resolved
 from outlast.client.explain import Explanation, Wait
 from outlast.client.handle import RunHandle
 from outlast.client.mail import Mail
@@ -23,11 +24,13 @@ __all__ = [
     "Approvals",
     "Birth",
     "Client",
+    "Doubt",
     "Explanation",
     "Generation",
     "IfClosed",
     "JournalEntry",
     "Mail",
+    "Resolved",
     "Retry",
     "RunDetail",
     "RunHandle",

@@ -201,6 +201,8 @@ class OperationPut(Struct, frozen=True, tag="put"):
             another number is refused with `beat`: it was decided on without that.
         heard_at: When it was last heard of: at the hand-out, or at the last of these beats. Of others there is no such time.
         silence: For how long it may say nothing; None for as long as it likes.
+        begun_at: When the last attempt of an effect was announced, by the store's clock: none has begun later. None where nobody knows.
+        in_doubt: Whether the effect happened is not known, and somebody must say. By this `StoreReader.doubts` finds it.
     """
 
     operation: Annotated[str, PLAIN]
@@ -215,6 +217,8 @@ class OperationPut(Struct, frozen=True, tag="put"):
     beats: Annotated[int, PLAIN] = 0
     heard_at: Annotated[datetime | None, PLAIN] = None
     silence: Annotated[timedelta | None, PLAIN] = None
+    begun_at: Annotated[datetime | None, PLAIN] = None
+    in_doubt: Annotated[bool, PLAIN] = False
 
 
 class OperationDrop(Struct, frozen=True, tag="drop"):

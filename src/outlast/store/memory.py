@@ -84,6 +84,7 @@ from outlast.store.protocol import (
     SUSPECT_LAPSES,
     Claim,
     ClaimedRun,
+    DoubtRow,
     GenerationRow,
     LiveWorker,
     RunImage,
@@ -702,6 +703,32 @@ class MemoryStore:
                 return TaskClaim((), (), None, now)
             self._bury()
             return self._tasks.claim(worker, wanted, now, limit=limit, known=known)
+
+    async def doubts(
+        self,
+        tenant: str,
+        *,
+        effect: str = "",
+        workflow: str = "",
+        limit: int = 100,
+        after: tuple[str, str] | None = None,
+    ) -> list[DoubtRow]:
+        """Return a page of the tenant's effects in doubt, by run and operation."""
+        with self._lock:
+            self._check_open()
+            found = [
+                DoubtRow(key, row.operation, row.name)
+                for key, run in self._runs.items()
+                for row in run.operations.values()
+                if key.tenant == tenant
+                and row.in_doubt
+                and effect in {"", row.name}
+                and workflow in {"", run.head.workflow}
+            ]
+        found.sort(key=lambda one: (one.run.run_id, one.operation))
+        return [one for one in found if (one.run.run_id, one.operation) > (after or ("", ""))][
+            : max(limit, 0)
+        ]
 
     async def operation(self, run: RunKey, operation: str) -> OperationPut | None:
         """Return the row of one open operation."""

@@ -94,6 +94,14 @@ class LiveWorker(Struct, frozen=True):
     seen_ago: timedelta
 
 
+class DoubtRow(Struct, frozen=True):
+    """An effect of an open run that is in doubt: its row says so (`OperationPut.in_doubt`)."""
+
+    run: RunKey
+    operation: str
+    name: str
+
+
 class GenerationRow(Struct, frozen=True):
     """A generation of a run, as the last entry of its journal shows it.
 
@@ -168,6 +176,24 @@ class StoreReader(Protocol):
         self, tenant: str, *, pending: bool = True, run: RunKey | None = None
     ) -> list[ApprovalRow]:
         """Return approvals, oldest first; a pending one past its time is listed as `expired`."""
+        ...
+
+    async def doubts(
+        self,
+        tenant: str,
+        *,
+        effect: str = "",
+        workflow: str = "",
+        limit: int = 100,
+        after: tuple[str, str] | None = None,
+    ) -> list[DoubtRow]:
+        """Return a page of the tenant's effects in doubt, by run and operation. The cost grows with their number, and with that of no runs.
+
+        Args:
+            effect: Only those of this name; all when empty.
+            workflow: Only those of runs of this workflow; all when empty.
+            after: Run id and operation of the last one of the page before.
+        """
         ...
 
     async def operation(self, run: RunKey, operation: str) -> OperationPut | None:

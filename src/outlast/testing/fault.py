@@ -31,7 +31,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
-from outlast.store.protocol import Claim, GenerationRow, LiveWorker, RunImage, Store
+from outlast.store.protocol import Claim, DoubtRow, GenerationRow, LiveWorker, RunImage, Store
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
 from outlast.testing.loop import halt_if_stopped
 
@@ -256,6 +256,23 @@ class FaultyStore:
         """Return approvals."""
         return await self._ask(
             "approvals", lambda: self._inner.approvals(tenant, pending=pending, run=run)
+        )
+
+    async def doubts(
+        self,
+        tenant: str,
+        *,
+        effect: str = "",
+        workflow: str = "",
+        limit: int = 100,
+        after: tuple[str, str] | None = None,
+    ) -> list[DoubtRow]:
+        """Return effects in doubt."""
+        return await self._ask(
+            "doubts",
+            lambda: self._inner.doubts(
+                tenant, effect=effect, workflow=workflow, limit=limit, after=after
+            ),
         )
 
     async def operation(self, run: RunKey, operation: str) -> OperationPut | None:

@@ -24,7 +24,7 @@ from outlast.store.change import (
 )
 from outlast.store.condition import PENDING, listed_state
 from outlast.store.moment import Instant, elapsed, from_micros, lapsed, to_micros
-from outlast.store.protocol import GenerationRow, LiveWorker, RunImage
+from outlast.store.protocol import DoubtRow, GenerationRow, LiveWorker, RunImage
 from outlast.store.sqlite import task
 from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, naming
 from outlast.store.sqlite.database import Database, Row
@@ -71,6 +71,13 @@ _LAST_ENTRY = (
 )
 _OPERATION = f"SELECT {OPERATION} FROM operation WHERE {_OF_RUN} AND operation = ?"
 _OPERATIONS = f"SELECT {OPERATION} FROM operation WHERE {_OF_RUN} ORDER BY operation"
+_DOUBTS = """
+SELECT operation.run_id, operation.operation, operation.name FROM operation INDEXED BY operation_doubt
+JOIN run ON run.tenant = operation.tenant AND run.run_id = operation.run_id
+WHERE operation.tenant = ? AND operation.in_doubt = 1 AND (operation.run_id, operation.operation) > (?, ?)
+AND (? = '' OR operation.name = ?) AND (? = '' OR run.workflow = ?)
+ORDER BY operation.run_id, operation.operation LIMIT ?
+"""
 _MESSAGES = f"""
 SELECT {MESSAGE} FROM message INDEXED BY message_unread
 WHERE {_OF_RUN} AND generation = ? AND consumed = 0 ORDER BY number
@@ -232,6 +239,20 @@ def operation(database: Database, run: RunKey, operation: str) -> OperationPut |
     with naming("the row of an operation", run.run_id):
         row = database.row(_OPERATION, (run.tenant, run.run_id, operation))
         return None if row is None else operation_of(row)
+
+
+def doubts(
+    database: Database, tenant: str, wanted: tuple[str, str], limit: int, after: tuple[str, str]
+) -> list[DoubtRow]:
+    """Return a page of the tenant's effects in doubt, by run and operation.
+
+    Args:
+        wanted: Name of the effect and of the workflow; empty for any.
+    """
+    effect, workflow = wanted
+    key = (tenant, *after, effect, effect, workflow, workflow, max(limit, 0))
+    rows = database.rows(_DOUBTS, key)
+    return [DoubtRow(RunKey(tenant, run_id), operation, name) for run_id, operation, name in rows]
 
 
 def tasks(database: Database, run: RunKey) -> tuple[TaskRow, ...]:

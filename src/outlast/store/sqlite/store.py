@@ -35,7 +35,7 @@ from outlast.store.change import (
     WorkerRow,
 )
 from outlast.store.moment import Instant, LeaseClock, to_micros
-from outlast.store.protocol import Claim, GenerationRow, LiveWorker, RunImage
+from outlast.store.protocol import Claim, DoubtRow, GenerationRow, LiveWorker, RunImage
 from outlast.store.sqlite import lease, read
 from outlast.store.sqlite.checkpoint import Checkpointer
 from outlast.store.sqlite.connection import (
@@ -210,6 +210,22 @@ class SQLiteStore:
         return await self._on(self._writing, look)
 
     # reading
+
+    async def doubts(
+        self,
+        tenant: str,
+        *,
+        effect: str = "",
+        workflow: str = "",
+        limit: int = 100,
+        after: tuple[str, str] | None = None,
+    ) -> list[DoubtRow]:
+        """Return a page of the tenant's effects in doubt, by run and operation."""
+        return await self._read(
+            lambda database: read.doubts(
+                database, tenant, (effect, workflow), limit, after or ("", "")
+            )
+        )
 
     async def operation(self, run: RunKey, operation: str) -> OperationPut | None:
         """Return the row of one open operation."""

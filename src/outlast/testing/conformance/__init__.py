@@ -27,6 +27,7 @@ from outlast.testing.conformance.beat import BeatConformance
 from outlast.testing.conformance.bench import Bench, ManualClock, SteerableClock
 from outlast.testing.conformance.change import ChangeConformance
 from outlast.testing.conformance.claim import ClaimConformance
+from outlast.testing.conformance.doubt import DoubtConformance
 from outlast.testing.conformance.message import MessageConformance
 from outlast.testing.conformance.outbox import OutboxConformance
 from outlast.testing.conformance.pause import PauseConformance
@@ -48,5 +49,6 @@ class StoreConformance(
     RollOverConformance,
     TaskConformance,
     BeatConformance,
+    DoubtConformance,
 ):
     """Everything that a store promises."""
