@@ -32,6 +32,7 @@ from outlast.errors import (
     RunNotFoundError,
     RunTerminatedError,
     SagaClosedError,
+    SamePurposeError,
     StepFailedError,
     StoreError,
     StoreUnavailableError,
@@ -70,6 +71,7 @@ from outlast.workflows.inside import (
     wait_condition,
 )
 from outlast.workflows.message import Signal, Update
+from outlast.workflows.purpose import SameAs
 from outlast.workflows.query import Query, on_query
 from outlast.workflows.saga import Saga, saga, save_point
 
@@ -119,6 +121,8 @@ __all__ = [
     "RunTerminatedError",
     "Saga",
     "SagaClosedError",
+    "SameAs",
+    "SamePurposeError",
     "Signal",
     "StepFailedError",
     "StoreError",

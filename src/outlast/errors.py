@@ -9,6 +9,7 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── OutsideWorkflowError          `now`, `sleep`, `receive` … asked for where no workflow runs
 │   ├── NonDeterminismError           replay asked for something that the journal does not hold
 │   ├── RepeatedEffectError           an equal effect already succeeded in this run
+│   ├── SamePurposeError              another call of the effect has the same purpose, and may have happened
 │   └── EncodeError                   a value that cannot be stored; names the path in it
 ├── RunError                          what became of a run or of one of its operations
 │   ├── StepFailedError               a step or effect failed with a type that is not rebuilt
@@ -271,6 +272,43 @@ class RepeatedEffectError(AuthorError):
     """
 
     code = "repeated_effect"
+
+
+class SamePurposeError(AuthorError):
+    """Another call of the effect has the same purpose, and may have happened; this one was not made.
+
+    Args:
+        first: The operation of that call.
+        state: What became of it: `in flight`, `in doubt`, `done`, or `failed, and may have happened`.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.effect(idempotent=True, same_as=outlast.SameAs("to"))
+        async def invite(to: str, text: str) -> str:
+            return "invited"
+
+        @outlast.workflow
+        async def twice() -> str:
+            await invite("Ada", "Come at eight.")
+            try:
+                return await invite("Ada", "Do come, at eight!")
+            except outlast.SamePurposeError as error:
+                assert (error.first, error.state) == ("r:1", "done")
+                return "only once"
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(twice(), id="t") == "only once"
+        ```
+    """
+
+    code = "same_purpose"
+
+    def __init__(self, message: str, *, first: str = "", state: str = "", **where: Any) -> None:
+        super().__init__(message, **where)
+        self.first = first
+        self.state = state
 
 
 class EncodeError(AuthorError):

@@ -181,6 +181,31 @@ async def planned_again() -> str:
         return await pay_idempotent("X", 10, "call-2")
 
 
+PURPOSE: dict[str, Any] = {
+    "same_as": outlast.SameAs("to", "amount"),
+    "start_to_close_timeout": SECONDS,
+}
+
+
+@outlast.effect(**PURPOSE)
+async def pay_planned(to: str, amount: int, note: str) -> str:
+    bodies["pay"] += 1
+    receiver.apply(outlast.idempotency_key(), note)
+    raise TimeoutError("no answer")
+
+
+@outlast.workflow
+async def planned_with_other_words() -> list[str]:
+    """Two calls of one purpose, whose arguments differ in what a model makes up; the first is in doubt when the second comes."""
+    first = asyncio.create_task(pay_planned("X", 10, "for the invoice"))
+    await outlast.receive(go)
+    try:
+        await pay_planned("X", 10, "the invoice, second try")
+    except outlast.SamePurposeError as error:
+        return [str(error), error.first, error.state, await first]
+    return []
+
+
 @outlast.workflow
 async def paid_again() -> str:
     await charge()
@@ -291,6 +316,7 @@ CODE = [
     *SLOW.values(),
     *(after, slow_then_after, charge, mark, notify, turn),
     *(pay_unsafe, pay_idempotent, planned_at_once, planned_again, paid_again),
+    *(pay_planned, planned_with_other_words),
     *(count, wait_between, sleep_long, late_step, late_effect, deaf_step, use_late),
     *(double, map_many),
 ]
@@ -525,6 +551,32 @@ def test_case_005_a_payment_that_was_made_is_refused() -> None:
     said, first = Simulation(CODE).run(scenario)
     assert first in said
     assert bodies["charge"] == 1
+
+
+def test_case_005_a_payment_planned_in_other_words_is_refused() -> None:
+    """It would have another key. The error points to the first call, which is in doubt, and says what to do about that."""
+
+    async def scenario(sim: Simulation) -> list[str]:
+        await start_worker(sim)
+        handle = await sim.client.start(planned_with_other_words(), id="r")
+        while "EffectInDoubt" not in await kinds_of(handle):
+            await asyncio.sleep(1)
+        await handle.send(go, "plan again")
+        await asyncio.sleep(10)
+        (first,) = [
+            one.entry.operation
+            for one in await handle.journal()
+            if type(one.entry).__name__ == "EffectIntended"
+        ]
+        await handle.resolve(first, applied="paid", reason="it stands on the statement")
+        await sim.closed("r")
+        return [first, *await handle.result()]
+
+    first, said, named, state, result = Simulation(CODE).run(scenario)
+    assert (named, state, result) == (first, "in doubt", "paid")
+    assert f"operation {first} has the same purpose" in said
+    assert "outlast runs resolve" in said
+    assert (bodies["pay"], receiver.total) == (1, 1)
 
 
 # 7

@@ -364,6 +364,14 @@ OPTIONS: dict[tuple[str, str], tuple[str, dict[str, Any], Any, str, Any, Any]] =
     ("effect", "heartbeat_timeout"): (
         "hang", {"idempotent": True}, 5 * SECOND, "began", [0], [0, 6, 13],
     ),
+    ("effect", "same_as"): (
+        "work", {"idempotent": True}, outlast.SameAs("amount"), "result", ["5", "RepeatedEffectError", "5"],
+        ["5", "RepeatedEffectError", "SamePurposeError"],
+    ),
+    # The attempt after the one at 3 s could act until after the receiver has forgotten the key; in doubt when that one cannot.
+    ("effect", "idempotent_for"): (
+        "lose", {"idempotent": True, **TIMEOUT}, 12 * SECOND, "doubt", [], [10],
+    ),
 }  # fmt: skip
 
 

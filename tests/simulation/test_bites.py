@@ -478,7 +478,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "what the origin has begun is not called again by its fork": (
         60,
         {3, 4},
-        (Break(Gate, "attempted_before", "known is None", "True"),),
+        (Break(Gate, "attempted_before", "return self._known", "return None and self._known"),),
     ),
     "a fork knows what its origin did": (
         120,

@@ -15,6 +15,9 @@ from outlast.journal.canonical import canonical, sha256_of
 from outlast.journal.entry import ENTRY_NESTING, Cover
 from outlast.journal.parse import NotJsonError, parse
 
+SAME_PURPOSE = "same_purpose_as"
+"""In the subject of a request that the engine makes: the operation whose purpose the covered call has too."""
+
 
 class Subject(msgspec.Struct, frozen=True):
     """The request as JSON, and its hash."""
@@ -23,12 +26,15 @@ class Subject(msgspec.Struct, frozen=True):
     sha256: str
 
 
-def subject_of(shown: bytes, covers: Sequence[tuple[Cover, Mapping[str, str]]]) -> Subject:
+def subject_of(
+    shown: bytes, covers: Sequence[tuple[Cover, Mapping[str, str]]], undone_by: Sequence[str] = ()
+) -> Subject:
     """Return what is stored, shown and hashed.
 
     Args:
         shown: JSON of the author's subject.
         covers: Each cover, with the canonical JSON of its arguments (or pattern fields) by parameter name.
+        undone_by: Of each cover, the effect that undoes it, which a yes permits too; empty for none.
     """
     actions: list[dict[str, Any]] = [
         {
@@ -39,6 +45,9 @@ def subject_of(shown: bytes, covers: Sequence[tuple[Cover, Mapping[str, str]]]) 
         }
         for cover, fields in covers
     ]
+    for action, name in zip(actions, undone_by, strict=False):
+        if name:
+            action["compensate"] = name
     body = {"subject": msgspec.json.decode(shown), "covers": actions}
     return Subject(body=Raw(canonical(body)), sha256=sha256_of(body))
 

@@ -144,7 +144,8 @@ def _cover_text(cover: dict[str, Any], spent: str) -> str:
     )
     kind = "this call, once" if cover["kind"] == "call" else "any one call with these fields"
     used = f"; used by {spent}" if spent else ""
-    return f"  {cover['effect']}({fields})  {kind}{used}"
+    undo = f"; undone by {safe(str(cover['compensate']))}" if cover.get("compensate") else ""
+    return f"  {cover['effect']}({fields})  {kind}{undo}{used}"
 
 
 def _get(run: str, approval: str) -> Any:

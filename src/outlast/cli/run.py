@@ -235,9 +235,23 @@ def resume(session: Session, run: Run, reason: Reason = "") -> None:
 
 @runs.command("terminate")
 @stored
-def terminate(session: Session, run: Run, reason: Reason = "") -> None:
+def terminate(
+    session: Session,
+    run: Run,
+    reason: Reason = "",
+    abandon_compensation: Annotated[
+        bool,
+        typer.Option(
+            "--abandon-compensation", help="Leave as it is what its sagas have not undone."
+        ),
+    ] = False,
+) -> None:
     """End a run at once, without its clean-up. Works on any run, however large or broken."""
-    session.call(lambda client: client.handle(run).terminate(reason))
+    session.call(
+        lambda client: client.handle(run).terminate(
+            reason, abandon_compensation=abandon_compensation
+        )
+    )
     say(f"run {run} is terminated")
 
 
@@ -258,12 +272,30 @@ def resolve(  # noqa: PLR0913 - what an operator can say
     failed: Annotated[
         str, typer.Option(metavar="TEXT", help="It did not happen and never will.")
     ] = "",
+    compensate: Annotated[
+        bool,
+        typer.Option(
+            "--compensate", help="Have it undone, whether it happened or not, as it declares."
+        ),
+    ] = False,
+    result: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="With --compensate: what it returned, where undoing takes that."
+        ),
+    ] = None,
     reason: Reason = "",
 ) -> None:
-    """Say what became of an effect in doubt, or of a step that cannot succeed."""
-    if (applied is not None) + not_applied + bool(failed) != 1:
-        raise usage_error("say one of --applied JSON, --not-applied and --failed TEXT")
+    """Say what became of an effect in doubt, of a compensation that gave up, or of a step that cannot succeed."""
+    if (applied is not None) + not_applied + bool(failed) + compensate != 1:
+        raise usage_error(
+            "say one of --applied JSON, --not-applied, --failed TEXT and --compensate"
+        )
+    if result is not None and not compensate:
+        raise usage_error("--result JSON belongs to --compensate")
     outcome: dict[str, Any] = {"not_applied": not_applied, "failed": failed, "reason": reason}
+    if compensate:
+        outcome["compensate"] = True if result is None else json_of(result)
     if applied is not None:
         outcome["applied"] = json_of(applied)
 

@@ -107,6 +107,8 @@ def _print_end(detail: RunDetail) -> None:
         say_lines(f"{'result':<11}{json_text(run_document(detail)['result'])}")
     elif not detail.cancelled_by and (failure := run_document(detail)["failure"]):
         say(f"{'failure':<11}{failure['type']}: {failure['message']}")
+        for note in failure.get("notes", ()):
+            say(f"{'':<11}{note}")
         if detail.place:
             say(f"{'raised':<11}{detail.place}")
         if failure.get("details", {}).get("hint"):

@@ -17,6 +17,7 @@ from outlast.client.task import TaskView
 from outlast.client.text import ago, counted, json_text, safe
 from outlast.client.view import ApprovalView, RunDetail, cancel_in, retry_makes_effects
 from outlast.effects.standing import Alarm, Standing
+from outlast.effects.undone import left_standing
 from outlast.journal.entry import (
     CancelRequested,
     ContinueSuggested,
@@ -50,6 +51,7 @@ _RESOLVING = (
     "it did not; attempt it again",
     "it did not and never will",
 )
+_UNDONE = (Status.COMPENSATED, Status.PARTLY_COMPENSATED)
 _ENDABLE = frozenset(
     {
         "non-determinism",
@@ -224,6 +226,8 @@ class _Teller:
         retry = self._detail.retry
         if self._status.status is Status.COMPLETED:
             return "Nothing more happens."
+        if self._status.status in _UNDONE:
+            return self._what_was_undone()
         if retry is None and self._was_refused:
             return "Nothing more happens by itself; a retry goes on from there, and really makes the effects that it was refused."
         if retry is None:
@@ -231,6 +235,15 @@ class _Teller:
         if retry.status.closed:
             return f"It was done again as run {retry.run_id}, which ended as {retry.status}."
         return f"It is being done again as run {retry.run_id}, which is {retry.status}."
+
+    def _what_was_undone(self) -> str:
+        left = left_standing([one.entry for one in self._detail.entries])
+        if not left:
+            return "What it had done in its sagas was undone. Nothing more happens; to do it after all, begin it anew."
+        return (
+            f"Part of what it had done in its sagas was undone; {', '.join(left)} stand{'s' if len(left) == 1 else ''}, and somebody has to "
+            "see to that. Nothing more happens by itself."
+        )
 
     def after_the_end(self) -> dict[str, str]:
         """Return what can be typed about a closed run, and what each command is for."""
@@ -240,7 +253,7 @@ class _Teller:
             word = "show" if retry.status.closed else "explain"
             typed[self._command("runs", word, retry.run_id)] = "see its latest retry"
         done = (self._status if retry is None else retry).status
-        if done.closed and done is not Status.COMPLETED:
+        if done.closed and done is not Status.COMPLETED and done not in _UNDONE:
             again = self._command("runs", "retry", self._run, "--reason", "TEXT")
             typed[again] = "make what was refused" if self._was_refused else "do it again"
         return typed

@@ -29,6 +29,7 @@ from outlast.client.view import Retry
 from outlast.effects.key import check_run_id, namespace
 from outlast.effects.kin import marker
 from outlast.effects.known import known_after
+from outlast.effects.undone import kept_and_undone
 from outlast.errors import (
     DefinitionError,
     OutlastError,
@@ -74,6 +75,7 @@ FORKED = str(Forked.__struct_config__.tag)
 
 _RETRY = re.compile(r"(?P<first>.+)/retry-(?P<number>[1-9][0-9]*)", re.DOTALL)
 _RETRIED = frozenset({Status.FAILED, Status.CANCELLED, Status.TERMINATED})
+_UNDONE = frozenset({Status.COMPENSATED, Status.PARTLY_COMPENSATED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,8 @@ async def _retriable(client: Port, run: RunKey, asked: RunKey | None = None) -> 
     head = await client.head(run)
     if head.status in _RETRIED:
         return await read_origin(client, run)
+    if head.status in _UNDONE:
+        raise await _undone(client, head)
     ended = f"it ended as {head.status}" if head.status.closed else f"it is {head.status}"
     if asked is not None and asked != run:
         raise _retried_already(asked, head)
@@ -223,6 +227,19 @@ async def _retriable(client: Port, run: RunKey, asked: RunKey | None = None) -> 
         hint="fork it from a position: `outlast runs fork`"
         if head.status.closed
         else "see `outlast runs explain`; cancel or terminate it to begin anew",
+    )
+
+
+async def _undone(client: Port, head: RunHead) -> RunConflictError:
+    """Return why a run is not retried that has undone what it did."""
+    run = head.run.run_id
+    entries = (await read_origin(client, head.run)).entries
+    seq = min(kept_and_undone(entries, len(entries), since=0).values(), default=1)
+    return RunConflictError(
+        f"the run cannot be retried: it ended as {head.status}, and nothing is left to go on from",
+        run=run,
+        hint=f"start the workflow anew, with another id or if_closed='restart'; or `outlast runs fork {run} --at {seq} "
+        "--effects new_key` does it again from there",
     )
 
 
@@ -281,7 +298,7 @@ async def write_fork(client: Port, origin: Origin, asked: ForkRequest) -> RunKey
             run=origin.run.run_id,
             hint=f"say one of {', '.join(get_args(EffectPolicy))}",
         )
-    _position(origin, asked)
+    _check_standing(origin, _position(origin, asked))
     there = await client.store.head(run)
     if there is not None:
         # Found before anything is written, or read of others: nothing is left behind.
@@ -392,6 +409,14 @@ async def _retried(
     end = origin.entries[-1]
     if head.status is Status.COMPLETED and isinstance(end, Completed):
         return Retried(latest.run_id, value=end.value)
+    if head.status in _UNDONE and asked.effects != "new_key":
+        raise RunConflictError(
+            f"run {latest.run_id}, which it started, has undone what it did, and its keys are used up",
+            run=latest.run_id,
+            hint="retry its parent with effects='new_key' (--effects new_key), to have it made anew",
+        )
+    if head.status in _UNDONE:
+        return None
     if head.status not in _RETRIED and latest != child:
         raise RunConflictError(
             f"run {child.run_id}, which it started, is being retried as run {latest.run_id}",
@@ -440,7 +465,13 @@ def _change(
         reason=asked.reason,
         effects=asked.effects,
         changed=OperationId(asked.outcome[0]) if asked.outcome is not None else NO_OPERATION,
-        known=known_after(origin.entries, position, name, failures=asked.failures),
+        known=known_after(
+            origin.entries,
+            [one.at for one in origin.rows],
+            position,
+            name,
+            failures=asked.failures,
+        ),
         children=family.children,
         messages=family.messages,
         parent=family.parent,
@@ -514,6 +545,25 @@ def _position(origin: Origin, asked: ForkRequest) -> int:
             hint=f"give {first} or {after}",
         )
     return position
+
+
+def _check_standing(origin: Origin, position: int) -> None:
+    """Return when nothing that a fork would keep as done was undone since.
+
+    Raises:
+        DefinitionError: Something was.
+    """
+    undone = kept_and_undone(origin.entries, position)
+    if undone:
+        operation, first = min(undone.items(), key=lambda pair: pair[1])
+        run = origin.run.run_id
+        raise DefinitionError(
+            f"{operation} had happened before position {position}, and was undone since: a fork from there would go on as if it stood",
+            run=run,
+            operation=operation,
+            hint=f"`outlast runs fork {run} --at {first} --effects new_key` does it again from there; or start the workflow anew, "
+            "with another id or if_closed='restart'",
+        )
 
 
 def _place_of_outcome(origin: Origin, operation: str) -> int:

@@ -18,6 +18,7 @@ from outlast.client.port import Port
 from outlast.client.query import BUDGET
 from outlast.client.query import ask as ask_query
 from outlast.client.task import task_views
+from outlast.client.terminate import end_at_once
 from outlast.client.text import typed
 from outlast.client.update import check_accepted, result_of, signal_message, update_message
 from outlast.client.use import last_generation
@@ -69,7 +70,6 @@ from outlast.store.change import (
     RunHead,
     RunKey,
     Status,
-    Terminate,
     Verdict,
 )
 from outlast.workflows.definition import Workflow
@@ -358,8 +358,16 @@ class RunHandle(Generic[R]):
         """
         await self._ask(MessageKind.RESUME, reason)
 
-    async def terminate(self, reason: str = "") -> None:
+    async def terminate(self, reason: str = "", *, abandon_compensation: bool = False) -> None:
         """End the run without running it: no clean-up. Works on any run, however large or broken.
+
+        Args:
+            abandon_compensation: Also in the middle of a saga: what was done in it stays, and the reason names it.
+
+        Raises:
+            OpenCompensationsError: Effects of a saga would not be undone, and nobody has said that they may stay. `cancel` undoes them.
+            RunNotFoundError: There is no such run.
+            RunConflictError: It has ended.
 
         Example:
             ```python
@@ -378,11 +386,17 @@ class RunHandle(Generic[R]):
                     assert "old data" in error.message
             ```
         """
-        by = self._client.principal
-        change = Terminate(self._run, by=by, reason=reason, incarnation=self._incarnation)
-        self._check(await self._client.commit(change))
+        self._check(
+            await end_at_once(
+                self._client,
+                self._run,
+                reason,
+                incarnation=self._incarnation,
+                abandon_compensation=abandon_compensation,
+            )
+        )
 
-    async def resolve(
+    async def resolve(  # noqa: PLR0913 - what an operator can say
         self,
         operation: str,
         *,

@@ -88,6 +88,7 @@ class _Cover(msgspec.Struct):
     effect: str
     kind: str
     arguments: dict[str, Any]
+    compensate: str = ""
 
 
 class _Asked(msgspec.Struct):

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TypeAlias
 
+from msgspec import Raw
 from msgspec.structs import replace
 
+from outlast.effects.undone import undone_from
 from outlast.journal.entry import (
     EffectCleared,
     EffectCompleted,
@@ -77,45 +80,66 @@ class KnownEffects:
 
 
 def known_after(
-    entries: Sequence[Entry], position: int, origin: RunName, *, failures: bool
+    entries: Sequence[Entry],
+    times: Sequence[datetime],
+    position: int,
+    origin: RunName,
+    *,
+    failures: bool,
 ) -> tuple[KnownEffect, ...]:
     """Return what a fork of a run knows of its effects: all that were settled at the position or later, or never.
 
     Args:
         entries: The whole journal of the origin.
+        times: Of each of its entries, by the store's clock.
         position: The entries before it are kept.
         failures: Whether those that failed are known too, so that an equal call fails like them; else it is made again.
+
+    Returns: Compensations that were begun at the position or later are not among them: what they undid is `undone`, and another call of
+        it, made anew, has a compensation of its own.
     """
-    intents: dict[OperationId, EffectIntended] = {}
+    undone = undone_from(entries)
+    open_: dict[OperationId, KnownEffect] = {}
     found: list[KnownEffect] = []
     inherited = KnownEffects()
-    for seq, entry in enumerate(entries):
+    for seq, (entry, at) in enumerate(zip(entries, times, strict=True)):
         inherited.note(entry)
         match entry:
+            case EffectIntended() if entry.compensates and seq >= position:
+                pass
             case EffectIntended():
-                intents[entry.operation] = entry
+                former = inherited.find(*_call(entry))
+                used_at = at if former is None else former.intended_at
+                open_[entry.operation] = _intended(entry, origin, used_at)
+            case EffectCleared() if entry.operation in open_:
+                # It had not happened by then: only what came since may have used its key.
+                open_[entry.operation] = replace(open_[entry.operation], intended_at=at)
             case EffectCompleted() | EffectFailed():
-                intent = intents.pop(entry.operation, None)
-                if intent is not None and seq >= position:
-                    found.append(_settled(intent, entry, origin))
+                known = open_.pop(entry.operation, None)
+                if known is not None and seq >= position:
+                    found.append(_settled(known, entry))
             case _:
                 pass
-    found += [_unsettled(intent, origin) for intent in intents.values()]
+    found += open_.values()
+    found = [
+        replace(known, outcome="undone", value=Raw(b"null"), failure=None)
+        if known.operation in undone
+        else known
+        for known in found
+    ]
     doubtful = {_call(known) for known in found if _unknown(known)}
     found += [known for known in inherited.left() if _call(known) not in doubtful]
     return tuple(known for known in found if failures or known.outcome != "failed")
 
 
-def _settled(
-    intent: EffectIntended, end: EffectCompleted | EffectFailed, origin: RunName
-) -> KnownEffect:
-    known = _unsettled(intent, origin)
+def _settled(known: KnownEffect, end: EffectCompleted | EffectFailed) -> KnownEffect:
     if isinstance(end, EffectCompleted):
         return replace(known, outcome="completed", value=end.value)
-    return replace(known, outcome="failed", failure=end.failure)
+    # What failed and may have happened is as unknown as what is in flight: its receiver is asked again, under its key.
+    return known if end.unknown else replace(known, outcome="failed", failure=end.failure)
 
 
-def _unsettled(intent: EffectIntended, origin: RunName) -> KnownEffect:
+def _intended(intent: EffectIntended, origin: RunName, used_at: datetime | None) -> KnownEffect:
     return KnownEffect(
         name=intent.name,
         action_sha256=intent.action_sha256,
@@ -124,6 +148,7 @@ def _unsettled(intent: EffectIntended, origin: RunName) -> KnownEffect:
         operation=intent.operation,
         key=intent.key,
         outcome="unknown",
+        intended_at=used_at,
     )
 
 

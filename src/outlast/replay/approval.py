@@ -40,7 +40,9 @@ class Approvals:
     ) -> None:
         """Ask; `future` is of the grant."""
         approval_id = f"{generation}~{operation}"
-        self._ledger.asked(approval_id, request.covers, bytes(request.subject))
+        self._ledger.asked(
+            approval_id, request.covers, bytes(request.subject), demands=request.demands
+        )
         self._agenda.open(
             ApprovalOperation(operation, request, future, approval_id),
             RequestApproval(

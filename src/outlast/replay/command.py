@@ -77,12 +77,19 @@ class SettleEffect(Struct, frozen=True):
     Args:
         intent: What may happen, and under which key.
         scheduled_at: As for `RunStep`.
+        undoes_key: Of a compensation: the key of what it undoes.
+        used_at: When the key may have been used first, by the run's time: when the effect was intended, or cleared since; or when an
+            equal call was that failed and may have happened.
+        is_repeated: There was such an equal call.
     """
 
     operation: OperationId
     name: str
     intent: EffectIntended
     scheduled_at: datetime | None = None
+    undoes_key: str = ""
+    used_at: datetime | None = None
+    is_repeated: bool = False
 
 
 class StartTimer(Struct, frozen=True):

@@ -89,6 +89,33 @@ class Undo(Struct, frozen=True):
     bind: Callable[[bytes, bytes | None], EffectRequest]
 
 
+class FirstCall(Struct, frozen=True):
+    """An earlier call of an effect, whose purpose another one has too.
+
+    Args:
+        state: What became of it: `in flight`, `in doubt`, `done`, or `failed, and may have happened`.
+        arguments: JSON object, by parameter name.
+    """
+
+    operation: OperationId
+    state: str
+    arguments: bytes
+
+
+class Purpose(Struct, frozen=True):
+    """What makes two calls of an effect the same purpose, although their keys differ.
+
+    Args:
+        values: Canonical JSON of each argument that counts, with its name.
+        within: How long after the end of a call another one has its purpose; None for as long as the run.
+        ask: Returns what a person is asked about a second one; None where it is refused.
+    """
+
+    values: tuple[tuple[str, str], ...]
+    within: timedelta | None
+    ask: Callable[[FirstCall], ApprovalRequest] | None
+
+
 class EffectRequest(Struct, frozen=True):
     """Let this effect happen, once.
 
@@ -102,6 +129,8 @@ class EffectRequest(Struct, frozen=True):
         definition: As for `StepRequest`.
         compensates: Of a compensation: the operation that it undoes.
         undo: How it is undone.
+        undoes_key: Of a compensation: the key of what it undoes.
+        purpose: Where the effect says what makes two calls the same purpose.
     """
 
     name: str
@@ -117,6 +146,8 @@ class EffectRequest(Struct, frozen=True):
     definition: object = None
     compensates: OperationId = NO_OPERATION
     undo: Undo | None = None
+    undoes_key: str = ""
+    purpose: Purpose | None = None
 
 
 class ApprovalRequest(Struct, frozen=True):
@@ -128,6 +159,7 @@ class ApprovalRequest(Struct, frozen=True):
         expires_in: Time to decide.
         use_within: Time to begin, counted from the request.
         same_subject: Whether a recorded subject, with its covers, means the same to today's types.
+        demands: Whether every call of an effect that it covers needs a cover from now on.
     """
 
     subject: Raw
@@ -137,6 +169,7 @@ class ApprovalRequest(Struct, frozen=True):
     expires_in: timedelta
     use_within: timedelta
     same_subject: Callable[[bytes], bool]
+    demands: bool = True
 
 
 class ChildRequest(Struct, frozen=True):

@@ -6,7 +6,7 @@ Guards two promises: an equal call is never a second purpose unless the effect s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -32,9 +32,10 @@ from outlast.journal.entry import (
     OperationId,
 )
 from outlast.journal.parse import NotJsonError, parse
-from outlast.replay.context import EffectRequest
+from outlast.replay.context import EffectRequest, FirstCall
 from outlast.replay.number import EqualCalls
 from outlast.replay.operation import EffectOperation
+from outlast.replay.purpose import Purposes
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -137,11 +138,17 @@ class _Cover:
 
 
 class EffectLedger:
-    """The equal calls and the covers of one run."""
+    """The equal calls and the covers of one run.
 
-    def __init__(self, run_id: str) -> None:
+    Args:
+        now: Returns the run's time.
+    """
+
+    def __init__(self, run_id: str, now: Callable[[], datetime | None] = lambda: None) -> None:
         self.run_id = run_id
         """As the run's code knows it; for messages."""
+        self._now = now
+        self._purposes = Purposes()
         self._calls: dict[tuple[str, str], EqualCalls] = {}
         self._open: dict[tuple[str, str], EffectOperation] = {}
         # What may be undone: what succeeded, and what failed and may have happened.
@@ -183,9 +190,21 @@ class EffectLedger:
     def opened(self, effect: EffectOperation) -> None:
         """Remember that a call is in flight, under the number that `number` gave it just now."""
         kind = _kind(effect.request)
-        self._calls.setdefault(kind, EqualCalls()).take(effect.number)
+        calls = self._calls.setdefault(kind, EqualCalls())
+        calls.take(effect.number)
+        if effect.number in calls.used_at:
+            effect.used_at, effect.is_repeated = calls.used_at[effect.number], True
         if not effect.request.compensates:
             self._open[kind] = effect
+        self._purposes.opened(effect)
+
+    def first_of_purpose(self, request: EffectRequest) -> FirstCall | None:
+        """Return the call that stands in the way of this one, since both have the same purpose; None when nothing does.
+
+        What somebody has approved just so is in nobody's way.
+        """
+        first = self._purposes.first(request, self._now())
+        return None if first is None or self.is_approved(request) else first
 
     def settled(
         self, effect: EffectOperation, *, succeeded: bool = False, unknown: bool = False
@@ -199,6 +218,10 @@ class EffectLedger:
         calls = self._calls[_kind(effect.request)]
         if not effect.request.compensates:
             del self._open[_kind(effect.request)]
+        if effect.intent is not None:
+            calls.used_at.pop(number, None)
+        if unknown:
+            calls.used_at[number] = effect.used_at
         if succeeded:
             self.order += 1
             calls.standing[operation] = number
@@ -211,6 +234,7 @@ class EffectLedger:
             calls.give_back(number)
         if succeeded or unknown:
             self._ended[operation] = calls, number
+        self._purposes.settled(effect, self._now(), succeeded=succeeded, unknown=unknown)
         taken = self._taken.pop(operation, None)
         if taken is not None and not effect.bound:
             taken.spent_by = None
@@ -226,6 +250,7 @@ class EffectLedger:
         calls, number = self._ended.pop(operation)
         calls.standing.pop(operation, None)
         calls.burn(number)
+        self._purposes.undone(operation)
 
     def claim(self, request: EffectRequest, order: int) -> bool:
         """Whether the workflow has made an equal call of a compensation itself: it counts as that, once.
@@ -241,16 +266,25 @@ class EffectLedger:
             calls.unclaimed.remove(later[0])
         return bool(later)
 
-    def asked(self, approval_id: str, covers: tuple[Cover, ...], subject: bytes = b"{}") -> None:
-        """Remember what a request covers: from now on these effects need a cover.
+    def asked(
+        self,
+        approval_id: str,
+        covers: tuple[Cover, ...],
+        subject: bytes = b"{}",
+        *,
+        demands: bool = True,
+    ) -> None:
+        """Remember what a request covers.
 
         Args:
             subject: What is shown, with the covers' arguments; for the words of a refusal only.
+            demands: From now on these effects need a cover.
         """
         for index, cover in enumerate(covers):
             key = cover.effect, cover.action_sha256
             self._covers.setdefault(key, []).append(_Cover(approval_id, index, cover, subject))
-            self._covered.add(cover.effect)
+            if demands:
+                self._covered.add(cover.effect)
 
     def approved(self, approval_id: str) -> None:
         """Remember that a request was granted."""
@@ -261,14 +295,12 @@ class EffectLedger:
     ) -> tuple[GrantUse | None, str]:
         """Return the cover that this call spends, and the hash that the store will compare.
 
-        Returns: `(None, "")` when no approval of the run speaks of this effect.
+        Returns: `(None, "")` when there is none, and no approval of the run demands one of this effect.
 
         Raises:
             ApprovalMismatchError: Approvals speak of the effect, and none that was granted covers this call.
             ApprovalSpentError: The only covers that fit were spent by other operations.
         """
-        if request.name not in self._covered:
-            return None, ""
         spent_by: OperationId | None = None
         for one in self._fitting(request):
             if one.spent_by is None:
@@ -276,7 +308,13 @@ class EffectLedger:
                 self._taken[operation] = one
                 return GrantUse(one.approval_id, one.index), match_sha256(one.cover)
             spent_by = one.spent_by
+        if request.name not in self._covered:
+            return None, ""
         raise self._uncovered(request, operation, spent_by)
+
+    def is_approved(self, request: EffectRequest) -> bool:
+        """Whether somebody has said yes to exactly this call, and it was not made since."""
+        return any(one.cover.action_sha256 and not one.spent_by for one in self._fitting(request))
 
     def _fitting(self, request: EffectRequest) -> Iterator[_Cover]:
         """Return the granted covers that fit a call: those of exactly this call, then patterns; the newest lives longest."""

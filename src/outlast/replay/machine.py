@@ -116,6 +116,7 @@ from outlast.replay.operation import (
 from outlast.replay.other_run import OtherRuns
 from outlast.replay.patch import Patches
 from outlast.replay.publication import Publications
+from outlast.replay.purpose import Seconds
 from outlast.replay.query import Queries, QueryHandler
 from outlast.replay.roll import outcome_in, roll_over
 from outlast.replay.saga import Sagas
@@ -161,7 +162,8 @@ class Machine:
         self._started_at: datetime | None = None
         self._now: datetime | None = None
         self._root: asyncio.Task[Any] | None = None
-        self._ledger = EffectLedger(run_id)
+        self._ledger = EffectLedger(run_id, lambda: self._now)
+        self._seconds = Seconds(self._begin_held, self._ask)
         self._agenda = Agenda(run_id, self._ledger)
         self.mailbox = Mailbox(self._loop)
         """The messages that nobody took, and those that are waited for; for looking at."""
@@ -497,6 +499,9 @@ class Machine:
                 twin.followers.append(future)
                 return
             number = self._ledger.number(request, operation)
+            if first := self._ledger.first_of_purpose(request):
+                self._seconds.hold(operation, request, future, first)
+                return
             grant, match = self._ledger.find_cover(request, operation)
         except OutlastError as error:
             future.set_exception(error)
@@ -528,6 +533,19 @@ class Machine:
             ),
         )
 
+    def _begin_held(
+        self, operation: OperationId, request: EffectRequest, future: WorkflowFuture[Any]
+    ) -> None:
+        """Begin an effect that had to wait for a person's yes."""
+        future.on_cancel = lambda: self._agenda.abandon(operation)
+        self._begin_effect(operation, request, future)
+
+    def _ask(self, request: ApprovalRequest) -> tuple[WorkflowFuture[Any], Callable[[], None]]:
+        """Ask a person on the run's own account; return the future of the grant, and what takes the request back."""
+        operation, answer = self._next_operation(), self._loop.create_future()
+        self._approvals.begin(operation, request, answer, self._name.generation)
+        return answer, lambda: self._agenda.abandon(operation)
+
     # Entries arrive
 
     def _apply(self, entry: Entry) -> None:  # noqa: C901 - one arm a kind; the union is closed
@@ -551,7 +569,7 @@ class Machine:
                 self._agenda.silence(entry.operation)
             case EffectCleared():
                 effect = self._agenda.expect_effect(entry.operation, entry.name)
-                effect.in_doubt, effect.is_stuck = "", False
+                effect.cleared(self._now)
                 self._command_settle(effect)
             case SagaAborted() | SagaEnded():
                 self._sagas.settle(entry)
@@ -653,8 +671,7 @@ class Machine:
                     hint="deploy the code that began the run; or, where the recorded arguments may stand, "
                     f"`outlast runs accept {self._name.run_id} --entry {self._agenda.position} --reason TEXT`",
                 )
-        effect.intent = entry
-        effect.bind()
+        effect.intended(entry, self._now)
         self._sagas.enlist(effect, entry)
         self._command_settle(effect)
 
@@ -666,6 +683,9 @@ class Machine:
                 name=effect.request.name,
                 intent=effect.intent,
                 scheduled_at=effect.scheduled_at,
+                undoes_key=effect.request.undoes_key,
+                used_at=effect.used_at,
+                is_repeated=effect.is_repeated,
             )
         )
 

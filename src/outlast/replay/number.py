@@ -7,6 +7,7 @@ have happened again, whoever calls.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from heapq import heappop, heappush
 
 from outlast.journal.entry import OperationId
@@ -23,6 +24,8 @@ class EqualCalls:
     """What succeeded and was not undone, in the order in which it did, with its number."""
     unclaimed: list[int] = field(default_factory=list[int])
     """When the workflow itself made such calls that succeeded, as places among all that did; those that count as a compensation apart."""
+    used_at: dict[int, datetime | None] = field(default_factory=dict[int, "datetime | None"])
+    """Numbers of what failed and may have happened, each with the time at which its key may have been used first."""
     _next: int = 1
     # Below `_next` every number is used, open, or here; so the least that is free costs the same after ten thousand equal calls.
     _free: list[int] = field(default_factory=list[int])

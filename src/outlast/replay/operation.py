@@ -55,6 +55,8 @@ class EffectOperation:
         scope: The saga in which it was begun.
         act: What that saga knows of it, once it is intended.
         is_stuck: A compensation that has given up, which `in_doubt` says too.
+        used_at: When its key may have been used first.
+        is_repeated: An equal call before it failed, and may have happened, under the same key.
     """
 
     operation: OperationId
@@ -71,6 +73,20 @@ class EffectOperation:
     scope: Scope | None = None
     act: Act | None = None
     is_stuck: bool = False
+    used_at: datetime | None = None
+    is_repeated: bool = False
+
+    def intended(self, entry: EffectIntended, at: datetime | None) -> None:
+        """Note that it may happen from now on."""
+        self.intent = entry
+        if not self.is_repeated:
+            self.used_at = at
+        self.bind()
+
+    def cleared(self, at: datetime | None) -> None:
+        """Note that it is known not to have happened: its key, which its receiver need not know, is used from now on."""
+        self.in_doubt, self.is_stuck = "", False
+        self.used_at, self.is_repeated = at, False
 
     def futures(self) -> list[WorkflowFuture[Any]]:
         """Return the futures that wait for the outcome, the first caller's first."""

@@ -180,7 +180,7 @@ class Sagas:
             scope.root.acts.append(act)
         if intent is not None:
             act.compensation = intent.compensation
-            act.arguments = bytes(intent.effective)
+            act.arguments, act.key = bytes(intent.effective), intent.key
             act.order = self._ledger.order
 
     def settle_act(self, act: Act, end: Entry) -> None:
@@ -349,7 +349,7 @@ class Sagas:
             scope = Scope(NO_OPERATION, None, None)
             act = effect.act = Act(effect.operation, scope, effect.request.undo)
         act.compensation = effect.intent.compensation
-        act.arguments = bytes(effect.intent.effective)
+        act.arguments, act.key = bytes(effect.intent.effective), effect.intent.key
         act.become(Fate.UNDOING, bytes(entry.value))
         return self._request(act)
 
@@ -380,7 +380,7 @@ class Sagas:
                 hint=f"deploy code whose effect says compensate={act.compensation}: what was begun under it is undone by it",
             )
         request = undo.bind(act.arguments, act.value)
-        return replace(request, compensates=act.operation)
+        return replace(request, compensates=act.operation, undoes_key=act.key, purpose=None)
 
     def _change_of(self, act: Act) -> asyncio.Future[Any]:
         future: WorkflowFuture[Any] = self._loop.create_future()

@@ -46,6 +46,7 @@ class Act:
         undo: How the code undoes it; None where it does not.
         compensation: The effect that was to undo it when it was intended; empty for none: then it is only waited for.
         arguments: The effect's, as JSON.
+        key: Its idempotency key.
         value: Its result as JSON, once it is known.
         order: How many effects of the run had succeeded when it was intended.
         is_inherited: The origin of a fork has done it.
@@ -56,6 +57,7 @@ class Act:
     undo: Undo | None
     compensation: str = ""
     arguments: bytes = b""
+    key: str = ""
     order: int = 0
     fate: Fate = Fate.OPEN
     value: bytes | None = None

@@ -466,7 +466,12 @@ class Terminate(Struct, frozen=True, tag="terminate"):
     """End a run without running it: no entry is read, no payload loaded, so it works on any run.
 
     The store bumps the epoch, so that the owner is fenced. Refused with `not_found` or `closed`; with `origin` when `origin` is given
-    and another operation, or none, started the run; with `incarnation` when `incarnation` is given and another generation began it.
+    and another operation, or none, started the run; with `incarnation` when `incarnation` is given and another generation began it;
+    with `moved` when `next_seq` is given and the journal has come further, or is that of another generation.
+
+    Args:
+        next_seq: How long the journal was that was looked at.
+        generation: Of that journal, with `next_seq`.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -474,6 +479,8 @@ class Terminate(Struct, frozen=True, tag="terminate"):
     reason: Annotated[str, PLAIN]
     origin: Annotated[str, PLAIN] = ""
     incarnation: Annotated[int, PLAIN] = 0
+    next_seq: Annotated[int | None, PLAIN] = None
+    generation: Annotated[int, PLAIN] = 0
 
 
 class FinishTask(Struct, frozen=True, tag="finish_task"):

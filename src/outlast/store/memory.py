@@ -542,6 +542,11 @@ class MemoryStore:
             return Refused(refusal)
         if run.head.status.closed:
             return Refused("closed")
+        if change.next_seq is not None and (change.generation, change.next_seq) != (
+            run.head.generation,
+            run.head.next_seq,
+        ):
+            return Refused("moved")
         at = max(now, run.head.changed_at)
         run.head = replace(
             run.head,

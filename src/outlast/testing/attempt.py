@@ -13,7 +13,7 @@ from outlast.workflows.heartbeat import Beats, current_beats
 
 
 @contextmanager
-def attempt(
+def attempt(  # noqa: PLR0913 - what a body can ask for
     *,
     key: str = "key",
     number: int = 1,
@@ -21,6 +21,7 @@ def attempt(
     run_id: str = "run",
     details: Any = None,
     beats: list[Any] | None = None,
+    undoes_key: str = "",
 ) -> Generator[Attempt]:
     """Let `outlast.idempotency_key()`, `outlast.attempt()` and the heartbeats work in a body that is called by itself.
 
@@ -28,6 +29,7 @@ def attempt(
         key: What `outlast.idempotency_key()` returns; empty for a step, which has none, and can be completed from outside.
         number: Of the attempt, from 1.
         details: What `outlast.heartbeat_details()` finds of a former attempt.
+        undoes_key: Of a compensation: the key of what it undoes.
         beats: Receives the details of each `outlast.heartbeat()`, as plain data.
 
     Example:
@@ -46,7 +48,7 @@ def attempt(
         assert beats == [{"packed": "lamp"}]
         ```
     """
-    made = Attempt("default", run_id, "r:1", name, number, key)
+    made = Attempt("default", run_id, "r:1", name, number, key, undoes_key=undoes_key)
     former = b"" if details is None else codec_of(details, where="details").encode(details)
 
     def heard() -> None:

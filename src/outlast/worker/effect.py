@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from outlast.effects.intent import Applied, NotApplied, Repeat, Unknown, quiet_after
 from outlast.effects.retry import RetryPolicy
@@ -19,6 +20,7 @@ from outlast.journal.entry import (
     EffectCompleted,
     EffectFailed,
     EffectInDoubt,
+    KnownEffect,
     OperationId,
 )
 from outlast.journal.failure import Failure, tell
@@ -28,6 +30,7 @@ from outlast.worker.bridge import Bridge
 from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut
 from outlast.worker.hold import HeldBack
 from outlast.worker.log import log_doubt
+from outlast.worker.memory import Memory
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.series import Series, log_failed, rest_of, row_of, timed_out
 from outlast.worker.text import plain
@@ -41,6 +44,12 @@ PROBING = RetryPolicy(
     maximum_attempts=5,
 )
 """How often a probe that cannot say is asked again before an operator is."""
+
+_UNKNOWN = (
+    "the effect may have happened: no attempt has proved that it did not (`not_applied=` names the errors that do); an equal call has "
+    "the same idempotency key"
+)
+"""Added to the exception that the workflow gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,7 @@ class EffectRun:
 
     Args:
         fresh: No attempt was made under this intent: this worker has just recorded it, or an operator has cleared it.
-        lost: What is known of an attempt that the origin of a fork may have made, or may be about to make.
+        lost: What the origin of a fork may have attempted, or may be about to.
     """
 
     def __init__(
@@ -73,7 +82,7 @@ class EffectRun:
         effect: Effect[..., object],
         *,
         fresh: bool,
-        lost: str = "",
+        lost: KnownEffect | None = None,
     ) -> None:
         self._bridge = bridge
         self._command = command
@@ -90,15 +99,19 @@ class EffectRun:
             deadline=bridge.deadline(command.operation, command.scheduled_at, limit),
             key=command.intent.key,
         )
+        self._series.undoes_key = command.undoes_key
         self._rest = rest_of(row, row.due_at, effect.options) if row and row.due_at else None
         self._lost = lost
+        self._memory = Memory(effect, bridge.clock, _used_at(command, lost))
         # When an attempt could last have begun, by whomever.
         self._began = bridge.clock.monotonic() - bridge.idle_seconds()
         # A due time stands in the row until the next attempt is announced: none has begun then, whatever clocks say.
         self._is_announced = fresh
         # An error of one attempt, whatever it proves, says nothing of those before: only an answer does.
         is_known = fresh or (self._rest is not None and row is not None and row.unapplied)
-        self._may_have_happened = effect.repeat is Repeat.IDEMPOTENT and not is_known
+        self._may_have_happened = effect.repeat is Repeat.IDEMPOTENT and (
+            command.is_repeated or not is_known
+        )
         self._doubt = None if fresh or self._rest is not None else self._recovered()
 
     async def run(self) -> None:
@@ -112,6 +125,9 @@ class EffectRun:
                 return
             self._doubt = None
             await self._bridge.hold.free(self._operation)
+            if self._is_forgotten():
+                await self._leave(self._memory.why())
+                return
             if self._is_too_late:
                 self._post_failed(self._series.expired())
                 return
@@ -123,10 +139,18 @@ class EffectRun:
         """Whether the time for all attempts is over. What may have happened is called all the same, to learn what became of it."""
         return self._series.is_over and not self._may_have_happened
 
+    def _is_forgotten(self, after: timedelta = timedelta(0)) -> bool:
+        """Whether something may have happened, and an attempt that begins so much later might make it happen again."""
+        is_over = self._memory.is_over(self._bridge.store_now(), after=after)
+        return is_over and self._may_have_happened
+
     def _recovered(self) -> _Doubt:
         """What a former owner left: it may have begun an attempt, and nobody wrote how that ended."""
         idle = self._bridge.idle_seconds()
-        return _Doubt(self._lost or "the worker that made the last attempt is gone", idle)
+        if self._lost is None:
+            return _Doubt("the worker that made the last attempt is gone", idle)
+        where = f"{self._lost.operation} of run {self._lost.run_id}"
+        return _Doubt(f"nobody knows how {where} ended", idle)
 
     async def _may_call_again(self, doubt: _Doubt) -> bool:
         """Do what the declaration says about an unknown end; False when that settled the effect or put it in doubt."""
@@ -251,6 +275,9 @@ class EffectRun:
     def _begin(self) -> None:
         """Take the last look before the world is changed; called where the body runs."""
         self._bridge.check_lease()
+        if self._may_have_happened and self._memory.is_over_here():
+            # It has waited for a free thread.
+            raise HeldBack
         self._began = self._bridge.clock.monotonic()
 
     async def _failed(self, raised: Raised, *, is_last: bool = False) -> bool:
@@ -262,7 +289,7 @@ class EffectRun:
         series, failure = self._series, raised.failure
         series.failures += 1
         if raised.hopeless or not self._effect.options.retry.allows_another(series.failures):
-            self._post_failed(failure)
+            await self._end_failed(failure)
             return True
         gap, left = series.gap_after(failure), series.left
         if left is not None and gap >= left:
@@ -274,6 +301,9 @@ class EffectRun:
                 return True
             # Something may have happened: it is called a last time when its time is over.
             gap = max(left, timedelta(0))
+        if self._is_forgotten(gap):
+            await self._leave(f"{self._memory.why()}; the last one ended in {tell(failure)}")
+            return True
         await series.record_failure(failure, gap, unapplied=not self._may_have_happened)
         return False
 
@@ -288,8 +318,27 @@ class EffectRun:
             f"its time of {limit} for all attempts is over, and none of them has said whether it happened; the last one, made after "
             f"that, ended in {tell(failure)}"
         )
+        await self._leave(why)
+
+    async def _leave(self, why: str) -> None:
+        """Put it in doubt when no attempt can act any more."""
         await self._quiet(_Doubt(why, self._bridge.clock.monotonic() - self._began))
         self._post_in_doubt(why)
+
+    async def _end_failed(self, failure: Failure) -> None:
+        """Let it fail; what undoes it, where something will, must not overtake it, and may have to know its result."""
+        intent = self._command.intent
+        undone = intent.saga and intent.compensation
+        if self._may_have_happened and (undone or intent.compensates):
+            idle = self._bridge.clock.monotonic() - self._began
+            await self._quiet(_Doubt("the last attempt may have happened", idle))
+        if self._may_have_happened and undone and intent.needs_result:
+            self._post_in_doubt(
+                f"it was given up, may have happened, and {intent.compensation} needs its result to undo it; the last attempt ended in "
+                f"{tell(failure)} (name the exceptions that prove that nothing happened in not_applied=)"
+            )
+            return
+        self._post_failed(failure)
 
     def _post_completed(self, value: bytes, source: str) -> None:
         self._post(EffectCompleted(self._operation, self._effect.name, Raw(value), source=source))
@@ -299,7 +348,10 @@ class EffectRun:
             # What is to be undone is not left at that: somebody sees to it.
             self._post_in_doubt(f"it was given up: {tell(failure)}", failure)
             return
-        failed = EffectFailed(self._operation, self._effect.name, failure)
+        unknown = self._may_have_happened
+        if unknown:
+            failure = replace(failure, notes=(*failure.notes, _UNKNOWN))
+        failed = EffectFailed(self._operation, self._effect.name, failure, unknown=unknown)
         log_failed(self._bridge.run_key, failed)
         self._post(failed)
 
@@ -312,3 +364,10 @@ class EffectRun:
     def _post(self, entry: EffectCompleted | EffectFailed) -> None:
         drop = self._series.drop()
         self._bridge.post(Proposal(Rank.OUTCOME, entry, guard=entry.operation, row=drop))
+
+
+def _used_at(command: SettleEffect, lost: KnownEffect | None) -> datetime | None:
+    """Return when the key may have been used first; None where nobody knows."""
+    if lost is None or lost.intended_at is None or command.used_at is None:
+        return command.used_at if lost is None else lost.intended_at
+    return min(command.used_at, lost.intended_at)

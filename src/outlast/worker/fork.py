@@ -4,6 +4,7 @@
 | --- | --- | --- | --- |
 | knows the outcome | that outcome | that outcome | that outcome |
 | intended it, and does not know the end | refused | goes on under the intent's key | refused |
+| made it, and has undone it | refused | refused | made, with a new key |
 | did not come to it | refused | made, with the key that the origin would have used | made, with a new key |
 
 Going on means: an idempotent effect is asked for again; of one with a probe what the probe finds is recorded; all else is in doubt.
@@ -68,6 +69,17 @@ def why_not(
         f"the run is {_whose(started, forked)}, which did not come to this call of {name}, and its effects are refused",
         origin=origin,
         hint=_LEAVE,
+    )
+
+
+def undone_refused(started: Started, known: KnownEffect, name: str) -> ForkedEffectError | None:
+    """Return why an effect is not made that the origin has made, and undone; None when it may be, under a key of the fork's own."""
+    if started.effects == "new_key":
+        return None
+    return ForkedEffectError(
+        f"the origin has made this call of {name}, as {known.operation}, and has undone it; its key is used up",
+        origin=known.run_id,
+        hint="to do it again, fork with effects='new_key' (keys of its own), or start the workflow anew",
     )
 
 

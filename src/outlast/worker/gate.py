@@ -27,12 +27,13 @@ from outlast.journal.entry import (
     EffectIntended,
     EffectRefused,
     Entry,
+    KnownEffect,
     Started,
 )
 from outlast.journal.failure import capture, tell
 from outlast.replay.command import IntendEffect
 from outlast.store.change import GrantSpend
-from outlast.worker.fork import inherited_no_approval, known_outcome, why_not
+from outlast.worker.fork import inherited_no_approval, known_outcome, undone_refused, why_not
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,13 @@ class Gate:
     def ask(self, command: IntendEffect, epoch: int) -> Answer:
         """Return the intent to record, with its key and the cover that it spends; or what is recorded instead."""
         known = self._known.find(command.name, command.action_sha256, command.number)
-        if known is not None and known.outcome != "unknown":
+        if known is not None and known.outcome == "undone":
+            refusal = undone_refused(self._started, known, command.name)
+            known = None
+        elif known is not None and known.outcome != "unknown":
             return Settled(_intent(command, epoch, known.key), known_outcome(known, command))
-        refusal = why_not(self._started, self._known.forked, known, command.name)
+        else:
+            refusal = why_not(self._started, self._known.forked, known, command.name)
         if refusal is not None:
             return self.refused(self._refuse(refusal, command), command, epoch)
         intent = _intent(command, epoch, known.key if known else self._key(command))
@@ -114,14 +119,10 @@ class Gate:
         doubt = EffectInDoubt(command.operation, command.name, why, failure=refusal.failure)
         return Doubtful(_intent(command, epoch, self._key(command)), doubt)
 
-    def attempted_before(self, intent: EffectIntended) -> str:
-        """Return which attempt the origin of a fork may have made of an effect that is intended; empty when none is left unknown."""
+    def attempted_before(self, intent: EffectIntended) -> KnownEffect | None:
+        """Return what the origin of a fork may have attempted of an effect that is intended; None when nothing is left unknown."""
         known = self._known.find(intent.name, intent.action_sha256, intent.number)
-        return (
-            ""
-            if known is None
-            else f"nobody knows how {known.operation} of run {known.run_id} ended"
-        )
+        return None if known is None or known.outcome == "undone" else known
 
     def refusal(self, intent: EffectIntended, reason: str) -> EffectRefused:
         """Return the entry that tells the workflow why the store did not let the intent through.

@@ -678,7 +678,7 @@ class Pilot:
                 case SettleEffect():
                     effect = self._deck.registry.effects.get(command.name)
                     lost = self._gate.attempted_before(command.intent)
-                    fresh = operation in self._intended_here and not lost
+                    fresh = operation in self._intended_here and lost is None
                     self._intended_here.discard(operation)
                     known = self._known(effect, command.name)
                     settling = EffectRun(self, command, known, fresh=fresh, lost=lost)

@@ -59,6 +59,8 @@ class Series:
         self._definition = definition
         self._deadline = deadline
         self._key = key
+        self.undoes_key = ""
+        """Of a compensation: the key of what it undoes."""
         row = row_of(bridge, operation, definition)
         self._has_row = bridge.row(operation) is not None
         self._kept = self._progress = row.progress if row else b""
@@ -72,6 +74,8 @@ class Series:
         attempt = self._bridge.attempt(
             self._operation, self._definition.name, self.failures + 1, self._key
         )
+        if self.undoes_key:
+            attempt = msgspec.structs.replace(attempt, undoes_key=self.undoes_key)
         return msgspec.structs.replace(attempt, ahead=False) if self.is_written else attempt
 
     # Time

@@ -17,6 +17,7 @@ class Attempt(Struct, frozen=True):
         key: The idempotency key; empty for steps.
         generation: Of the run.
         ahead: Whether the run has seen something that its journal does not hold yet: see `@workflow(durability=…)`.
+        undoes_key: Of a compensation: the idempotency key of the effect that it undoes, by which a receiver may know that.
 
     Example:
         ```python
@@ -44,6 +45,7 @@ class Attempt(Struct, frozen=True):
     key: str = ""
     generation: int = 1
     ahead: bool = False
+    undoes_key: str = ""
 
 
 current_attempt: ContextVar[Attempt] = ContextVar("outlast_attempt")

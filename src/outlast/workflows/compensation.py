@@ -8,9 +8,10 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from outlast.errors import DecodeError, DefinitionError
+from outlast.errors import DecodeError
 from outlast.journal.codec import ArgumentCodec, TypeCodec
 from outlast.replay.context import EffectRequest, Undo
+from outlast.workflows.declared import refuse
 
 RESULT = "result"
 """The parameter of a compensation that is given what the effect returned."""
@@ -76,28 +77,28 @@ def check_compensation(effect: Undoable, compensation: Any, *, has_timeout: bool
         DefinitionError: It cannot.
     """
     if getattr(compensation, "kind", "") != "effect":
-        raise _refused(
-            effect,
+        raise refuse(
+            effect.name,
             f"has compensate={compensation!r}, which is no effect",
             "undoing changes the world too: declare it with @effect, above this one",
         )
     if not has_timeout:
-        raise _refused(
-            effect,
+        raise refuse(
+            effect.name,
             "has a compensation and no start_to_close_timeout",
             "give one, as start_to_close_timeout=timedelta(seconds=30): nothing is undone while an attempt could still act",
         )
     known = [*_own(effect), RESULT]
     for name, parameter in compensation.signature.parameters.items():
         if parameter.kind not in _NAMED:
-            raise _refused(
-                effect,
+            raise refuse(
+                effect.name,
                 f"is undone by {compensation.name}, whose parameter {name} has no name of its own to be given by",
                 "let it take ordinary parameters",
             )
         if name not in known and parameter.default is parameter.empty:
-            raise _refused(
-                effect,
+            raise refuse(
+                effect.name,
                 f"is undone by {compensation.name}, which takes {name}",
                 f"a compensation takes parameters of the effect by name, and its result: {', '.join(known)}",
             )
@@ -114,8 +115,8 @@ def check_types(effect: Undoable, compensation: Undoable) -> None:
         given = effect.hints.get(name if is_own else "return", Any)
         wanted = compensation.hints.get(name, Any)
         if (is_own or name == RESULT) and not _takes(wanted, given):
-            raise _refused(
-                effect,
+            raise refuse(
+                effect.name,
                 f"is undone by {compensation.name}, whose {name} is {_shown(wanted)}, and it gives {_shown(given)}",
                 "let both annotations be the same",
             )
@@ -134,7 +135,3 @@ def _takes(wanted: Any, given: Any) -> bool:
 
 def _shown(kind: Any) -> str:
     return kind.__name__ if isinstance(kind, type) else str(kind)
-
-
-def _refused(effect: Undoable, what: str, hint: str) -> DefinitionError:
-    return DefinitionError(f"effect {effect.name} {what}", step=effect.name, hint=hint)

@@ -18,6 +18,7 @@ from outlast.workflows.definition import (
     once_unless,
 )
 from outlast.workflows.placement import Placement
+from outlast.workflows.purpose import SameAs
 from outlast.workflows.registry import declare
 
 P = ParamSpec("P")
@@ -234,6 +235,8 @@ def effect(
     schedule_to_close_timeout: timedelta | None = ...,
     heartbeat_timeout: timedelta | None = ...,
     compensate: Effect[..., Any] | None = ...,
+    idempotent_for: timedelta | None = ...,
+    same_as: SameAs | None = ...,
 ) -> _EffectDecorator: ...
 def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     function: Callable[..., Any] | None = None,
@@ -253,6 +256,8 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     schedule_to_close_timeout: timedelta | None = None,
     heartbeat_timeout: timedelta | None = None,
     compensate: Effect[..., Any] | None = None,
+    idempotent_for: timedelta | None = None,
+    same_as: SameAs | None = None,
 ) -> Any:
     """Make a function an effect: it changes the world, so it is intended before it happens, and it happens once.
 
@@ -275,6 +280,11 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
         heartbeat_timeout: How long an attempt may be silent, see `outlast.heartbeat`; no limit by default.
         compensate: An effect that undoes it, see `outlast.saga`. It takes parameters of this one by name, and `result`, what this one
             returned; needs `start_to_close_timeout`.
+        idempotent_for: How long the receiver of an idempotent effect remembers a key, as it publishes it; for ever by default. An effect
+            that may have happened is not called again when an attempt could come later than that: it is in doubt. Needs
+            `start_to_close_timeout`.
+        same_as: What makes two calls the same purpose although their keys differ: a second one is refused, or a person is asked. See
+            `outlast.SameAs`.
 
     Raises:
         DefinitionError: The declaration cannot keep its promise.
@@ -307,7 +317,16 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
 
     def decorate(function: Callable[..., Any]) -> Effect[..., Any]:
         rules = EffectOptions(
-            idempotent, probe, settle, not_applied, repeats, key_on, version, compensate
+            idempotent=idempotent,
+            probe=probe,
+            settle=settle,
+            not_applied=not_applied,
+            repeats=repeats,
+            key_on=key_on,
+            version=version,
+            idempotent_for=idempotent_for,
+            compensate=compensate,
+            same_as=same_as,
         )
         options = AttemptOptions(
             once_unless(rules, retry),

@@ -31,8 +31,19 @@ from outlast.replay.context import Context, EffectRequest, StepRequest, Undo
 from outlast.replay.guard import check_source, early_bindings
 from outlast.workflows.call import Call, plain
 from outlast.workflows.compensation import Undoable, check_compensation, check_types, undo_of
+from outlast.workflows.declared import (
+    check_errors,
+    check_flags,
+    check_memory,
+    check_names,
+    check_probe,
+    check_settle,
+    check_texts,
+    refuse,
+)
 from outlast.workflows.durability import check_durability
 from outlast.workflows.placement import HERE, Placement
+from outlast.workflows.purpose import SameAs, check_purpose
 from outlast.workflows.timeout import TIMES, check_times, run_seconds
 
 P = ParamSpec("P")
@@ -280,6 +291,8 @@ class EffectOptions:
         key_on: The parameters that make the key; all of them when empty.
         version: Part of what an approval binds to.
         compensate: The effect that undoes it; takes parameters of it by name, and `result`.
+        idempotent_for: How long the receiver remembers a key; None for ever.
+        same_as: What makes two calls the same purpose although their keys differ.
     """
 
     idempotent: bool = False
@@ -290,6 +303,8 @@ class EffectOptions:
     key_on: tuple[str, ...] = ()
     version: str = ""
     compensate: Any = None
+    idempotent_for: timedelta | None = None
+    same_as: SameAs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +313,7 @@ class Pattern:
 
     cover: Cover
     fields: Mapping[str, str]
+    effect: Effect[..., Any]
 
 
 class Effect(Definition[P, R]):
@@ -315,7 +331,9 @@ class Effect(Definition[P, R]):
         self.options = options
         self.rules = rules
         super().__init__(function, name)
+        check_flags(self.name, idempotent=rules.idempotent, repeats=rules.repeats)
         _check_options(self, options)
+        check_texts(self.name, key_on=rules.key_on, version=rules.version)
         self._check_rules()
         if rules.compensate is not None:
             has_timeout = options.start_to_close_timeout is not None
@@ -351,7 +369,7 @@ class Effect(Definition[P, R]):
                 hint=f"name at least one of: {known}",
             )
         values = {name: canonical(value).decode() for name, value in fields.items()}
-        return Pattern(cover=Cover(effect=self.name, where=values), fields=values)
+        return Pattern(Cover(effect=self.name, where=values), values, self)
 
     def cover(self, call: Call[Any]) -> tuple[Cover, Mapping[str, str]]:
         """Return the cover of exactly this call, and its arguments by name."""
@@ -369,11 +387,13 @@ class Effect(Definition[P, R]):
         arguments = self.arguments.encode(args, kwargs)
         fields = self._fields(bound)
         keyed = {name: bound[name] for name in self.rules.key_on} if self.rules.key_on else bound
+        action_sha256, same_as = self._action_sha256(fields), self.rules.same_as
+        cover = Cover(effect=self.name, action_sha256=action_sha256)
         return EffectRequest(
             name=self.name,
             arguments=arguments,
             payload_sha256=payload_sha256(keyed),
-            action_sha256=self._action_sha256(fields),
+            action_sha256=action_sha256,
             fields=fields,
             repeats=self.rules.repeats,
             same_arguments=lambda recorded: self.arguments.recode(recorded) == arguments,
@@ -382,6 +402,7 @@ class Effect(Definition[P, R]):
             has_deadline=self.options.schedule_to_close_timeout is not None,
             definition=self,
             undo=self._undo,
+            purpose=None if same_as is None else same_as.purpose(cover, fields),
         )
 
     @cached_property
@@ -432,22 +453,24 @@ class Effect(Definition[P, R]):
                 "would be repeated although nothing makes that safe",
                 "declare idempotent=True or probe=…, or leave the retry policy out",
             )
-        unknown = [name for name in rules.key_on if name not in self.signature.parameters]
-        if unknown:
-            raise self._refused(
-                f"has no parameter {', '.join(unknown)}", "name parameters in key_on="
-            )
-        if rules.probe is not None:
-            wanted = list(self.signature.parameters)
-            found = list(inspect.signature(_bare(rules.probe)).parameters)
-            if wanted != found:
-                raise self._refused(
-                    f"has a probe that takes ({', '.join(found)})",
-                    f"a probe takes the effect's own parameters: ({', '.join(wanted)})",
-                )
+        parameters = list(self.signature.parameters.values())
+        check_errors(self.name, rules.not_applied)
+        check_names(self.name, "key_on", rules.key_on, parameters)
+        check_probe(self.name, rules.probe, parameters)
+        check_settle(self.name, rules.settle)
+        check_memory(
+            self.name,
+            rules.idempotent_for,
+            idempotent=rules.idempotent,
+            timeout=options.start_to_close_timeout,
+            settle=rules.settle,
+        )
+        check_purpose(
+            self.name, rules.same_as, parameters, key_on=rules.key_on, repeats=rules.repeats
+        )
 
     def _refused(self, what: str, hint: str) -> DefinitionError:
-        return DefinitionError(f"effect {self.name} {what}", step=self.name, hint=hint)
+        return refuse(self.name, what, hint)
 
 
 def _bare(function: Callable[..., Any]) -> Callable[..., Any]:

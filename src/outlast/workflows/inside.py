@@ -384,7 +384,7 @@ async def approval(
         )
     shown = codec_of(subject, where="the subject of an approval").encode(subject)
     pairs = [_cover(one) for one in covers]
-    asked = subject_of(shown, pairs)
+    asked = subject_of(shown, pairs, [_undone_by(one) for one in covers])
     return await current.perform(
         ApprovalRequest(
             subject=asked.body,
@@ -396,6 +396,12 @@ async def approval(
             same_subject=lambda recorded: still_asks(recorded, bytes(asked.body)),
         )
     )
+
+
+def _undone_by(one: Call[Any] | Pattern) -> str:
+    effect: Any = one.effect if isinstance(one, Pattern) else getattr(one, "callee", None)
+    compensation = effect.rules.compensate if isinstance(effect, Effect) else None
+    return "" if compensation is None else compensation.name
 
 
 def _cover(one: Call[Any] | Pattern) -> tuple[Cover, Any]:

@@ -13,7 +13,26 @@ from outlast.replay.context import OpenSaga, context
 
 
 class Saga:
-    """A block whose effects stand together, or are undone together; see `saga`."""
+    """A block whose effects stand together, or are undone together; see `saga`.
+
+    Example:
+        ```python
+        import outlast
+
+        @outlast.effect(idempotent=True)
+        async def pay(amount: int) -> str:
+            return f"paid {amount}"
+
+        @outlast.workflow
+        async def both(amount: int) -> list[str]:
+            together: outlast.Saga = outlast.saga()
+            async with together:
+                return [await pay(amount), await pay(2 * amount)]
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(both(3), id="b") == ["paid 3", "paid 6"]
+        ```
+    """
 
     def __init__(self) -> None:
         self._open: OpenSaga | None = None

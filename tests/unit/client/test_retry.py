@@ -62,10 +62,9 @@ async def once(name: str) -> str:
 
 @outlast.workflow
 async def line(names: str) -> str:
-    """Steps and effects one after another, named by words; those whose name begins with `!` are effects."""
-    return " ".join(
-        [await (effect(one) if one.startswith("!") else step(one)) for one in names.split()]
-    )
+    """Steps and effects one after another, named by words: `!a` is an idempotent effect, `?a` one whose failure proves something."""
+    kinds = {"!": effect, "?": once}
+    return " ".join([await kinds.get(one[0], step)(one) for one in names.split()])
 
 
 @outlast.workflow
@@ -286,18 +285,23 @@ def test_a_failed_effect_has_the_key_that_it_had() -> None:
 
 
 def test_new_keys_where_they_are_asked_for() -> None:
-    """Then the receiver takes it for something else."""
-    broken.add("!b")
+    """Then the receiver takes it for something else; so only what is known not to have happened is done again."""
+    broken.update({"?b", "!b"})
 
-    async def scenario(sim: Simulation) -> None:
-        failed = await ended(sim, line("!b"))
+    async def scenario(sim: Simulation, names: str) -> str:
+        failed = await ended(sim, line(names))
         mend()
-        await (await failed.retry(reason="mended", effects="new_key", id="anew")).result()
+        return await (await failed.retry(reason="mended", effects="new_key", id="anew")).result()
 
-    Simulation(CODE).run(scenario)
+    assert Simulation(CODE).run(lambda sim: scenario(sim, "?b")) == "?b"
     assert set(receiver.requests) == {
-        idempotency_key("anew", "effect", payload_sha256({"name": "!b"}))
+        idempotency_key("anew", "once", payload_sha256({"name": "?b"}))
     }
+    broken.add("!b")
+    with pytest.raises(outlast.WorkflowFailedError) as caught:
+        Simulation(CODE).run(lambda sim: scenario(sim, "!b"))
+    assert isinstance(caught.value.__cause__, outlast.ForkedEffectError)
+    assert receiver.requests.total() == 1
 
 
 def test_all_failures_of_a_group_are_done_again() -> None:

@@ -35,6 +35,8 @@ SOFT = {
     "update_received",
     "patched",
     "published",
+    "saga_aborted",
+    "saga_ended",
 }
 
 

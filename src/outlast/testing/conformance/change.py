@@ -460,6 +460,23 @@ class ChangeConformance:
         assert (await bench.head(head.run)).ended_by == ""
 
     @scenario
+    async def test_an_end_may_be_bound_to_a_journal(self, bench: Bench) -> None:
+        """Nothing of it is written when the journal has come further than it was looked at, or is another generation's."""
+        head = await bench.owned()
+        for generation, length in (
+            (1, head.next_seq - 1),
+            (1, head.next_seq + 1),
+            (2, head.next_seq),
+        ):
+            moved = Terminate(head.run, "root", "enough", generation=generation, next_seq=length)
+            assert await bench.one(moved) == Refused("moved")
+        assert await bench.head(head.run) == head
+        await bench.apply(
+            Terminate(head.run, "root", "enough", generation=1, next_seq=head.next_seq)
+        )
+        assert (await bench.head(head.run)).status is Status.TERMINATED
+
+    @scenario
     async def test_entry_times_never_go_back(self, bench: Bench) -> None:
         """A wall clock that is set back does not set the run's times back."""
         head = await bench.owned()

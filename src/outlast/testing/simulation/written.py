@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
+from typing import Any
 
+import msgspec
+
+from outlast.approvals.request import SAME_PURPOSE
 from outlast.journal.entry import (
     Accepted,
     AlarmRaised,
@@ -254,8 +258,10 @@ class Written:
 
     def _doubted(self, run: Run, change: RunChange, at: str) -> None:
         run.doubts.add(at)
+        # Or of an equal call before it, which failed and may have happened.
+        used = {run.intents[one].key for one in run.attempted if one in run.intents}
         self._check(
-            at in run.attempted or at not in run.fresh,
+            run.intents[at].key in used or at not in run.fresh,
             1,
             "in doubt, and no attempt of it was ever made",
             run=change.run,
@@ -283,6 +289,7 @@ class Written:
         covered = any(
             cover.effect == intent.name
             for request in run.approvals.values()
+            if not _is_about_second(request.put)
             for cover in request.put.covers
         )
         self._check(
@@ -419,3 +426,9 @@ class Written:
             run=change.run,
             at=spend.operation,
         )
+
+
+def _is_about_second(put: ApprovalPut) -> bool:
+    """Whether the engine itself has asked, about a second call of one purpose: then other calls of that effect need no approval."""
+    subject: Any = msgspec.json.decode(put.body)["subject"]["subject"]
+    return isinstance(subject, dict) and SAME_PURPOSE in subject

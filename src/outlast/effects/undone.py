@@ -1,0 +1,100 @@
+"""What of the effects of a run was undone, and what its sagas would leave as it is if it ended now. Pure: read from its journal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outlast.journal.entry import (
+    EffectCompensating,
+    EffectCompleted,
+    EffectFailed,
+    EffectIntended,
+    EffectRefused,
+    Entry,
+    OperationId,
+    SagaEnded,
+)
+
+
+def undone_from(entries: Sequence[Entry], position: int = 0) -> dict[OperationId, int]:
+    """Return the effects that were undone at a position or later, or are being undone, each with where that began.
+
+    One that was left as it is, because its compensation was given up, is not among them.
+    """
+    found: dict[OperationId, int] = {}
+    undoes: dict[OperationId, OperationId] = {}
+    for seq, entry in enumerate(entries):
+        match entry:
+            case EffectIntended() if entry.compensates:
+                undoes[entry.operation] = entry.compensates
+                if seq >= position:
+                    found.setdefault(entry.compensates, seq)
+            case EffectCompensating() if seq >= position:
+                found.setdefault(entry.operation, seq)
+            case EffectFailed() if entry.operation in undoes:
+                found.pop(undoes[entry.operation], None)
+            case _:
+                pass
+    return found
+
+
+def kept_and_undone(
+    entries: Sequence[Entry], position: int, since: int | None = None
+) -> dict[OperationId, int]:
+    """Return the effects that had happened before a position and were undone since, each with where it was intended.
+
+    Args:
+        since: Another position from which on they were undone.
+    """
+    intents: dict[OperationId, int] = {}
+    settled: set[OperationId] = set()
+    for seq, entry in enumerate(entries[:position]):
+        match entry:
+            case EffectIntended():
+                intents[entry.operation] = seq
+            case EffectCompleted() | EffectFailed():
+                settled.add(entry.operation)
+            case _:
+                pass
+    undone = undone_from(entries, position if since is None else since)
+    return {one: seq for one, seq in intents.items() if one in undone and one in settled}
+
+
+def at_stake(entries: Sequence[Entry]) -> tuple[OperationId, ...]:
+    """Return the effects of sagas that have not ended, in order: what happened, or may have, and would not be undone."""
+    open_: dict[OperationId, OperationId] = {}
+    undoes: dict[OperationId, OperationId] = {}
+    for entry in entries:
+        match entry:
+            case EffectIntended() if entry.compensates:
+                undoes[entry.operation] = entry.compensates
+            case EffectIntended() if entry.saga and entry.compensation:
+                open_[entry.operation] = entry.saga
+            case EffectCompensating():
+                open_.setdefault(entry.operation, OperationId(""))
+            case EffectRefused() | EffectFailed(unknown=False) | EffectCompleted():
+                if entry.operation in undoes:
+                    open_.pop(undoes[entry.operation], None)
+                elif not isinstance(entry, EffectCompleted):
+                    open_.pop(entry.operation, None)
+            case SagaEnded():
+                open_ = {one: saga for one, saga in open_.items() if saga != entry.operation}
+            case _:
+                pass
+    return tuple(open_)
+
+
+def left_standing(entries: Sequence[Entry]) -> tuple[OperationId, ...]:
+    """Return the effects whose compensation was given up, in order: they stand, although what they belonged to was undone."""
+    undoes: dict[OperationId, OperationId] = {}
+    left: dict[OperationId, None] = {}
+    for entry in entries:
+        match entry:
+            case EffectIntended() if entry.compensates:
+                undoes[entry.operation] = entry.compensates
+                left.pop(entry.compensates, None)
+            case EffectFailed() if entry.operation in undoes:
+                left[undoes[entry.operation]] = None
+            case _:
+                pass
+    return (*left, *(one for one in at_stake(entries) if one not in left))

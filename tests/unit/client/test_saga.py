@@ -1,0 +1,283 @@
+"""What sagas mean to those who look at a run, end it, fork it or answer for it from outside."""
+
+# ruff: noqa: D103 - the workflows and effects of a test say what they do in their bodies
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import outlast
+from outlast.app import App
+from outlast.client import RunHandle
+from outlast.effects.undone import at_stake, kept_and_undone, left_standing, undone_from
+from outlast.journal.entry import EffectInDoubt, EffectIntended, Entry, from_row
+from outlast.store.change import Refused, RunKey, Status, Terminate
+from outlast.testing import Receiver
+
+receiver = Receiver()
+SOON = timedelta(seconds=10)
+NOW = timedelta(milliseconds=10)
+ONCE = outlast.RetryPolicy(maximum_attempts=1)
+go = outlast.Signal("go", bool)
+broken: set[str] = set()
+"""What cannot be given back."""
+
+undone: list[str] = []
+"""Keys of what was undone, as the compensation was told them."""
+
+
+def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """Run an async test."""
+
+    @functools.wraps(test)
+    def run() -> None:
+        asyncio.run(asyncio.wait_for(test(), 60))
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> None:
+    receiver.forget()
+    broken.clear()
+    undone.clear()
+
+
+@outlast.effect(idempotent=True, start_to_close_timeout=NOW, settle=timedelta(0), retry=ONCE)
+async def give_back(what: str, result: str) -> None:
+    if what in broken:
+        raise ValueError(f"{what} cannot be given back")
+    undone.append(outlast.attempt().undoes_key)
+    receiver.apply_once(outlast.idempotency_key(), f"not {result}")
+
+
+@outlast.effect(
+    idempotent=True,
+    start_to_close_timeout=NOW,
+    settle=timedelta(0),
+    retry=ONCE,
+    compensate=give_back,
+)
+async def take(what: str) -> str:
+    if what == "lost":
+        raise ConnectionError("no answer")
+    receiver.apply_once(outlast.idempotency_key(), what)
+    return f"a {what}"
+
+
+@outlast.effect(start_to_close_timeout=NOW, settle=timedelta(0), compensate=give_back)
+async def lend(what: str) -> str:
+    raise ConnectionError(f"was {what} lent?")
+
+
+@outlast.workflow
+async def collect(what: list[str]) -> list[str]:
+    async with outlast.saga():
+        taken = [await take(one) for one in what]
+        if not await outlast.receive(go):
+            raise LookupError("not needed")
+    await outlast.receive(go)
+    return taken
+
+
+@outlast.workflow
+async def borrow(what: str) -> str:
+    try:
+        return await lend(what)
+    except outlast.EffectCompensatedError as error:
+        return f"{error.step}: {error.message}"
+
+
+@outlast.workflow
+async def ask_first(what: str) -> str:
+    covers = [take(what), take.where(what="cup"), give_back(what, "x")]
+    await outlast.approval(what, covers=covers, role="owner", expires_in=timedelta(hours=1))
+    return await take(what)
+
+
+async def standing(handle: RunHandle[Any], *wanted: str) -> str:
+    """Return the status once it is one of these."""
+    while (now := await handle.status()).status not in wanted:
+        await asyncio.sleep(0.005)
+    return str(now.reason or now.status)
+
+
+async def collected(app: App, id: str, *what: str) -> RunHandle[list[str]]:
+    """Return a run that waits inside its saga."""
+    handle = await app.start(collect(list(what)), id=id)
+    while len(receiver.log) < len(what) or (await handle.status()).status != "waiting":
+        await asyncio.sleep(0.005)
+    return handle
+
+
+async def ended(handle: RunHandle[Any]) -> str:
+    with pytest.raises(outlast.OutlastError):
+        await handle.result()
+    return (await handle.status()).status
+
+
+async def entries_of(app: App, id: str) -> list[Entry]:
+    rows = await app.store.journal(RunKey("default", id))
+    return [from_row(one.row) for one in rows]
+
+
+@on_a_loop
+async def test_a_run_inside_a_saga_is_not_terminated_by_mistake() -> None:
+    """The refusal names what would stay; cancelling has it undone; saying so lets it stay, and the reason says what."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        handle = await collected(app, "a", "cup", "pen")
+        with pytest.raises(outlast.OpenCompensationsError, match=r"2 effects.*r:2, r:3") as refused:
+            await handle.terminate("enough")
+        assert refused.value.operations == ("r:2", "r:3")
+        assert "--abandon-compensation" in refused.value.hint
+        assert await standing(handle, "waiting") == "waiting"
+        await handle.cancel("enough")
+        assert await ended(handle) == "compensated"
+        other = await collected(app, "b", "tin")
+        await other.terminate("enough", abandon_compensation=True)
+        assert (await other.status()).reason == "enough (not undone: r:2)"
+        assert [value for _, value in receiver.log][-1] == "tin"
+
+
+@on_a_loop
+async def test_a_saga_that_has_ended_keeps_nobody_from_terminating() -> None:
+    """What was kept was meant to stay, and what was undone is no more; a run without sagas is ended as ever."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        handle = await collected(app, "a", "cup")
+        await handle.send(go, True)
+        while at_stake(await entries_of(app, "a")):
+            await asyncio.sleep(0.005)
+        await handle.terminate("enough")
+        assert await ended(handle) == "terminated"
+
+
+@on_a_loop
+async def test_an_end_that_met_another_journal_is_refused() -> None:
+    """What was read is what is ended: the run may have begun something in between."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        handle = await collected(app, "a", "cup")
+        length = len(await entries_of(app, "a"))
+        run = RunKey("default", "a")
+        for seen in ((1, length - 1), (1, length + 1), (2, length)):
+            change = Terminate(run, "me", "enough", generation=seen[0], next_seq=seen[1])
+            assert await app.commit(change) == Refused("moved")
+        assert (await handle.status()).status == "waiting"
+
+
+@on_a_loop
+async def test_a_compensation_that_gave_up_is_left_to_an_operator() -> None:
+    """Blocked with a reason of its own; left as it is, the run says that only part was undone, and what stands."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        broken.add("pen")
+        handle = await collected(app, "a", "cup", "pen")
+        await handle.send(go, False)
+        assert await standing(handle, "blocked") == "compensation failed"
+        told = str(await handle.explain())
+        assert "give_back" in told
+        (stuck,) = (await handle.detail()).operations
+        await handle.resolve(stuck.operation, failed="the shop is closed", reason="let it be")
+        assert await ended(handle) == "partly compensated"
+        journal = await entries_of(app, "a")
+        assert left_standing(journal) == ("r:3",)
+        assert "r:3 stands" in str(await handle.explain())
+        assert [value for _, value in receiver.log] == ["cup", "pen", "not a cup"]
+
+
+@on_a_loop
+async def test_a_compensation_knows_the_key_of_what_it_undoes() -> None:
+    """By which a receiver may know what is meant."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        handle = await collected(app, "a", "cup")
+        await handle.send(go, False)
+        assert await ended(handle) == "compensated"
+        (intent,) = (
+            one
+            for one in await entries_of(app, "a")
+            if isinstance(one, EffectIntended) and one.name == "take"
+        )
+        assert undone == [intent.key]
+
+
+@on_a_loop
+async def test_what_was_undone_is_not_taken_for_done_by_a_fork() -> None:
+    """From between, no fork; from before, refused under the origin's keys, and made anew under keys of its own."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        handle = await collected(app, "a", "cup", "pen")
+        await handle.send(go, False)
+        assert await ended(handle) == "compensated"
+        journal = await entries_of(app, "a")
+        first = next(n for n, one in enumerate(journal) if isinstance(one, EffectIntended))
+        assert kept_and_undone(journal, first + 2) == {"r:2": first}
+        assert list(undone_from(journal)) == ["r:3", "r:2"]
+        with pytest.raises(outlast.DefinitionError, match="undone since") as refused:
+            await handle.fork(first + 2, id="b", reason="to see")
+        assert f"--at {first}" in refused.value.hint
+        with pytest.raises(outlast.RunConflictError, match="nothing is left") as too_late:
+            await handle.retry(reason="again")
+        assert f"--at {first}" in too_late.value.hint
+        for policy in ("refuse", "same_key"):
+            fork = await handle.fork(first, id=policy, reason="to see", effects=policy)  # type: ignore[arg-type]
+            with pytest.raises(outlast.WorkflowFailedError) as failed:
+                await fork.result()
+            assert isinstance(failed.value.__cause__, outlast.ForkedEffectError)
+            assert "has undone it" in failed.value.__cause__.message
+        made = await handle.fork(first, id="new", reason="to see", effects="new_key")
+        await made.send(go, True)
+        await made.send(go, True)
+        assert await made.result() == ["a cup", "a pen"]
+        assert [value for _, value in receiver.log][-2:] == ["cup", "pen"]
+        assert not {key for key, count in receiver.changes.items() if count != 1}
+
+
+@on_a_loop
+async def test_what_may_have_happened_and_needs_its_result_to_be_undone_is_in_doubt() -> None:
+    """Not failed: nobody could undo it then. What was answered for it decides."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        handle = await app.start(collect(["cup", "lost"]), id="a")
+        assert await standing(handle, "blocked") == "in doubt"
+        (doubt,) = (one for one in await entries_of(app, "a") if isinstance(one, EffectInDoubt))
+        assert "give_back needs its result" in doubt.why
+        assert "not_applied=" in doubt.why
+        await handle.resolve(doubt.operation, failed="it never arrived", reason="asked them")
+        assert await ended(handle) == "compensated"
+        assert [value for _, value in receiver.log] == ["cup", "not a cup"]
+
+
+@on_a_loop
+async def test_an_effect_in_doubt_is_undone_on_request() -> None:
+    """Outside of a saga too; the workflow is told, the reason is kept; what cannot be is refused as an alarm."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        handle = await app.start(borrow("book"), id="a")
+        assert await standing(handle, "blocked") == "in doubt"
+        await handle.resolve("r:1", compensate=17, reason="whatever")
+        while not (await handle.detail()).alarms:
+            await asyncio.sleep(0.005)
+        assert "give_back cannot be called" in (await handle.detail()).alarms[0].why
+        await handle.resolve("r:1", compensate="a book", reason="nobody knows")
+        told = await handle.result()
+        assert told.startswith("lend: ")
+        assert "nobody knows" in told
+        assert [value for _, value in receiver.log] == ["not a book"]
+
+
+@on_a_loop
+async def test_an_approver_sees_what_undoes_a_covered_action() -> None:
+    """Of calls and of patterns; of what cannot be undone nothing is said."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        await app.start(ask_first("cup"), id="a")
+        while not (asked := await app.approvals.list()):
+            await asyncio.sleep(0.005)
+        covers = asked[0].subject["covers"]
+        assert [one.get("compensate") for one in covers] == ["give_back", "give_back", None]
+        assert asked[0].genuine
+
+
+def test_both_statuses_are_ends() -> None:
+    """Like any other."""
+    assert Status.COMPENSATED.closed
+    assert Status.PARTLY_COMPENSATED.closed
