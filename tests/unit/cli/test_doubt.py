@@ -21,6 +21,7 @@ from outlast.client import Client
 from outlast.effects.intent import Resolution
 from outlast.journal.parse import parse_as
 from outlast.store.change import RunKey
+from outlast.workflows import registry
 
 T = TypeVar("T")
 TIMEOUT = timedelta(milliseconds=10)
@@ -92,7 +93,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             while len(await one.runs.doubts()) < 4:
                 await asyncio.sleep(0.01)
 
-    asyncio.run(work())
+    own = [one for one in registry._declared if one.__module__ == __name__]
+    with pytest.MonkeyPatch.context() as patch:
+        # Names are unique in an app, and not over all tests.
+        patch.setattr(registry, "_declared", own)
+        asyncio.run(work())
     return file
 
 
