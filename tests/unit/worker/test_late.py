@@ -33,6 +33,7 @@ lasts: list[float] = []
 """How many seconds the attempts take in turn; 1 when there is none left."""
 ends: list[object] = []
 """What the attempts come to in turn: an exception, or a value; the amount when there is none left."""
+workers: list[SimulatedWorker] = []
 made: list[str] = []
 """`began` and `ended`, of all attempts in order."""
 
@@ -73,7 +74,15 @@ async def idempotent(amount: int) -> int:
     return await act(amount)
 
 
-EFFECTS = {one.name: one for one in (neither, hasty, idempotent)}
+@outlast.effect(start_to_close_timeout=10 * SECONDS, settle=SETTLE)
+def threaded(amount: int) -> int:
+    made.append("began")
+    workers[0].threads.busy(100)
+    made.append("ended")
+    return amount
+
+
+EFFECTS = {one.name: one for one in (neither, hasty, idempotent, threaded)}
 
 
 @outlast.workflow
@@ -93,7 +102,7 @@ CODE = [*EFFECTS.values(), pay, pay_and_wait]
 
 @pytest.fixture(autouse=True)
 def _clean() -> None:
-    for one in (lasts, ends, made):
+    for one in (lasts, ends, made, workers):
         one.clear()
 
 
@@ -111,7 +120,8 @@ def silence(worker: SimulatedWorker) -> None:
 
 
 async def start_worker(sim: Simulation, name: str) -> SimulatedWorker:
-    return await sim.start_worker(name, options=WorkerOptions(library="simulated"))
+    workers.append(await sim.start_worker(name, options=WorkerOptions(library="simulated")))
+    return workers[-1]
 
 
 async def lost(sim: Simulation, which: str, workflow: Any = pay) -> SimulatedWorker:
@@ -290,6 +300,24 @@ def test_another_run_under_the_id_is_not_meant(caplog: pytest.LogCaptureFixture)
     assert not of_kind(entries, EffectCompleted)
     assert not of_kind(entries, AlarmRaised)
     assert "could not be put into the run's inbox" in caplog.text
+
+
+def test_a_thread_that_returns_after_its_worker_has_stopped_is_told_of() -> None:
+    """It cannot be stopped, so the run is not given back; the next owner finds what it came to in the inbox."""
+
+    async def scenario(sim: Simulation) -> list[Entry]:
+        first = await start_worker(sim, "first")
+        await sim.client.start(pay("threaded", 5), id="r")
+        while not made:
+            await asyncio.sleep(0.1)
+        await first.worker.stop(SECONDS)
+        await start_worker(sim, "second")
+        await sim.closed("r")
+        return await journal(sim)
+
+    entries = Simulation(CODE).run(scenario)
+    assert [one.source for one in of_kind(entries, EffectCompleted)] == ["late"]
+    assert made == ["began", "ended"]
 
 
 def test_a_result_that_was_not_written_in_time_is_not_lost() -> None:
