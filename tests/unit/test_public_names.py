@@ -48,6 +48,7 @@ PUBLIC = [
     "Query",
     "QueryError",
     "RepeatedEffectError",
+    "RequestStateError",
     "RetryPolicy",
     "RunCancelledError",
     "RunConflictError",
