@@ -6,6 +6,7 @@ from outlast.client.doubt import Doubt, Resolved
 from outlast.client.explain import Explanation, Wait
 from outlast.client.handle import RunHandle
 from outlast.client.mail import Mail
+from outlast.client.request import Requests, RequestView
 from outlast.client.task import TaskView
 from outlast.client.view import (
     ApprovalView,
@@ -30,6 +31,8 @@ __all__ = [
     "IfClosed",
     "JournalEntry",
     "Mail",
+    "RequestView",
+    "Requests",
     "Resolved",
     "Retry",
     "RunDetail",

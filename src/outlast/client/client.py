@@ -21,9 +21,11 @@ from outlast.client.completion import complete, fail, heartbeat
 from outlast.client.doubt import Doubt, Resolved, Wanted, doubts, resolve, said
 from outlast.client.handle import RunHandle
 from outlast.client.home import Home
+from outlast.client.page import check_limit
 from outlast.client.patience import Patience, callers_level
 from outlast.client.port import Port
 from outlast.client.replica import Replicas
+from outlast.client.request import Requests
 from outlast.client.task import task_views, unserved
 from outlast.client.update import check_accepted, result_of, signal_message, update_message
 from outlast.client.use import IfClosed, began_as, check_if_closed, check_same, taken
@@ -86,7 +88,6 @@ _UNKNOWN_TRIES = 600
 """How often a change is sent before its caller is told that its fate is not known."""
 _FIRST_POLL_SECONDS = 0.05
 _LONGEST_POLL_SECONDS = 2.0
-_LARGEST_PAGE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,11 @@ class Client:
     def approvals(self) -> Approvals:
         """The tenant's approvals."""
         return Approvals(self)
+
+    @property
+    def requests(self) -> Requests:
+        """The tenant's requests that came with an idempotency key."""
+        return Requests(self)
 
     async def start(
         self,
@@ -876,12 +882,11 @@ class Runs:
         Raises:
             DefinitionError: There is no such status, or the limit is no number from 0 to 1,000,000.
         """
-        _check_page(limit, "runs", "before=")
         heads = await self._client.store.heads(
             self._client.tenant,
             statuses=_statuses(statuses),
             workflow=workflow,
-            limit=limit,
+            limit=check_limit(limit, what="runs"),
             before=(before.created_at, before.run_id) if before else None,
         )
         return [status_of(head) for head in heads]
@@ -933,7 +938,7 @@ class Runs:
                 assert [one.run_id for one in (*first, *rest)] == ["o-0", "o-1", "o-2"]
             ```
         """
-        _check_page(limit, "doubts", "after=")
+        check_limit(limit, what="doubts", onward="after=")
         wanted = Wanted(effect, workflow, run_id, limit, after)
         return await doubts(self._client, wanted)
 
@@ -1004,14 +1009,6 @@ class Runs:
                 "no reason is given", hint="give reason=: it is kept in the journal of each run"
             )
         return await resolve(self._client, doubts, what)
-
-
-def _check_page(limit: int, what: str, next_page: str) -> None:
-    if not 0 <= limit <= _LARGEST_PAGE:
-        raise DefinitionError(
-            f"a page of {limit} {what} is none that can be read",
-            hint=f"give a limit from 0 to {_LARGEST_PAGE:,}, and {next_page} for the page that follows",
-        )
 
 
 def _statuses(given: Collection[str]) -> frozenset[Status]:

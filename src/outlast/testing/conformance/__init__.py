@@ -32,6 +32,7 @@ from outlast.testing.conformance.message import MessageConformance
 from outlast.testing.conformance.outbox import OutboxConformance
 from outlast.testing.conformance.pause import PauseConformance
 from outlast.testing.conformance.reader import ReaderConformance
+from outlast.testing.conformance.request import RequestConformance
 from outlast.testing.conformance.rollover import RollOverConformance
 from outlast.testing.conformance.task import TaskConformance
 
@@ -50,5 +51,6 @@ class StoreConformance(
     TaskConformance,
     BeatConformance,
     DoubtConformance,
+    RequestConformance,
 ):
     """Everything that a store promises."""
