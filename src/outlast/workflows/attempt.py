@@ -17,6 +17,9 @@ class Attempt(Struct, frozen=True):
         key: The idempotency key; empty for steps.
         generation: Of the run.
         ahead: Whether the run has seen something that its journal does not hold yet: see `@workflow(durability=…)`.
+        idempotent: Of an effect: its receiver answers an equal key with the first result, so that a request under the key may be sent
+            again.
+        probing: The effect's probe runs here, which only looks.
 
     Example:
         ```python
@@ -44,6 +47,8 @@ class Attempt(Struct, frozen=True):
     key: str = ""
     generation: int = 1
     ahead: bool = False
+    idempotent: bool = False
+    probing: bool = False
 
 
 current_attempt: ContextVar[Attempt] = ContextVar("outlast_attempt")
