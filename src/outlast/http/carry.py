@@ -160,9 +160,10 @@ def passage_of(request: httpx.Request, targets: Sequence[Target]) -> Passage:
     """
     attempt = current_attempt.get(None)
     known: Any = request.extensions.get(_MARK)
-    if isinstance(known, Passage) and known.attempt is attempt:
-        return _redirected(known, request, targets)
-    passage = _first(request, target_of(request.url, targets), attempt)
+    found = known if isinstance(known, Passage) else None
+    if found is not None and found.attempt is attempt:
+        return _redirected(found, request, targets)
+    passage = _first(request, target_of(request.url, targets), attempt, found)
     request.extensions[_MARK] = passage
     return passage
 
@@ -185,18 +186,26 @@ def origin_of(url: httpx.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, _port(url)
 
 
-def _first(request: httpx.Request, target: Target, attempt: Attempt | None) -> Passage:
+def _first(
+    request: httpx.Request, target: Target, attempt: Attempt | None, former: Passage | None
+) -> Passage:
+    """Return what a request carries that this attempt sends for the first time.
+
+    Args:
+        former: What it carried for another attempt. A key that the hook has left in its header is no author's.
+    """
     given = request.headers.get(target.header)
-    if given is not None:
+    left = former.target.header if former is not None and former.key else ""
+    if given is not None and not left:
         return Passage(target, request.url, attempt, given, is_known=True)
     if not target.carries or request.method not in KEYED:
-        return Passage(target, request.url, attempt)
+        return Passage(target, request.url, attempt, removes=left)
     part: Any = request.extensions.get(PART, "")
     key = key_for(_identity(request), describe(request), part=str(part))
     if not key:
-        return Passage(target, request.url, attempt)
+        return Passage(target, request.url, attempt, removes=left)
     is_known = attempt is not None and attempt.idempotent
-    return Passage(target, request.url, attempt, target.value(key), key, is_known)
+    return Passage(target, request.url, attempt, target.value(key), key, is_known, left)
 
 
 def _redirected(known: Passage, request: httpx.Request, targets: Sequence[Target]) -> Passage:

@@ -393,3 +393,19 @@ def test_attempts_that_share_a_client_do_not_share_keys() -> None:
     assert sorted(receivers.seen) == sorted(
         ("POST", f"https://a.example/{key}", f'"{key}"') for key in "aaabbbccc"
     )
+
+
+@EACH
+def test_a_request_that_two_effects_send_carries_the_key_of_each(client_of) -> None:
+    """What was noted on it for the first one is not the second one's."""
+    receivers = Receivers()
+    request = httpx.Request("POST", "https://a.example/", content=b"x")
+    plain = httpx.Request("POST", "https://a.example/", content=b"x")
+    with client_of(receivers) as client:
+        client.send(plain)
+        for key in ("k1", "k2"):
+            with attempt(key=key):
+                client.send(request)
+                client.send(plain)
+        client.send(request)
+    assert receivers.keys == [None, '"k1"', '"k1"', '"k2"', '"k2"', None]

@@ -160,6 +160,11 @@ def modelled(method: str, who: str, given: bool, streamed: bool, outcomes: list[
     ),
 )
 @example("POST", "effect", False, False, ["ReadTimeout"])
+@example("POST", "effect", False, False, [422])
+@example("POST", "effect", False, False, [409])
+@example("PATCH", "idempotent effect", False, False, [409, 503, 422])
+@example("PUT", "idempotent effect", False, False, [409])
+@example("POST", "nobody", True, False, ["ReadError", 429, 422])
 @example("POST", "idempotent effect", False, False, ["ReadTimeout", "ConnectError", "ConnectError"])
 def test_what_is_not_safe_is_sent_once(method, who, given, streamed, outcomes) -> None:
     """By method, key, body and outcomes: how often a request is sent, and what comes of it. Both transports do the same."""
