@@ -34,8 +34,8 @@ from outlast.effects.intent import Resolution
 from outlast.effects.retry import RetryPolicy
 from outlast.effects.standing import alarms, standings
 from outlast.errors import DefinitionError, OutlastError
-from outlast.http.answer import refusal
 from outlast.http.carry import passage_of
+from outlast.http.reply import refusal
 from outlast.journal import entry as entries
 from outlast.journal.canonical import canonical
 from outlast.journal.codec import codec_for
@@ -526,7 +526,7 @@ DECODERS: dict[str, Decoder] = {
     "OSV record": Decoder(read_record, [RECORD], ("demo.osv:read_record",)),
     "answer of a model": Decoder(_answer, [ANSWER], ("demo.model:_answer",)),
     "answer of GitHub": Decoder(problem_of, [b'{"message":"no","errors":[{"code":"x"},"y"]}'], ("demo.github_error:_problem",), ()),
-    "refusal of a receiver": Decoder(refused, [b'{"title":"used","detail":"the key is used"}'], ("http.answer:_said",), ()),
+    "refusal of a receiver": Decoder(refused, [b'{"title":"used","detail":"the key is used"}'], ("http.reply:_said",), ()),
     "pull requests": Decoder(pulls_of, [PULLS], ("demo.github:GitHub._read",)),
     "order of a fault": Decoder(ordered, [b'{"fault":"hold","on":"create","times":2}'], ("demo.forge_double:Handler._control", "demo.forge_state:Fault.of", "demo.forge_double:main", "demo.forge_double:_logged", "demo.forge_answer:Forge._create"), (ValueError,)),
     "golden journal": Decoder(golden, [GOLDEN.to_json().encode()], ("testing.golden:exported",)),

@@ -16,8 +16,8 @@ import httpx
 
 from outlast.effects.retry import RetryPolicy
 from outlast.errors import DefinitionError, ReceiverBusyError
-from outlast.http.answer import IN_PROGRESS, LATER, refusal, retry_after
 from outlast.http.carry import REPEATABLE, Target, body_of, describe, passage_of
+from outlast.http.reply import IN_PROGRESS, LATER, refusal, retry_after
 from outlast.workflows.attempt import current_attempt
 from outlast.workflows.carry import current_errand
 

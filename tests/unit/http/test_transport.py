@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import outlast
 from outlast.errors import KeyReusedError, ReceiverBusyError
-from outlast.http.answer import retry_after
 from outlast.http.course import Course, Rules
+from outlast.http.reply import retry_after
 from outlast.http.transport import IdempotentTransport, SyncIdempotentTransport, Target
 from outlast.journal.failure import capture
 from outlast.testing import attempt
