@@ -47,6 +47,7 @@ from outlast.replay.ledger import Grant
 from outlast.worker.growth import HistoryLimits
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
 from outlast.workflows.call import Call
+from outlast.workflows.carry import environment
 from outlast.workflows.child import (
     ChildHandle,
     ExternalRun,
@@ -143,6 +144,7 @@ __all__ = [
     "continue_as_new",
     "deprecate_patch",
     "effect",
+    "environment",
     "heartbeat",
     "heartbeat_details",
     "idempotency_key",

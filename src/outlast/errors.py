@@ -10,6 +10,7 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── NonDeterminismError           replay asked for something that the journal does not hold
 │   ├── RepeatedEffectError           an equal effect already succeeded in this run
 │   ├── SamePurposeError              another call of the effect has the same purpose, and may have happened
+│   ├── KeyReusedError                a receiver knows an effect's key with other content
 │   └── EncodeError                   a value that cannot be stored; names the path in it
 ├── RunError                          what became of a run or of one of its operations
 │   ├── StepFailedError               a step or effect failed with a type that is not rebuilt
@@ -34,6 +35,7 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── ApprovalSpentError            the grant was used already
 │   └── DecisionRefusedError          a decision that the store did not accept
 ├── RequestStateError                 a request under an idempotency key that is not in doubt, or not as it was seen
+├── ReceiverBusyError                 a receiver asks to be called again later
 └── StoreError                        where the work is kept
     ├── StoreUnavailableError         it cannot be opened, read or written now
     ├── StoreVersionError             it was written by a newer version
@@ -310,6 +312,47 @@ class SamePurposeError(AuthorError):
         super().__init__(message, **where)
         self.first = first
         self.state = state
+
+
+class KeyReusedError(AuthorError):
+    """A receiver refused the content that an effect sent under its key: it knows the key with other content, or cannot take this one.
+
+    No attempt follows: it would end the same way. It does not prove that nothing happened: what the receiver has under the key may be an
+    earlier attempt of this effect, whose content was another because it held a time or a random number.
+
+    Args:
+        status: Of the receiver's answer.
+
+    Example:
+        ```python
+        import httpx
+        import outlast
+        from outlast.http.transport import IdempotentTransport
+
+        double = httpx.MockTransport(lambda request: httpx.Response(422))
+
+        @outlast.effect(idempotent=True)
+        async def pay(amount: int) -> None:
+            async with httpx.AsyncClient(transport=IdempotentTransport(double)) as client:
+                await client.post("https://bank.example/payments", json={"amount": amount})
+
+        @outlast.workflow
+        async def settle(amount: int) -> None:
+            await pay(amount)
+
+        async with outlast.open("memory://") as app:
+            try:
+                await app.run(settle(10), id="settle-1")
+            except outlast.OutlastError as error:
+                assert error.__cause__.code == "key_reused"
+        ```
+    """
+
+    code = "key_reused"
+
+    def __init__(self, message: str, *, status: int = 0, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.status = status
 
 
 class EncodeError(AuthorError):
@@ -1041,6 +1084,49 @@ class RequestStateError(OutlastError):
     def __init__(self, message: str, *, reason: str = "", **where: Any) -> None:
         super().__init__(message, **where)
         self.reason = reason
+
+
+class ReceiverBusyError(OutlastError):
+    """A receiver asks to be called again later than one attempt may wait. The next attempt of the step or effect waits that long.
+
+    Args:
+        status: Of the receiver's answer.
+        retry_after: Seconds to wait at least.
+
+    Example:
+        ```python
+        import httpx
+        import outlast
+        from outlast.http.transport import IdempotentTransport
+
+        answers = [httpx.Response(429, headers={"Retry-After": "3600"})]
+        double = httpx.MockTransport(lambda request: answers.pop())
+
+        @outlast.step(retry=outlast.RetryPolicy(maximum_attempts=1))
+        async def look() -> int:
+            async with httpx.AsyncClient(transport=IdempotentTransport(double)) as client:
+                return (await client.get("https://shop.example/stock")).status_code
+
+        @outlast.workflow
+        async def stock() -> int:
+            return await look()
+
+        async with outlast.open("memory://") as app:
+            try:
+                await app.run(stock(), id="stock-1")
+            except outlast.OutlastError as error:
+                assert error.__cause__.retry_after == 3600
+        ```
+    """
+
+    code = "receiver_busy"
+
+    def __init__(
+        self, message: str, *, status: int = 0, retry_after: float = 0.0, **where: Any
+    ) -> None:
+        super().__init__(message, **where)
+        self.status = status
+        self.retry_after = retry_after
 
 
 class StoreError(OutlastError):

@@ -34,6 +34,8 @@ from outlast.effects.intent import Resolution
 from outlast.effects.retry import RetryPolicy
 from outlast.effects.standing import alarms, standings
 from outlast.errors import DefinitionError, OutlastError
+from outlast.http.carry import passage_of
+from outlast.http.reply import refusal
 from outlast.journal import entry as entries
 from outlast.journal.canonical import canonical
 from outlast.journal.codec import codec_for
@@ -424,6 +426,11 @@ def problem_of(data: bytes) -> Any:
     return str(error_of(httpx.Response(422, content=data, request=request), redact))
 
 
+def refused(data: bytes) -> Any:
+    request = httpx.Request("POST", "http://localhost/", headers={"Idempotency-Key": "k"})
+    return str(refusal(request, httpx.Response(422, content=data), passage_of(request, ())))
+
+
 def intended(data: bytes) -> Any:
     entry = EffectIntended(OP, "ship", "k", Raw(data), Raw(data), "")
     return standings([(entry, NOW, 0)], [])
@@ -547,6 +554,7 @@ DECODERS: dict[str, Decoder] = {
     "OSV record": Decoder(read_record, [RECORD], ("demo.osv:read_record",)),
     "answer of a model": Decoder(_answer, [ANSWER], ("demo.model:_answer",)),
     "answer of GitHub": Decoder(problem_of, [b'{"message":"no","errors":[{"code":"x"},"y"]}'], ("demo.github_error:_problem",), ()),
+    "refusal of a receiver": Decoder(refused, [b'{"title":"used","detail":"the key is used"}'], ("http.reply:_said",), ()),
     "pull requests": Decoder(pulls_of, [PULLS], ("demo.github:GitHub._read",)),
     "order of a fault": Decoder(ordered, [b'{"fault":"hold","on":"create","times":2}'], ("demo.forge_double:Handler._control", "demo.forge_state:Fault.of", "demo.forge_double:main", "demo.forge_double:_logged", "demo.forge_answer:Forge._create"), (ValueError,)),
     "golden journal": Decoder(golden, [GOLDEN.to_json().encode()], ("testing.golden:exported",)),

@@ -43,6 +43,8 @@ BREACHES = [
     ("store/memory.py", "import apsw", "apsw"),
     ("app.py", "import sqlite3", "sqlite3"),
     ("client.py", "import httpx", "httpx"),
+    ("http/__init__.py", "import mcp", "mcp"),
+    ("app.py", "import outlast.http", "layers"),
     ("app.py", "import rich.console", "terminal"),
     ("worker/worker.py", "import typer", "terminal"),
     ("journal/codec.py", "import pickle", "pickle"),

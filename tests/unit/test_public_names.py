@@ -82,6 +82,7 @@ PUBLIC = [
     "continue_as_new",
     "deprecate_patch",
     "effect",
+    "environment",
     "heartbeat",
     "heartbeat_details",
     "idempotency_key",

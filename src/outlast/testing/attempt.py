@@ -9,6 +9,7 @@ from typing import Any
 from outlast.journal.codec import codec_of
 from outlast.journal.parse import parse
 from outlast.workflows.attempt import Attempt, current_attempt
+from outlast.workflows.carry import Errand, current_errand
 from outlast.workflows.heartbeat import Beats, current_beats
 
 
@@ -26,7 +27,8 @@ def attempt(  # noqa: PLR0913 - what a body can ask for
     """Let `outlast.idempotency_key()`, `outlast.attempt()` and the heartbeats work in a body that is called by itself.
 
     Args:
-        key: What `outlast.idempotency_key()` returns; empty for a step, which has none, and can be completed from outside.
+        key: What `outlast.idempotency_key()` returns, to a receiver that knows keys; empty for a step, which has none, and can be
+            completed from outside.
         number: Of the attempt, from 1.
         details: What `outlast.heartbeat_details()` finds of a former attempt.
         undoes_key: Of a compensation: the key of what it undoes.
@@ -48,7 +50,9 @@ def attempt(  # noqa: PLR0913 - what a body can ask for
         assert beats == [{"packed": "lamp"}]
         ```
     """
-    made = Attempt("default", run_id, "r:1", name, number, key, undoes_key=undoes_key)
+    made = Attempt(
+        "default", run_id, "r:1", name, number, key, idempotent=bool(key), undoes_key=undoes_key
+    )
     former = b"" if details is None else codec_of(details, where="details").encode(details)
 
     def heard() -> None:
@@ -57,8 +61,10 @@ def attempt(  # noqa: PLR0913 - what a body can ask for
 
     collected = Beats(lambda: 0.0, former, heard)
     tokens = current_attempt.set(made), current_beats.set(collected)
+    errand = current_errand.set(Errand(lambda: None, collected))
     try:
         yield made
     finally:
+        current_errand.reset(errand)
         current_beats.reset(tokens[1])
         current_attempt.reset(tokens[0])

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias, cast
 
+import msgspec
+
 from outlast.clock import Threads
 from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.errors import AuthorError, DecodeError, EncodeError
@@ -20,7 +22,8 @@ from outlast.store.change import RunKey
 from outlast.worker.call import Check, ThreadCall, Threw, anytime, call_async
 from outlast.worker.patience import Patience, TimedOut
 from outlast.worker.stall import LoopWatch
-from outlast.workflows.attempt import Attempt, current_attempt, probing
+from outlast.workflows.attempt import Attempt, current_attempt
+from outlast.workflows.carry import Errand, current_errand
 from outlast.workflows.completion import AskedTooEarlyError, handing_out
 from outlast.workflows.definition import AttemptOptions, Effect, Step, probe_function
 from outlast.workflows.heartbeat import Beats, current_beats
@@ -226,8 +229,8 @@ class Executor:
             args, kwargs = effect.arguments.decode(arguments)
             body = functools.partial(probe_function(effect), *args, **kwargs)
             patience = Patience(_beats(), options)
-            with probing():
-                answer = await self._run(body, attempt, patience, check, acts=False)
+            looking = msgspec.structs.replace(attempt, probing=True)
+            answer = await self._run(body, looking, patience, check, acts=False)
             match answer:
                 case TimedOut():
                     return Unknown(answer.text("the probe"))
@@ -258,6 +261,7 @@ class Executor:
         context = contextvars.copy_context()
         context.run(current_attempt.set, attempt)
         context.run(current_beats.set, patience.beats)
+        context.run(current_errand.set, Errand(patience.seconds_left, patience.beats))
         if inspect.iscoroutinefunction(body.func):
             patience.beats.is_async = True
             running = asyncio.create_task(call_async(body, check), context=context)
@@ -359,11 +363,21 @@ class Executor:
         self, definition: Step[..., Any] | Effect[..., Any], error: BaseException
     ) -> Raised:
         failure = capture(error)
-        hopeless = isinstance(
-            error, AuthorError | DecodeError
-        ) or not definition.options.retry.retries(failure.type)
+        hopeless = _is_hopeless(error) or not definition.options.retry.retries(failure.type)
         proves = isinstance(definition, Effect) and isinstance(error, definition.rules.not_applied)
         return Raised(failure, hopeless=hopeless, not_applied=proves)
+
+
+def _is_hopeless(error: BaseException) -> bool:
+    """Whether an error is one of the code, whatever the policy says; also one in a group, which a task group makes of it."""
+    left = [error]
+    while left:
+        one = left.pop()
+        if isinstance(one, AuthorError | DecodeError):
+            return True
+        if isinstance(one, BaseExceptionGroup):
+            left += cast("BaseExceptionGroup[BaseException]", one).exceptions
+    return False
 
 
 def _result(running: asyncio.Task[Any]) -> Any:

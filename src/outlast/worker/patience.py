@@ -82,6 +82,18 @@ class Patience:
             self._forgive(self.beats.now() - end)
         return None
 
+    def seconds_left(self) -> float | None:
+        """Return how long the attempt may go on at most, however lively it is; None for no limit. Callable from any thread."""
+        if self._is_endless:
+            return None
+        now, ends = self.beats.now(), list[float]()
+        if self._left is not None:
+            ends.append(self._made + self._left.total_seconds())
+        if self._time is not None:
+            began = now if self._began is None else self._began
+            ends.append(began + self._time.total_seconds())
+        return min(ends) - now if ends else None
+
     def _limits(self) -> list[tuple[float, TimedOut]]:
         found: list[tuple[float, TimedOut]] = []
         began = self._began is not None

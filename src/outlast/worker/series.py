@@ -76,9 +76,13 @@ class Series:
         attempt = self._bridge.attempt(
             self._operation, self._definition.name, self.failures + 1, self._key
         )
-        if self.undoes_key:
-            attempt = msgspec.structs.replace(attempt, undoes_key=self.undoes_key)
-        return msgspec.structs.replace(attempt, ahead=False) if self.is_written else attempt
+        effect = self._definition if isinstance(self._definition, Effect) else None
+        return msgspec.structs.replace(
+            attempt,
+            ahead=attempt.ahead and not self.is_written,
+            undoes_key=self.undoes_key,
+            idempotent=effect is not None and effect.rules.idempotent,
+        )
 
     # Time
 

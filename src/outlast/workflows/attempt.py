@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator
 from contextvars import ContextVar
 
 from msgspec import Struct
@@ -20,6 +18,9 @@ class Attempt(Struct, frozen=True):
         generation: Of the run.
         ahead: Whether the run has seen something that its journal does not hold yet: see `@workflow(durability=…)`.
         undoes_key: Of a compensation: the idempotency key of the effect that it undoes, by which a receiver may know that.
+        idempotent: Of an effect: its receiver answers an equal key with the first result, so that a request under the key may be sent
+            again.
+        probing: The effect's probe runs here, which only looks.
 
     Example:
         ```python
@@ -48,20 +49,11 @@ class Attempt(Struct, frozen=True):
     generation: int = 1
     ahead: bool = False
     undoes_key: str = ""
+    idempotent: bool = False
+    probing: bool = False
 
 
 current_attempt: ContextVar[Attempt] = ContextVar("outlast_attempt")
-_probing: ContextVar[bool] = ContextVar("outlast_probing", default=False)
-
-
-@contextlib.contextmanager
-def probing() -> Generator[None]:
-    """Let what is begun here know that it is a probe, which only reads."""
-    token = _probing.set(True)
-    try:
-        yield
-    finally:
-        _probing.reset(token)
 
 
 def check_not_probing(effect: str) -> None:
@@ -70,13 +62,13 @@ def check_not_probing(effect: str) -> None:
     Raises:
         EffectOutsideWorkflowError: One is.
     """
-    if _probing.get():
-        found = current_attempt.get(None)
+    found = current_attempt.get(None)
+    if found is not None and found.probing:
         raise EffectOutsideWorkflowError(
-            f"effect {effect} was called in the probe of {found.name if found else 'an effect'}",
-            step=found.name if found else None,
-            operation=found.operation if found else None,
-            run=found.run_id if found else None,
+            f"effect {effect} was called in the probe of {found.name}",
+            step=found.name,
+            operation=found.operation,
+            run=found.run_id,
             hint="a probe only reads: let it look up in the remote system what became of the effect, and answer Applied(value), "
             "NotApplied() or Unknown(why); Outlast calls the effect again where that is safe",
         )

@@ -80,6 +80,14 @@ def quick() -> int:
     return 7
 
 
+raised: list[Exception] = []
+
+
+@outlast.step
+async def raising() -> None:
+    raise raised[-1]
+
+
 ran: list[int] = []
 ATTEMPT = Attempt("default", "r", "r:1", "s", 1, "")
 
@@ -113,6 +121,19 @@ def test_what_cannot_be_stored_is_hopeless() -> None:
     assert isinstance(ending, Raised)
     assert ending.hopeless
     assert "a" in ending.failure.message
+
+
+def test_an_error_of_the_code_is_hopeless_in_a_group_too() -> None:
+    """A task group around it does not make it worth another attempt, however many there are; other groups stay worth one."""
+    wrong: Exception = outlast.DefinitionError("a mistake")
+    lost: Exception = OSError("the answer was lost")
+    for _ in range(2_000):
+        wrong, lost = ExceptionGroup("", [OSError(), wrong]), ExceptionGroup("", [lost])
+    for error, hopeless in ((wrong, True), (lost, False)):
+        raised.append(error)
+        ending = attempt(raising)
+        assert isinstance(ending, Raised)
+        assert ending.hopeless is hopeless
 
 
 def test_a_body_that_cancels_itself_has_failed() -> None:

@@ -1,0 +1,200 @@
+"""Whether a request is sent again, and when: a decision after each answer or error, without any I/O, for both transports.
+
+Guards: what is not safe to repeat is sent once; nothing is sent after the time of the attempt; and what is raised in the end claims no
+more than is known: after a try that may have been carried out, no later one that was not can stand for all of them.
+Source: RFC 9110 section 9.2.2, and the draft on the Idempotency-Key header (409 in progress, 422 other content).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from outlast.effects.retry import RetryPolicy
+from outlast.errors import DefinitionError, ReceiverBusyError
+from outlast.http.carry import REPEATABLE, Target, body_of, describe, passage_of
+from outlast.http.reply import IN_PROGRESS, LATER, refusal, retry_after
+from outlast.workflows.attempt import current_attempt
+from outlast.workflows.carry import current_errand
+
+TRIES = RetryPolicy(
+    initial_interval=timedelta(seconds=0.5),
+    maximum_interval=timedelta(seconds=8),
+    maximum_attempts=4,
+)
+"""How often one request is sent by default: after 0.5, 1 and 2 seconds again. What is still open then is the next attempt's."""
+
+LONGEST_WAIT = timedelta(seconds=30)
+
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+"""Errors after which the receiver has had nothing of the request."""
+_OWN_FAULT = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a transport treats requests.
+
+    Args:
+        targets: Hosts that are treated otherwise than by default; the first that matches counts.
+        retry: How often one request is sent, and the waits in between.
+        longest_wait: What a receiver asks for beyond that is left to the next attempt.
+    """
+
+    targets: Sequence[Target] = ()
+    retry: RetryPolicy = TRIES
+    longest_wait: timedelta = LONGEST_WAIT
+
+    def __post_init__(self) -> None:
+        """Refuse what has no end."""
+        if self.retry.maximum_attempts == 0:
+            raise DefinitionError(
+                "a transport would repeat a request without end",
+                hint="give its retry a maximum_attempts; beyond that the next attempt of the effect goes on",
+            )
+        unfit = [one for one in self.targets if not isinstance(one, Target)]  # pyright: ignore[reportUnnecessaryIsInstance]
+        if unfit:
+            raise DefinitionError(
+                f"targets={unfit!r} are none", hint='write targets=[Target("api.example.com")]'
+            )
+
+
+class Course:
+    """The tries of one request.
+
+    Args:
+        now: Seconds since 1970.
+    """
+
+    def __init__(self, request: httpx.Request, rules: Rules, now: Callable[[], float]) -> None:
+        self._request = request
+        self._rules = rules
+        self._now = now
+        self._passage = passage_of(request, rules.targets)
+        may = request.method in REPEATABLE or self._passage.is_known
+        self._may_repeat = may and body_of(request) is not None
+        self._errand = current_errand.get(None)
+        self._tries = 0
+        self._open: httpx.TransportError | None = None
+        """How the first try ended that may have been carried out."""
+
+    def next(self) -> httpx.Request:
+        """Return the request as it is sent now: with the key, and no more time than the attempt has left.
+
+        Raises:
+            httpx.TransportError: The attempt has no time left: of an earlier try, or a PoolTimeout where none was made.
+        """
+        extensions = dict(self._request.extensions)
+        if self._errand is not None:
+            if self._errand.is_over:
+                raise self._told(
+                    httpx.PoolTimeout(
+                        f"{describe(self._request)} was not sent: the time of the attempt is over",
+                        request=self._request,
+                    )
+                )
+            extensions["timeout"] = _within(extensions.get("timeout"), self._errand.left())
+        self._tries += 1
+        return httpx.Request(
+            self._request.method,
+            self._request.url,
+            headers=self._passage.headers(self._request),
+            stream=self._request.stream,
+            extensions=extensions,
+        )
+
+    def failed(self, error: httpx.TransportError) -> float:
+        """Return how many seconds to wait after a try without an answer.
+
+        Raises:
+            httpx.TransportError: No further one follows.
+        """
+        if self._open is None and not isinstance(error, _UNSENT):
+            self._open = error
+        wait = self._gap(0.0)
+        name = f"{type(error).__module__}.{type(error).__qualname__}"
+        if isinstance(error, _OWN_FAULT) or wait is None or not self._rules.retry.retries(name):
+            raise self._told(error)
+        return wait
+
+    def must_read(self, response: httpx.Response) -> bool:
+        """Whether the answer says something about the key, for which its body is read."""
+        return self._passage.is_known and response.status_code == self._passage.target.refusal
+
+    def judge(self, response: httpx.Response) -> None:
+        """Look at an answer that had to be read.
+
+        Raises:
+            KeyReusedError: The receiver refuses the key with this content.
+        """
+        response.request = self._request
+        is_reuse = self._passage.target.is_reuse
+        if is_reuse is None or is_reuse(response):
+            raise refusal(self._request, response, self._passage) from self._open
+
+    def answered(self, response: httpx.Response) -> float | None:
+        """Return how many seconds to wait after an answer, or None where it is the one to give back.
+
+        Raises:
+            ReceiverBusyError: It asks for more time than one attempt has; a step or effect waits that long before the next one.
+            httpx.TransportError: It settles nothing, and an earlier try may have been carried out.
+        """
+        status = response.status_code
+        is_later = status in LATER or (status == IN_PROGRESS and self._passage.is_known)
+        if not is_later or not self._may_repeat:
+            return None
+        asked = retry_after(response, self._now())
+        wait = self._gap(asked or 0.0)
+        if wait is not None:
+            return wait
+        if self._open is not None:
+            # The engine reads how long to wait from any exception.
+            vars(self._open)["retry_after"] = asked
+            self._open.add_note(f"sent again, it was answered {status}, which settles nothing")
+            raise self._open
+        attempt = current_attempt.get(None)
+        if attempt is None or asked is None:
+            return None
+        raise ReceiverBusyError(
+            f"{describe(self._request)} was answered {status}, to come back in {asked:g} s",
+            status=status,
+            retry_after=asked,
+            run=attempt.run_id,
+            step=attempt.name,
+            operation=attempt.operation,
+            hint="nothing needs to be done: the next attempt waits that long, if the retry policy allows one",
+        )
+
+    def _gap(self, asked: float) -> float | None:
+        """Return how long to wait before another try; None where none may follow."""
+        rules = self._rules
+        if not self._may_repeat or not rules.retry.allows_another(self._tries):
+            return None
+        wait = max(rules.retry.gap(self._tries).total_seconds(), asked)
+        if asked > rules.longest_wait.total_seconds():
+            return None
+        if self._errand is not None:
+            left = self._errand.left()
+            if self._errand.is_over or (left is not None and wait >= left):
+                return None
+        return wait
+
+    def _told(self, error: httpx.TransportError) -> httpx.TransportError:
+        """Return what is raised in the end: the error of the first try that may have been carried out, where there is one."""
+        if self._open is None or self._open is error or not isinstance(error, _UNSENT):
+            return error
+        self._open.add_note(f"sent again, it ended in {type(error).__name__}: {error}")
+        return self._open
+
+
+def _within(timeout: Any, left: float | None) -> Any:
+    """Return httpx's four timeouts, none of them longer than the seconds that are left."""
+    if left is None:
+        return timeout
+    given: dict[str, float | None] = timeout or {}
+    names = ("connect", "read", "write", "pool")
+    return {name: left if (own := given.get(name)) is None else min(own, left) for name in names}
