@@ -1,0 +1,89 @@
+"""The guard for single routes: by a decorator, by a framework's list of middleware, or by a class of routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from outlast.http.asgi import ASGIApp, Scope
+from outlast.http.middleware import IdempotencyMiddleware
+from outlast.http.policy import IdempotencyPolicy
+from outlast.http.record import Keeper
+
+Route = TypeVar("Route")
+
+
+class Idempotent:
+    """A guard that is not yet around anything; `idempotent()` returns it."""
+
+    def __init__(
+        self, client: Keeper | Callable[[Scope], Keeper], policy: IdempotencyPolicy
+    ) -> None:
+        self._client = client
+        self._policy = policy
+
+    def __call__(self, app: ASGIApp) -> IdempotencyMiddleware:
+        """Return an ASGI application, guarded."""
+        return IdempotencyMiddleware(app, self._client, self._policy)
+
+    def routes(self, route: type[Route]) -> type[Route]:
+        """Return a kind of route whose handlers are guarded, made of Starlette's `Route` or FastAPI's `APIRoute`.
+
+        Inside of it stand the framework's own validation, dependencies and error handlers of the route.
+
+        Example:
+            ```python
+            import outlast
+            from fastapi import APIRouter, FastAPI, Request
+            from fastapi.routing import APIRoute
+            from outlast.http import IdempotencyPolicy, idempotent
+
+            once = idempotent(
+                lambda scope: scope["app"].state.outlast,
+                IdempotencyPolicy(principal=lambda scope: scope["user"].identity),
+            )
+            payments = APIRouter(route_class=once.routes(APIRoute))
+
+            @payments.post("/payments", status_code=201)
+            async def pay(amount: int) -> dict[str, int]:
+                return {"paid": amount}
+
+            app = FastAPI()
+            app.include_router(payments)
+            ```
+        """
+        guard = self
+
+        def guarded_init(self: Any, *args: Any, **kwargs: Any) -> None:
+            cast("Any", route).__init__(self, *args, **kwargs)
+            self.app = guard(self.app)
+
+        members = {"__init__": guarded_init, "__module__": route.__module__}
+        return cast("type[Route]", type(f"Idempotent{route.__name__}", (route,), members))
+
+
+def idempotent(client: Keeper | Callable[[Scope], Keeper], policy: IdempotencyPolicy) -> Idempotent:
+    """Return a guard for single routes, with the arguments of `IdempotencyMiddleware`.
+
+    | in | write |
+    | --- | --- |
+    | Starlette | `Route("/payments", pay, methods=["POST"], middleware=[Middleware(once)])` |
+    | FastAPI | `APIRouter(route_class=once.routes(APIRoute))` |
+    | Litestar | `@post("/payments", middleware=[once])` |
+    | plain ASGI | `@once` above the application |
+
+    Example:
+        ```python
+        import outlast
+        from outlast.http import IdempotencyPolicy, idempotent
+
+        async with outlast.connect("sqlite:///shop.db", create=True) as client:
+            once = idempotent(client, IdempotencyPolicy(principal=lambda scope: scope["user"].identity))
+
+            @once
+            async def pay(scope, receive, send):
+                await send({"type": "http.response.start", "status": 201, "headers": []})
+                await send({"type": "http.response.body", "body": b"paid"})
+        ```
+    """
+    return Idempotent(client, policy)
