@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
-from outlast.http.asgi import ASGIApp, Scope
+from outlast.http.asgi import ASGIApp, Receive, Scope, Send
 from outlast.http.middleware import IdempotencyMiddleware
 from outlast.http.policy import IdempotencyPolicy
 from outlast.http.record import Keeper
@@ -52,14 +53,24 @@ class Idempotent:
             app.include_router(payments)
             ```
         """
-        guard = self
+        return cast("type[Route]", _guarded_kind(route, self))
 
-        def guarded_init(self: Any, *args: Any, **kwargs: Any) -> None:
-            cast("Any", route).__init__(self, *args, **kwargs)
-            self.app = guard(self.app)
 
-        members = {"__init__": guarded_init, "__module__": route.__module__}
-        return cast("type[Route]", type(f"Idempotent{route.__name__}", (route,), members))
+def _guarded_kind(route: Any, guard: Idempotent) -> Any:
+    """Return a subclass of `route` whose `handle` is guarded; a method that the route does not have is not."""
+
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        route.__init__(self, *args, **kwargs)
+        self.outlast_guard = guard(partial(route.handle, self))
+
+    async def handle(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.methods and scope["method"] not in self.methods:
+            await route.handle(self, scope, receive, send)
+        else:
+            await self.outlast_guard(scope, receive, send)
+
+    members = {"__init__": make, "handle": handle, "__module__": route.__module__}
+    return type(f"Idempotent{route.__name__}", (route,), members)
 
 
 def idempotent(client: Keeper | Callable[[Scope], Keeper], policy: IdempotencyPolicy) -> Idempotent:
