@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from outlast.errors import DecodeError, StoreError
+from outlast.errors import DecodeError, StoreError, StoreUnavailableError
 from outlast.http import problem
 from outlast.http.answer import Answer, Unkept, decode, encode
 from outlast.http.asgi import ASGIApp
@@ -104,7 +104,7 @@ class Handling:
                 "is in doubt",
                 self._request.request_id,
             )
-            self._spawn(until_done(lambda: self._end(data)))
+            self._spawn(self._end_later(data))
             return None
         return None if standing is None or data is None else _other_answer(standing, data)
 
@@ -115,11 +115,19 @@ class Handling:
         self._over.set()
         return standing
 
+    async def _end_later(self, data: bytes | None) -> None:
+        try:
+            await until_done(lambda: self._end(data))
+        finally:
+            self._over.set()
+
     async def _keep_hold(self) -> None:
         """Renew the hold until the request is over."""
         hold = self._policy.hold
-        pause = hold.total_seconds() / _RENEWALS
+        usual = hold.total_seconds() / _RENEWALS
+        pause = usual
         while not await self._is_over_within(pause):
+            pause = usual
             try:
                 is_held = await self._requests.hold(self._request.composite_key, self._token, hold)
             except StoreError as error:
@@ -128,6 +136,7 @@ class Handling:
                     self._request.request_id,
                     error,
                 )
+                pause = usual / _RENEWALS
                 continue
             if not is_held and not self._is_ending:
                 logger.error(
@@ -148,14 +157,17 @@ class Handling:
 
 
 async def until_done(act: Callable[[], Awaitable[object]]) -> None:
-    """Do something at the store, again and again until it answers."""
+    """Do something at the store, again and again until it can be reached."""
     pause = _FIRST_PAUSE_SECONDS
     while True:
         await asyncio.sleep(pause)
         try:
             await act()
-        except StoreError:
+        except StoreUnavailableError:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        except StoreError:
+            logger.exception("the record of a request cannot be ended")
+            return
         else:
             return
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -159,10 +160,20 @@ def process() -> Process:
     return _processes[-1]
 
 
-def simulate(main: Callable[[SimulatedClock], Awaitable[Any]], *, longest=timedelta(days=3)) -> Any:
-    """Run on simulated time."""
+def simulate(
+    main: Callable[[SimulatedClock], Awaitable[Any]],
+    *,
+    longest: timedelta = timedelta(days=3),
+    seed: int | None = None,
+) -> Any:
+    """Run on simulated time.
+
+    Args:
+        seed: Chooses which process goes on next; all in turn without one.
+    """
     clock = SimulatedClock()
-    loop = SimulatedLoop(clock, longest=longest)
+    source = None if seed is None else random.Random(seed)
+    loop = SimulatedLoop(clock, longest=longest, source=source)
     try:
         return loop.run_until_complete(main(clock))
     finally:
