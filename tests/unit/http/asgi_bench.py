@@ -37,8 +37,8 @@ class Reply:
 
     @property
     def code(self) -> str:
-        """Of a problem; empty for another answer."""
-        if self.header("content-type") != "application/problem+json":
+        """Of a whole problem; empty for another answer."""
+        if not self.is_whole or self.header("content-type") != "application/problem+json":
             return ""
         return self.json["code"]
 
