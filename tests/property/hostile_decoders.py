@@ -67,6 +67,7 @@ from outlast.store.change import (
     WorkerId,
 )
 from outlast.store.sqlite.damage import naming
+from outlast.store.sqlite.request import request_of
 from outlast.store.sqlite.row import (
     approval_of,
     head_of,
@@ -507,6 +508,7 @@ DECODERS: dict[str, Decoder] = {
     "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", text, 1, text))), [b"waiting"], ()),
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1, -(1 << 63), None, (1 << 63) - 1))), [b"r:1"], ()),
     "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
+    "request row": Decoder(stored(lambda text: request_of(("t", "k", "f", text, text, 0, -1, -1, None, text, text, (1 << 55), text.encode(), b""))), [b"running", b"freed"], ()),
     "unfit builds": Decoder(stored(unfit_of), [b'"one"\n"two"'], ("store.sqlite.row:unfit_of",)),
     "argument of a command": Decoder(of_text(json_of), [TREE], ("cli.session:json_of",), (USAGE,)),
     "completion token": Decoder(lambda data: CompletionToken.read(base64.urlsafe_b64encode(data).decode()), [TOKEN], ("workflows.completion:CompletionToken.read",), (DefinitionError,)),

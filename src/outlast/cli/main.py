@@ -14,6 +14,7 @@ from outlast.cli.fork import fork, retry
 from outlast.cli.growth import accept, export_run
 from outlast.cli.output import complain, note, say
 from outlast.cli.replay import replay
+from outlast.cli.request import requests
 from outlast.cli.run import runs
 from outlast.cli.session import DATABASE_HELP, TENANT_HELP, Session
 from outlast.cli.worker import worker
@@ -37,6 +38,7 @@ runs.command("accept")(accept)
 runs.command("export")(export_run)
 app.add_typer(runs, name="runs")
 app.add_typer(approvals, name="approvals")
+app.add_typer(requests, name="requests")
 app.command("replay", no_args_is_help=True)(replay)
 app.command("fork", no_args_is_help=True, help="The same as `runs fork`.")(fork)
 app.command("doctor")(doctor)

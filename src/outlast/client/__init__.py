@@ -5,6 +5,7 @@ from outlast.client.client import Birth, Client, IfClosed, Runs
 from outlast.client.explain import Explanation, Wait
 from outlast.client.handle import RunHandle
 from outlast.client.mail import Mail
+from outlast.client.request import Requests, RequestView
 from outlast.client.task import TaskView
 from outlast.client.view import (
     ApprovalView,
@@ -28,6 +29,8 @@ __all__ = [
     "IfClosed",
     "JournalEntry",
     "Mail",
+    "RequestView",
+    "Requests",
     "Retry",
     "RunDetail",
     "RunHandle",

@@ -20,9 +20,11 @@ from outlast.client.approval import Approvals
 from outlast.client.completion import complete, fail, heartbeat
 from outlast.client.handle import RunHandle
 from outlast.client.home import Home
+from outlast.client.page import check_limit
 from outlast.client.patience import Patience, callers_level
 from outlast.client.port import Port
 from outlast.client.replica import Replicas
+from outlast.client.request import Requests
 from outlast.client.task import task_views, unserved
 from outlast.client.update import check_accepted, result_of, signal_message, update_message
 from outlast.client.use import IfClosed, began_as, check_if_closed, check_same, taken
@@ -85,7 +87,6 @@ _UNKNOWN_TRIES = 600
 """How often a change is sent before its caller is told that its fate is not known."""
 _FIRST_POLL_SECONDS = 0.05
 _LONGEST_POLL_SECONDS = 2.0
-_LARGEST_PAGE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,11 @@ class Client:
     def approvals(self) -> Approvals:
         """The tenant's approvals."""
         return Approvals(self)
+
+    @property
+    def requests(self) -> Requests:
+        """The tenant's requests that came with an idempotency key."""
+        return Requests(self)
 
     async def start(
         self,
@@ -875,16 +881,11 @@ class Runs:
         Raises:
             DefinitionError: There is no such status, or the limit is no number from 0 to 1,000,000.
         """
-        if not 0 <= limit <= _LARGEST_PAGE:
-            raise DefinitionError(
-                f"a page of {limit} runs is none that can be read",
-                hint=f"give a limit from 0 to {_LARGEST_PAGE:,}, and before= for the page that follows",
-            )
         heads = await self._client.store.heads(
             self._client.tenant,
             statuses=_statuses(statuses),
             workflow=workflow,
-            limit=limit,
+            limit=check_limit(limit, what="runs"),
             before=(before.created_at, before.run_id) if before else None,
         )
         return [status_of(head) for head in heads]

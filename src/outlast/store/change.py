@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from outlast.journal.entry import PAYLOAD, PLAIN, EntryRow
+from outlast.store.request import RequestChange, RequestRow
 
 WorkerId = NewType("WorkerId", str)
 """One life of one worker process; never used again once its lease has lapsed."""
@@ -585,16 +586,8 @@ Change: TypeAlias = (
     | FinishTask
     | BeatTask
     | BeatOperation
+    | RequestChange
 )
-
-
-def place_of(change: Change) -> tuple[str, str]:
-    """Return by what changes are put in order: one order in which every store judges and locks."""
-    return (
-        (change.tenant, "")
-        if isinstance(change, PutControl)
-        else (change.run.tenant, change.run.run_id)
-    )
 
 
 class RunHead(Struct, frozen=True):
@@ -645,11 +638,15 @@ class Applied(Struct, frozen=True):
         at: The commit's time by the store's clock: the time of its entries.
         epoch: Of the run, for a `StartRun` that was born claimed.
         outbox: Whether there is something in the run's outbox because of it. A hint: a change that is found written says nothing.
+        request: The record as it stands now, for a change of a request; None where it has gone.
+        removed: How many records, for `PurgeRequests`.
     """
 
     at: datetime
     epoch: int = 0
     outbox: bool = False
+    request: RequestRow | None = None
+    removed: int = 0
 
 
 class Fenced(Struct, frozen=True):
@@ -665,10 +662,12 @@ class Conflict(Struct, frozen=True):
         head: For `StartRun`: the run that has the id, or None where no run has it and a later generation was to start. For `RunChange`:
             the run as it stands.
         version: For `PutControl` and `RunChange`: the current version.
+        request: For a change of a request: the record that stands there, or None where there is none.
     """
 
     head: RunHead | None = None
     version: int = 0
+    request: RequestRow | None = None
 
 
 class Refused(Struct, frozen=True):

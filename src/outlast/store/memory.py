@@ -55,7 +55,6 @@ from outlast.store.change import (
     Verdict,
     WorkerId,
     WorkerRow,
-    place_of,
 )
 from outlast.store.condition import (
     APPROVED,
@@ -71,6 +70,7 @@ from outlast.store.condition import (
     next_refusal,
     offers,
     owned_times,
+    place_of,
     settle_approvals,
     start_times,
     stranger_refusal,
@@ -78,6 +78,7 @@ from outlast.store.condition import (
 )
 from outlast.store.farewell import to_children, to_watchers
 from outlast.store.memory_outbox import MemoryOutbox
+from outlast.store.memory_request import RequestTable
 from outlast.store.memory_task import TaskTable
 from outlast.store.moment import EPOCH, Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
 from outlast.store.protocol import (
@@ -88,6 +89,7 @@ from outlast.store.protocol import (
     LiveWorker,
     RunImage,
 )
+from outlast.store.request import RequestChange, RequestRow, RequestState
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
 logger = logging.getLogger("outlast.store")
@@ -151,6 +153,7 @@ class MemoryStore:
         self._outbox = MemoryOutbox()
         self._workers: dict[WorkerId, _Worker] = {}
         self._tasks = TaskTable()
+        self._requests = RequestTable()
         self._controls: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._subscribers: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         self._timeline = f"memory-{to_micros(clock.now())}"
@@ -180,15 +183,15 @@ class MemoryStore:
     def _apply_alone(self, change: Change, now: datetime) -> Verdict:
         """Return the verdict on one change: what it raises while it is judged is its own, and takes no other down."""
         try:
-            return self._apply(change, now)
+            part = unstorable_part(change)
+            return Refused(UNSTORABLE, part) if part else self._apply(change, now)
         except Exception as error:
             logger.exception("a change is refused")
             return Refused(CORRUPT, type(error).__name__)
 
     def _apply(self, change: Change, now: datetime) -> Verdict:
-        part = unstorable_part(change)
-        if part:
-            return Refused(UNSTORABLE, part)
+        if isinstance(change, RequestChange):
+            return self._requests.write(change, now)
         match change:
             case RunChange():
                 return self._apply_owned(change, now)
@@ -867,6 +870,26 @@ class MemoryStore:
         with self._lock:
             self._check_open()
             return self._controls.get((tenant, name))
+
+    async def request(self, tenant: str, request_id: str) -> RequestRow | None:
+        """Return the record of a request."""
+        with self._lock:
+            self._check_open()
+            return self._requests.find(tenant, request_id, self._clock.now())
+
+    async def requests(
+        self,
+        tenant: str,
+        *,
+        states: frozenset[RequestState],
+        limit: int = 100,
+        before: tuple[datetime, str] | None = None,
+    ) -> list[RequestRow]:
+        """Return a page of the tenant's requests, newest first, without their answers."""
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            return self._requests.list(tenant, now, states=states, limit=limit, before=before)
 
     async def load(self, run: RunKey) -> RunImage | None:
         """Return everything about a run's current generation."""

@@ -26,6 +26,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.request import RequestRow, RequestState
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
 RELAY_AFTER = timedelta(seconds=2)
@@ -184,6 +185,25 @@ class StoreReader(Protocol):
 
     async def control(self, tenant: str, name: str) -> tuple[int, bytes] | None:
         """Return version and body of a control row."""
+        ...
+
+    async def request(self, tenant: str, request_id: str) -> RequestRow | None:
+        """Return the record of a request, with the state that it has by the store's clock; None where there is none."""
+        ...
+
+    async def requests(
+        self,
+        tenant: str,
+        *,
+        states: frozenset[RequestState],
+        limit: int = 100,
+        before: tuple[datetime, str] | None = None,
+    ) -> list[RequestRow]:
+        """Return a page of the tenant's requests that are in one of these states now, newest first, without their answers.
+
+        Args:
+            before: `(started_at, request_id)` of the last one of the page before.
+        """
         ...
 
 

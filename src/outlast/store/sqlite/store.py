@@ -36,7 +36,8 @@ from outlast.store.change import (
 )
 from outlast.store.moment import Instant, LeaseClock, to_micros
 from outlast.store.protocol import Claim, GenerationRow, LiveWorker, RunImage
-from outlast.store.sqlite import lease, read
+from outlast.store.request import RequestRow, RequestState
+from outlast.store.sqlite import lease, read, request
 from outlast.store.sqlite.checkpoint import Checkpointer
 from outlast.store.sqlite.connection import (
     SQLiteOptions,
@@ -280,6 +281,25 @@ class SQLiteStore:
     async def control(self, tenant: str, name: str) -> tuple[int, bytes] | None:
         """Return version and body of a control row."""
         return await self._read(lambda database: read.control(database, tenant, name))
+
+    async def request(self, tenant: str, request_id: str) -> RequestRow | None:
+        """Return the record of a request."""
+        now = self._clock.now()
+        return await self._read(lambda database: request.find(database, tenant, request_id, now))
+
+    async def requests(
+        self,
+        tenant: str,
+        *,
+        states: frozenset[RequestState],
+        limit: int = 100,
+        before: tuple[datetime, str] | None = None,
+    ) -> list[RequestRow]:
+        """Return a page of the tenant's requests, newest first, without their answers."""
+        now = self._clock.now()
+        return await self._read(
+            lambda database: request.page(database, tenant, states, now, limit, before)
+        )
 
     async def load(self, run: RunKey) -> RunImage | None:
         """Return everything about a run's current generation."""

@@ -31,6 +31,7 @@ from outlast.testing.conformance.message import MessageConformance
 from outlast.testing.conformance.outbox import OutboxConformance
 from outlast.testing.conformance.pause import PauseConformance
 from outlast.testing.conformance.reader import ReaderConformance
+from outlast.testing.conformance.request import RequestConformance
 from outlast.testing.conformance.rollover import RollOverConformance
 from outlast.testing.conformance.task import TaskConformance
 
@@ -48,5 +49,6 @@ class StoreConformance(
     RollOverConformance,
     TaskConformance,
     BeatConformance,
+    RequestConformance,
 ):
     """Everything that a store promises."""

@@ -135,7 +135,7 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
     with_bench(path, fill)
     edit(
         path,
-        "DROP TABLE task; ALTER TABLE worker DROP COLUMN queues",
+        "DROP TABLE request; DROP TABLE task; ALTER TABLE worker DROP COLUMN queues",
         "DROP INDEX run_due; DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN unfit",
         "CREATE INDEX run_due ON run (workflow, due) WHERE due IS NOT NULL",
         "ALTER TABLE run DROP COLUMN due_set_at; DELETE FROM migration WHERE number > 1",
