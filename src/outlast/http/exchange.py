@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from outlast.client import Requests, RequestView
 from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.errors import StoreError
 from outlast.http import problem
@@ -22,7 +23,6 @@ from outlast.http.handling import Handling, read_answer, until_done
 from outlast.http.outlet import Outlet
 from outlast.http.policy import IdempotencyPolicy, Probe
 from outlast.http.problem import Problem
-from outlast.http.record import Record, Requests
 from outlast.http.request import DoubtfulRequest, GuardedRequest
 
 logger = logging.getLogger("outlast.http")
@@ -80,7 +80,7 @@ class Exchange:
         else:
             await self._repeat(found)
 
-    async def _settled(self) -> Record | Problem:
+    async def _settled(self) -> RequestView | Problem:
         """Return the record that is to be answered by: one's own, or one that is done. Or why there is none."""
         time = asyncio.get_running_loop().time
         until = time() + self._policy.wait.total_seconds()
@@ -111,7 +111,7 @@ class Exchange:
             pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
         return False
 
-    async def _begin(self) -> Record:
+    async def _begin(self) -> RequestView:
         return await self._requests.begin(
             self._key,
             fingerprint=self._fingerprint,
@@ -121,7 +121,7 @@ class Exchange:
             note=self._request.note,
         )
 
-    async def _find_out(self, record: Record) -> Problem | None:
+    async def _find_out(self, record: RequestView) -> Problem | None:
         """Ask what became of a request in doubt. Return the refusal, or None when the record has been settled and is to be looked at anew."""
         probe = self._policy.on_doubt
         if probe == "refuse":
@@ -134,7 +134,7 @@ class Exchange:
         await self._requests.end(self._key, record.token, answer, self._policy.keep)
         return None
 
-    async def _ask(self, probe: Probe, record: Record) -> Applied[Any] | NotApplied | Unknown:
+    async def _ask(self, probe: Probe, record: RequestView) -> Applied[Any] | NotApplied | Unknown:
         request = self._request
         try:
             return await probe(
@@ -153,7 +153,7 @@ class Exchange:
             logger.exception("the probe of request %s failed; it stays in doubt", record.request_id)
             return Unknown("it could not be looked up")
 
-    async def _repeat(self, record: Record) -> None:
+    async def _repeat(self, record: RequestView) -> None:
         answer = read_answer(record)
         if isinstance(answer, Unkept):
             refusal = problem.answer_not_kept(answer.why, answer.status)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from outlast.client import Requests, RequestView
 from outlast.errors import DecodeError, StoreError, StoreUnavailableError
 from outlast.http import problem
 from outlast.http.answer import Answer, Unkept, decode, encode
@@ -17,7 +18,6 @@ from outlast.http.asgi import ASGIApp
 from outlast.http.body import handed_on
 from outlast.http.outlet import Outlet
 from outlast.http.policy import IdempotencyPolicy
-from outlast.http.record import Record, Requests
 from outlast.http.recorder import Recorder
 from outlast.http.request import GuardedRequest
 
@@ -108,7 +108,7 @@ class Handling:
             return None
         return None if standing is None or data is None else _other_answer(standing, data)
 
-    async def _end(self, data: bytes | None) -> Record | None:
+    async def _end(self, data: bytes | None) -> RequestView | None:
         """End the record, which is held until that is done."""
         key, keep = self._request.composite_key, self._policy.keep
         standing = await self._requests.end(key, self._token, data, keep)
@@ -172,7 +172,7 @@ async def until_done(act: Callable[[], Awaitable[object]]) -> None:
             return
 
 
-def read_answer(record: Record) -> Answer | Unkept:
+def read_answer(record: RequestView) -> Answer | Unkept:
     """Return what a record holds that is done; of what is no answer, that it cannot be read."""
     try:
         return decode(record.answer or b"")
@@ -181,7 +181,7 @@ def read_answer(record: Record) -> Answer | Unkept:
         return Unkept(0, "cannot be read")
 
 
-def _other_answer(standing: Record, data: bytes) -> Answer | None:
+def _other_answer(standing: RequestView, data: bytes) -> Answer | None:
     if standing.state != "done" or standing.answer == data:
         return None
     answer = read_answer(standing)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, cast
 
+from outlast.client import Client
 from outlast.errors import DefinitionError
 from outlast.http import problem
 from outlast.http.asgi import UNRECORDED, ASGIApp, Receive, Scope, Send
@@ -21,7 +22,6 @@ from outlast.http.key import MalformedKeyError
 from outlast.http.outlet import Outlet
 from outlast.http.policy import IdempotencyPolicy, Identify
 from outlast.http.problem import Problem
-from outlast.http.record import Keeper
 from outlast.http.request import GUARDED, GuardedRequest, guarded
 
 logger = logging.getLogger("outlast.http")
@@ -58,7 +58,7 @@ class IdempotencyMiddleware:
     def __init__(
         self,
         app: ASGIApp,
-        client: Keeper | Callable[[Scope], Keeper],
+        client: Client | Callable[[Scope], Client],
         policy: IdempotencyPolicy,
     ) -> None:
         self._app = app
@@ -106,8 +106,7 @@ class IdempotencyMiddleware:
     async def _answer(self, request: GuardedRequest, send: Send) -> None:
         """Answer in a task of its own, which goes on when the server gives up its own."""
         request.scope[GUARDED] = request
-        keeper = self._client
-        client = keeper(request.scope) if callable(keeper) else keeper
+        client = self._client(request.scope) if callable(self._client) else self._client
         outlet = Outlet(send)
         exchange = Exchange(self._app, self._policy, client.requests, request, outlet, self._spawn)
         task = self._spawn(exchange.run())

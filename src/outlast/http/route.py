@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from outlast.client import Client
 from outlast.http.asgi import ASGIApp, Receive, Scope, Send
 from outlast.http.middleware import IdempotencyMiddleware
 from outlast.http.policy import IdempotencyPolicy
-from outlast.http.record import Keeper
 
 Route = TypeVar("Route")
 
@@ -18,7 +18,7 @@ class Idempotent:
     """A guard that is not yet around anything; `idempotent()` returns it."""
 
     def __init__(
-        self, client: Keeper | Callable[[Scope], Keeper], policy: IdempotencyPolicy
+        self, client: Client | Callable[[Scope], Client], policy: IdempotencyPolicy
     ) -> None:
         self._client = client
         self._policy = policy
@@ -73,7 +73,7 @@ def _guarded_kind(route: Any, guard: Idempotent) -> Any:
     return type(f"Idempotent{route.__name__}", (route,), members)
 
 
-def idempotent(client: Keeper | Callable[[Scope], Keeper], policy: IdempotencyPolicy) -> Idempotent:
+def idempotent(client: Client | Callable[[Scope], Client], policy: IdempotencyPolicy) -> Idempotent:
     """Return a guard for single routes, with the arguments of `IdempotencyMiddleware`.
 
     | in | write |
