@@ -10,15 +10,20 @@ import asyncio
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
+from random import Random
 from typing import Any
 
+import pytest
 from asgi_bench import answer, connection, policy, post, process, simulate
 from hypothesis import given, settings, target
 from hypothesis import strategies as st
 from requests_double import RequestsDouble
 
 from outlast import Applied, NotApplied
+from outlast.client import Client
 from outlast.http import Answer, IdempotencyMiddleware, guarded
+from outlast.store.memory import MemoryStore
+from outlast.testing import Faults, FaultyStore, SeededRandom
 
 HOLD = timedelta(seconds=10)
 SERVERS = 2
@@ -92,12 +97,45 @@ STORIES = st.builds(
 )
 
 
+class DoubleWay:
+    """To a double of the store, each verb of which can be out of reach for itself."""
+
+    def __init__(self, clock: Any, _: int) -> None:
+        self.client: Any = RequestsDouble(clock)
+
+    def disturb(self, what: str, verbs: frozenset[str]) -> None:
+        """Let requests, or answers, of these verbs be lost."""
+        setattr(self.client, what, set(verbs))
+
+    def mend(self) -> None:
+        """Let all pass."""
+        self.client.down, self.client.deaf = set(), set()
+
+
+class MemoryWay:
+    """To a store in memory, over a bad network."""
+
+    def __init__(self, clock: Any, seed: int) -> None:
+        self.store = FaultyStore(MemoryStore(clock), Random(seed), faults=Faults(latency=0.02))
+        self.client: Any = Client(self.store, random=SeededRandom(str(seed)))
+
+    def disturb(self, what: str, verbs: frozenset[str]) -> None:
+        """Let nothing pass, or lose every other answer."""
+        worse = Faults(down=True) if what == "down" else Faults(lost_answer=0.5, lost_request=0.2)
+        self.store.faults = worse
+
+    def mend(self) -> None:
+        """Let all pass."""
+        self.store.faults = Faults(latency=0.02)
+
+
 class World:
     """Two servers, one store, and what happened outside."""
 
-    def __init__(self, clock: Any, story: Story) -> None:
+    def __init__(self, story: Story, way: DoubleWay | MemoryWay) -> None:
         self.story = story
-        self.store = RequestsDouble(clock)
+        self.way = way
+        self.client = way.client
         self.servers = [process() for _ in range(SERVERS)]
         self.effects: dict[str, list[tuple[bytes, str]]] = defaultdict(list)
         """By key: the payload and the answer of each."""
@@ -107,7 +145,7 @@ class World:
             wait=timedelta(seconds=story.wait),
             on_doubt=self.probe if story.probed else "refuse",
         )
-        self.apps = [IdempotencyMiddleware(self.handle, self.store, made) for _ in self.servers]
+        self.apps = [IdempotencyMiddleware(self.handle, self.client, made) for _ in self.servers]
         self.asked: list[tuple[Ask, Any]] = []
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
@@ -169,25 +207,26 @@ class World:
                 await asyncio.sleep(lasts)
                 server.thaw()
             case verb:
-                setattr(self.store, verb, set(trouble.verbs))
+                self.way.disturb(verb, trouble.verbs)
                 await asyncio.sleep(lasts)
-                setattr(self.store, verb, set())
+                self.way.mend()
 
 
 GUARD_S = {"in_progress", "in_doubt", "key_reused", "store_unavailable", "answer_not_kept"}
 
 
-@settings(max_examples=max(200, settings().max_examples))
+@pytest.mark.parametrize("way", [DoubleWay, MemoryWay])
+@settings(max_examples=max(150, settings().max_examples))
 @given(STORIES)
-def test_the_guard_keeps_its_law(story: Story) -> None:
-    """Whatever happens to clients, servers and the store."""
+def test_the_guard_keeps_its_law(way: type[DoubleWay | MemoryWay], story: Story) -> None:
+    """Whatever happens to clients, servers and the way to the store."""
 
     async def main(clock: Any) -> None:
-        world = World(clock, story)
+        world = World(story, way(clock, story.seed))
         happen = [*map(world.ask, story.asks), *map(world.trouble, story.troubles)]
         await asyncio.gather(*happen)
         await asyncio.sleep(200)
-        last = IdempotencyMiddleware(world.handle, world.store, policy(hold=HOLD))
+        last = IdempotencyMiddleware(world.handle, world.client, policy(hold=HOLD))
         keys = sorted({ask.key for ask in story.asks})
         for key in keys:
             for payload in PAYLOADS:
