@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 import outlast
+import outlast.http
 import outlast.testing
 
-HOMES = {"outlast": outlast, "outlast.testing": outlast.testing}
+HOMES = {"outlast": outlast, "outlast.http": outlast.http, "outlast.testing": outlast.testing}
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
@@ -77,7 +78,10 @@ def test_names_are_the_same_everywhere() -> None:
         assert vars(importlib.import_module(home))["__all__"] == module.__all__
 
 
-@pytest.mark.parametrize("name", outlast.__all__)
-def test_there_is_an_example(name: str) -> None:
+@pytest.mark.parametrize(
+    ("home", "name"),
+    [(home, name) for home in ("outlast", "outlast.http") for name in HOMES[home].__all__],
+)
+def test_there_is_an_example(home: str, name: str) -> None:
     """Of each public name: in its own docstring."""
-    assert examples_of(getattr(outlast, name)), f"outlast.{name} has no example in its docstring"
+    assert examples_of(getattr(HOMES[home], name)), f"{home}.{name} has no example in its docstring"

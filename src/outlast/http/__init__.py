@@ -3,9 +3,9 @@
 Needs the extra `http`. May import whatever lies below the command line, and no web framework.
 """
 
-from importlib.util import find_spec
+from importlib.util import find_spec as _find_spec
 
-if find_spec("http_sf") is None:
+if _find_spec("http_sf") is None:
     raise ModuleNotFoundError(
         "outlast.http needs http-sf: pip install 'outlast[http]'", name="http_sf"
     )

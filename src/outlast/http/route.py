@@ -15,7 +15,17 @@ Route = TypeVar("Route")
 
 
 class Idempotent:
-    """A guard that is not yet around anything; `idempotent()` returns it."""
+    """A guard that is not yet around anything; `idempotent()` returns it.
+
+    Example:
+        ```python
+        import outlast
+        from outlast.http import Idempotent, IdempotencyPolicy, idempotent
+
+        def once(client: outlast.Client) -> Idempotent:
+            return idempotent(client, IdempotencyPolicy(principal=lambda scope: ""))
+        ```
+    """
 
     def __init__(
         self, client: Client | Callable[[Scope], Client], policy: IdempotencyPolicy
