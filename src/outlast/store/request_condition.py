@@ -19,6 +19,8 @@ from outlast.store.request import (
     ResolveRequest,
 )
 
+_AS_GOOD_AS_GONE = frozenset({RequestState.FREED, RequestState.EXPIRED})
+
 
 def listed(row: RequestRow, now: datetime) -> RequestRow:
     """Return a stored record with the state that it has at that time."""
@@ -56,11 +58,10 @@ def _begin(
     row: RequestRow | None, change: BeginRequest, now: datetime
 ) -> tuple[Verdict, RequestRow | None]:
     standing = None if row is None else listed(row, now)
-    if row is not None and standing is not None and standing.state is not RequestState.EXPIRED:
-        if row.token == change.token:
-            return Applied(row.started_at, request=standing), row
-        if row.state is not RequestState.FREED:
+    if standing is not None and standing.state not in _AS_GOOD_AS_GONE:
+        if standing.token != change.token:
             return Conflict(request=standing), row
+        return Applied(standing.started_at, request=standing), row
     begun = RequestRow(
         tenant=change.tenant,
         request_id=change.request_id,

@@ -236,7 +236,6 @@ class RequestConformance:
         assert (row.state, row.answer, row.by) == (RequestState.FREED, b"", "root")
         assert await bench.apply(resolving(begun, None)) == first
         assert await bench.one(resolving(begun)) == Refused("freed", "k1")
-        assert (await bench.apply(begun)).request == row
         assert await bench.one(holding(begun)) == Conflict(request=row)
         assert (await bench.apply(ending_of(begun, None))).request is None
         assert await row_of(bench, begun) == row
@@ -245,6 +244,17 @@ class RequestConformance:
         assert (again.token, again.by, again.state) == ("t2", "", RequestState.RUNNING)
         assert await bench.one(ending_of(begun)) == Conflict(request=again)
         assert await bench.one(resolving(begun, None)) == Refused("mismatch", "k1")
+
+    @scenario
+    async def test_freed_request_begins_anew_for_its_own_token_too(self, bench: Bench) -> None:
+        """Nobody who is told that a record is his works without one that keeps others out."""
+        begun = beginning()
+        await in_doubt(bench, begun)
+        await bench.apply(resolving(begun, None))
+        again = await bench.apply(begun)
+        assert again.request == await row_of(bench, begun)
+        assert (await row_of(bench, begun)).state is RequestState.RUNNING
+        assert isinstance(await bench.one(beginning(token="t2")), Conflict)
 
     @scenario
     async def test_what_happened_after_all_is_not_done_again(self, bench: Bench) -> None:
