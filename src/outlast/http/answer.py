@@ -39,6 +39,8 @@ HOP_BY_HOP = frozenset(
 )
 """Never kept: they belong to one connection (RFC 9110, 7.6.1), or are written anew with each answer."""
 
+_UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+"""Control characters that no text holds, and that JSON writes with six characters each."""
 _NESTING = 8
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -140,10 +142,11 @@ def encode(answer: Answer | Unkept) -> bytes:
     if isinstance(answer, Unkept):
         return msgspec.json.encode(_Kept(answer.status, unkept=answer.why))
     kept = _Kept(answer.status, list(answer.headers))
-    try:
-        kept.body = answer.body.decode()
-    except UnicodeDecodeError:
+    text = _text_of(answer.body)
+    if text is None:
         kept.body_base64 = base64.b64encode(answer.body).decode()
+    else:
+        kept.body = text
     return msgspec.json.encode(kept)
 
 
@@ -181,6 +184,14 @@ def kept_headers(lines: Iterable[tuple[str, str]], keeps: Callable[[str], bool])
         for name, value in headers
         if name not in HOP_BY_HOP and name not in named and keeps(name)
     )
+
+
+def _text_of(body: bytes) -> str | None:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if _UNREADABLE.search(text) else text
 
 
 def _unreadable(why: str) -> DecodeError:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from outlast.client import Requests, RequestView
@@ -63,11 +62,7 @@ class Exchange:
                 "a request with an Idempotency-Key was refused: the store does not answer"
             )
             # Whether the record was begun is not known. If it was, nobody carries it out.
-            self._spawn(
-                until_done(
-                    partial(self._requests.end, self._key, self._token, None, self._policy.keep)
-                )
-            )
+            self._spawn(until_done(self._take_back))
             found = problem.store_unavailable(self._policy.retry_after)
         if isinstance(found, Problem):
             await found.answer(self._policy.link).send(self._outlet.send)
@@ -79,6 +74,12 @@ class Exchange:
             await handling.carry_out(self._app, self._outlet)
         else:
             await self._repeat(found)
+
+    async def _take_back(self) -> None:
+        """Let a record of one's own go; nobody else's is touched."""
+        record = await self._requests.get(self._key)
+        if record is not None and record.token == self._token:
+            await self._requests.end(self._key, self._token, None, self._policy.keep)
 
     async def _settled(self) -> RequestView | Problem:
         """Return the record that is to be answered by: one's own, or one that is done. Or why there is none."""

@@ -30,8 +30,8 @@ NEVER_GIVEN_AGAIN = frozenset({"set-cookie", "set-cookie2", "date", "age", "www-
 """Headers that belong to one moment or to one client."""
 
 _LARGEST_BYTES = 1024 * 1024
-_MOST_BYTES = 32 * 1024 * 1024
-"""Of an answer: as base64 in JSON it stays below the largest payload that a store takes."""
+_MOST_BYTES = 16 * 1024 * 1024
+"""Of an answer: written as JSON it is at most twice as long, and stays below the largest payload that a store takes."""
 _LEAST = timedelta(milliseconds=1)
 _MOST = timedelta(days=3650)
 

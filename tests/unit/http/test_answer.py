@@ -29,6 +29,15 @@ def test_an_answer_comes_back_to_the_byte(answer: Answer) -> None:
     assert decode(encode(answer)) == answer
 
 
+@given(
+    st.binary(max_size=300)
+    | st.text(max_size=300).map(lambda text: text.encode("utf-8", "replace"))
+)
+def test_what_is_kept_is_not_much_longer_than_the_answer(body: bytes) -> None:
+    """At most twice, whatever it holds: an answer within its bound fits into a store."""
+    assert len(encode(Answer(200, (), body))) <= 2 * len(body) + 50
+
+
 def test_what_was_not_kept_says_why() -> None:
     """And which status it had."""
     assert decode(encode(Unkept(201, "is too large"))) == Unkept(201, "is too large")
