@@ -12,7 +12,8 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
-ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+"""Each framework has types of its own for one and the same scope and messages."""
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 """Names in lower case and values, in the order in which they are sent."""
 

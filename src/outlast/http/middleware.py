@@ -66,7 +66,7 @@ class IdempotencyMiddleware:
         self._policy = policy
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one connection."""
         if not self._guards(scope):
             await self._app(scope, receive, send)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from outlast.http.asgi import Receive, Scope, Send, send_whole
+from outlast.http.asgi import send_whole
 from outlast.http.policy import IdempotencyPolicy
 
 
@@ -23,7 +24,7 @@ class PublishedPolicy:
     def __init__(self, policy: IdempotencyPolicy) -> None:
         self._body = json.dumps(policy.describe(), indent=2).encode()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             raise RuntimeError(f"the policy is read by HTTP, not by {scope['type']}")
