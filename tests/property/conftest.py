@@ -7,3 +7,5 @@ from pathlib import Path
 
 # What several searches share stands in modules of this folder, and is imported by name.
 sys.path.insert(0, str(Path(__file__).parent))
+# How an application is called as a server would is shared with its unit tests.
+sys.path.append(str(Path(__file__).parents[1] / "unit" / "http"))

@@ -34,6 +34,8 @@ from outlast.effects.intent import Resolution
 from outlast.effects.retry import RetryPolicy
 from outlast.effects.standing import alarms, standings
 from outlast.errors import DefinitionError, OutlastError
+from outlast.http import KeyFormat
+from outlast.http.answer import decode as kept_answer
 from outlast.http.carry import passage_of
 from outlast.http.reply import refusal
 from outlast.journal import entry as entries
@@ -542,6 +544,9 @@ DECODERS: dict[str, Decoder] = {
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1, -(1 << 63), None, (1 << 63) - 1, 0, 7))), [b"r:1"], ()),
     "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
     "request row": Decoder(stored(lambda text: request_of(("t", "k", "f", text, text, 0, -1, -1, None, text, text, (1 << 55), text.encode(), b""))), [b"running", b"freed"], ()),
+    "kept answer": Decoder(kept_answer, [b'{"status":201,"headers":[["location","/1"]],"body":"paid"}', b'{"status":200,"body_base64":"/w=="}', b'{"status":201,"unkept":"is too large"}'], ("http.answer:decode",)),
+    "idempotency key": Decoder(lambda data: KeyFormat().read({"headers": [(b"idempotency-key", data)]}), [b'"order-1";a=1'], (), (ValueError,)),
+    "bare idempotency key": Decoder(lambda data: KeyFormat(lenient=True).read({"headers": [(b"idempotency-key", data)]}), [b'"order-1"', b"order-1"], (), (ValueError,)),
     "unfit builds": Decoder(stored(unfit_of), [b'"one"\n"two"'], ("store.sqlite.row:unfit_of",)),
     "argument of a command": Decoder(of_text(json_of), [TREE], ("cli.session:json_of",), (USAGE,)),
     "completion token": Decoder(lambda data: CompletionToken.read(base64.urlsafe_b64encode(data).decode()), [TOKEN], ("workflows.completion:CompletionToken.read",), (DefinitionError,)),

@@ -8,7 +8,26 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, assert_type
 from uuid import UUID
 
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+from litestar import Litestar
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
 import outlast
+from outlast import Applied, NotApplied, Unknown
+from outlast.http import (
+    Answer,
+    DoubtfulRequest,
+    GuardedRequest,
+    IdempotencyMiddleware,
+    IdempotencyPolicy,
+    PublishedPolicy,
+    guarded,
+    idempotent,
+)
+from outlast.http.asgi import Scope
 
 
 @dataclass
@@ -221,3 +240,35 @@ async def outside() -> None:
         assert_type(await fork.retry(reason="why"), outlast.RunHandle[int])
         await handle.fork(outcome=("r:1", {"text": "x"}), id="run-2c", reason="why")
         assert_type(await app.run(nothing(), id="run-3", timeout=timedelta(1)), None)
+
+
+async def find_payment(request: DoubtfulRequest) -> Applied[Answer] | NotApplied | Unknown:
+    """A probe of requests."""
+    assert_type(request.body, bytes)
+    return Applied(Answer.json(201, {"payment": 1})) if request.request_id else NotApplied()
+
+
+async def who(scope: Scope) -> str:
+    """A principal that is looked up."""
+    return str(scope["user"])
+
+
+def client_of(scope: Scope) -> outlast.Client:
+    """Opened when the application starts."""
+    client: outlast.Client = scope["state"]["outlast"]
+    return client
+
+
+def serve(app: outlast.App) -> None:
+    """Applications whose requests happen once."""
+    policy = IdempotencyPolicy(principal=who, tenant=lambda scope: "", on_doubt=find_payment)
+    once = idempotent(client_of, policy)
+    page = Route("/policy", PublishedPolicy(policy))
+    starlette = Starlette(routes=[page], middleware=[Middleware(once)])
+    starlette.add_middleware(IdempotencyMiddleware, client=app, policy=policy)
+    assert_type(once.routes(APIRoute), type[APIRoute])
+    FastAPI().include_router(APIRouter(route_class=once.routes(APIRoute)))
+    Litestar(middleware=[once])
+    idempotent(app, policy)(starlette)
+    found = guarded({"type": "http"})
+    assert_type(found, GuardedRequest | None)

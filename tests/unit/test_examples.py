@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import outlast
+import outlast.http
 import outlast.http.carry
 import outlast.http.transport
 import outlast.integrations.mcp
@@ -26,6 +27,7 @@ import outlast.testing
 HOMES = {
     "outlast": outlast,
     "outlast.testing": outlast.testing,
+    "outlast.http": outlast.http,
     "outlast.http.carry": outlast.http.carry,
     "outlast.http.transport": outlast.http.transport,
     "outlast.integrations.mcp": outlast.integrations.mcp,

@@ -45,6 +45,8 @@ BREACHES = [
     ("client.py", "import httpx", "httpx"),
     ("http/__init__.py", "import mcp", "mcp"),
     ("app.py", "import outlast.http", "layers"),
+    ("app.py", "import http_sf", "http_sf"),
+    ("http/route.py", "import starlette.routing", "framework"),
     ("app.py", "import rich.console", "terminal"),
     ("worker/worker.py", "import typer", "terminal"),
     ("journal/codec.py", "import pickle", "pickle"),

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import outlast
+import outlast.http
 import outlast.testing
 from outlast.journal.entry import PAYLOAD, PLAIN
 
@@ -143,10 +144,27 @@ TESTING = [
 ]
 """Of `outlast.testing`; the same holds for them."""
 
+HTTP = [
+    "Answer",
+    "DoubtfulRequest",
+    "GuardedRequest",
+    "Idempotent",
+    "IdempotencyMiddleware",
+    "IdempotencyPolicy",
+    "KeyFormat",
+    "PublishedPolicy",
+    "fingerprint_of",
+    "guarded",
+    "idempotent",
+    "keeps_header",
+    "keeps_status",
+]
+"""Of `outlast.http`."""
+
 EACH = pytest.mark.parametrize(
     ("package", "names"),
-    [(outlast, PUBLIC), (outlast.testing, TESTING)],
-    ids=["outlast", "testing"],
+    [(outlast, PUBLIC), (outlast.http, sorted(HTTP)), (outlast.testing, TESTING)],
+    ids=["outlast", "http", "testing"],
 )
 
 

@@ -1,1 +1,35 @@
-"""The Idempotency-Key header, on both sides of HTTP. Nothing here is imported by the rest of Outlast."""
+"""The Idempotency-Key header on both sides: a server that carries a request out once, and (`transport`, `carry`) a client that sends keys.
+
+Nothing of the rest of Outlast imports it. Needs the extra `http`. May import whatever lies below the command line, and no web framework.
+"""
+
+from importlib.util import find_spec as _find_spec
+
+if _find_spec("http_sf") is None:
+    raise ModuleNotFoundError(
+        "outlast.http needs http-sf: pip install 'outlast[http]'", name="http_sf"
+    )
+
+from outlast.http.answer import Answer
+from outlast.http.key import KeyFormat
+from outlast.http.middleware import IdempotencyMiddleware
+from outlast.http.page import PublishedPolicy
+from outlast.http.policy import IdempotencyPolicy, keeps_header, keeps_status
+from outlast.http.request import DoubtfulRequest, GuardedRequest, fingerprint_of, guarded
+from outlast.http.route import Idempotent, idempotent
+
+__all__ = [
+    "Answer",
+    "DoubtfulRequest",
+    "GuardedRequest",
+    "IdempotencyMiddleware",
+    "IdempotencyPolicy",
+    "Idempotent",
+    "KeyFormat",
+    "PublishedPolicy",
+    "fingerprint_of",
+    "guarded",
+    "idempotent",
+    "keeps_header",
+    "keeps_status",
+]
