@@ -50,6 +50,12 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("public methods", "replay/machine.py:Machine"): (
         "the protocols Context (workflow code) and LoopHost (the loop) name half of them"
     ),
+    ("parameters", "client/handle.py:RunHandle.resolve"): (
+        "each parameter is what an operator can say"
+    ),
+    ("module lines", "journal/entry.py"): "the closed union of what a journal can hold",
+    ("module lines", "store/change.py"): "the closed union of what can be written",
+    ("module lines", "client/explain.py"): "one sentence for each thing that a run can wait for",
     ("module lines", "errors.py"): "one tree; two thirds of it are the examples in the docstrings",
     ("module lines", "client/client.py"): "one facade; half of it are docstrings and overloads",
     ("module lines", "client/handle.py"): "one facade; half of it are docstrings and overloads",

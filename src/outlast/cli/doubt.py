@@ -75,17 +75,8 @@ def resolve(  # noqa: PLR0913 - what an operator can say
     reason: Reason = "",
 ) -> None:
     """Say what became of effects in doubt, of a compensation that gave up, or of a step that cannot succeed."""
-    if (applied is not None) + not_applied + bool(failed) + compensate != 1:
-        raise usage_error(
-            "say one of --applied JSON, --not-applied, --failed TEXT and --compensate"
-        )
-    if result is not None and not compensate:
-        raise usage_error("--result JSON belongs to --compensate")
-    said: dict[str, Any] = {"not_applied": not_applied, "failed": failed, "reason": reason}
-    if applied is not None:
-        said["applied"] = json_of(applied)
-    if compensate:
-        said["compensate"] = True if result is None else json_of(result)
+    said = _said(applied, failed, result, not_applied=not_applied, compensate=compensate)
+    said["reason"] = reason
     named = run or []
     if bool(named) == every:
         raise usage_error("name runs, or say --all with --effect NAME")
@@ -106,6 +97,24 @@ def resolve(  # noqa: PLR0913 - what an operator can say
             "if the value does not fit the effect's result type, nothing is recorded and an alarm will show in "
             f"`{where}`"
         )
+
+
+def _said(
+    applied: str | None, failed: str, result: str | None, *, not_applied: bool, compensate: bool
+) -> dict[str, Any]:
+    """Return the one outcome that is said, as `RunHandle.resolve` takes it."""
+    if (applied is not None) + not_applied + bool(failed) + compensate != 1:
+        raise usage_error(
+            "say one of --applied JSON, --not-applied, --failed TEXT and --compensate"
+        )
+    if result is not None and not compensate:
+        raise usage_error("--result JSON belongs to --compensate")
+    said: dict[str, Any] = {"not_applied": not_applied, "failed": failed}
+    if applied is not None:
+        said["applied"] = json_of(applied)
+    if compensate:
+        said["compensate"] = True if result is None else json_of(result)
+    return said
 
 
 def _resolve_one(session: Session, run: str, operation: str, said: dict[str, Any]) -> None:

@@ -19,13 +19,11 @@ from msgspec.structs import replace
 
 from outlast.errors import (
     DecodeError,
-    EffectCompensatedError,
     ForbiddenInWorkflowError,
     OutlastError,
     QueryError,
 )
 from outlast.journal.entry import (
-    NO_OPERATION,
     Accepted,
     AlarmRaised,
     ApprovalDecided,
@@ -81,9 +79,7 @@ from outlast.replay.approval import Approvals
 from outlast.replay.command import (
     Command,
     Finish,
-    IntendEffect,
     RunStep,
-    SettleEffect,
     StartTimer,
     later,
 )
@@ -101,6 +97,7 @@ from outlast.replay.context import (
     WatchRequest,
     current_context,
 )
+from outlast.replay.effects import Effects
 from outlast.replay.ending import Outcome, cancelled, ended_by, word_of
 from outlast.replay.entropy import RunRandom
 from outlast.replay.handler import Handlers
@@ -108,7 +105,6 @@ from outlast.replay.ledger import EffectLedger
 from outlast.replay.loop import TimerHandle, WorkflowLoop
 from outlast.replay.mailbox import Mailbox
 from outlast.replay.operation import (
-    EffectOperation,
     Operation,
     StepOperation,
     TimerOperation,
@@ -116,11 +112,9 @@ from outlast.replay.operation import (
 from outlast.replay.other_run import OtherRuns
 from outlast.replay.patch import Patches
 from outlast.replay.publication import Publications
-from outlast.replay.purpose import Seconds
 from outlast.replay.query import Queries, QueryHandler
 from outlast.replay.roll import outcome_in, roll_over
 from outlast.replay.saga import Sagas
-from outlast.replay.scope import Act
 from outlast.replay.task import WorkflowFuture
 
 
@@ -163,7 +157,6 @@ class Machine:
         self._now: datetime | None = None
         self._root: asyncio.Task[Any] | None = None
         self._ledger = EffectLedger(run_id, lambda: self._now)
-        self._seconds = Seconds(self._begin_held, self._ask)
         self._agenda = Agenda(run_id, self._ledger)
         self.mailbox = Mailbox(self._loop)
         """The messages that nobody took, and those that are waited for; for looking at."""
@@ -177,7 +170,6 @@ class Machine:
         """Where the code was patched, and what it was told there."""
         self._agenda.aside = self.patches.describe
         self._agenda.raised = self._raised
-        self._accepted: set[int] = set()
         self._more = False
         self._suggested = False
         self._approvals = Approvals(self._agenda, self._ledger)
@@ -185,7 +177,9 @@ class Machine:
         self._sagas = Sagas(
             self._loop, self._agenda, self._ledger, self.perform, self._handlers.misfits
         )
-        self._compensating: dict[OperationId, Act] = {}
+        self._effects = Effects(
+            self._loop, self._agenda, self._ledger, self._sagas, lambda: self._now, self._ask
+        )
         self._draws: dict[str, int] = {}
         self._fate: Outcome | None = None
         self._outcome: Outcome | None = None
@@ -213,22 +207,17 @@ class Machine:
     @property
     def in_doubt(self) -> dict[OperationId, str]:
         """Effects that wait for an operator, each with the reason."""
-        return {
-            effect.operation: effect.in_doubt
-            for effect in self._agenda.effects()
-            if effect.in_doubt
-        }
+        return self._effects.in_doubt
 
     @property
     def stuck(self) -> bool:
         """Whether a compensation has given up, and waits for an operator."""
-        return any(effect.is_stuck for effect in self._agenda.effects())
+        return self._effects.stuck
 
     @property
     def unsettled(self) -> list[OperationId]:
         """Effects that are intended, and have neither an outcome nor a doubt."""
-        effects = self._agenda.effects()
-        return [one.operation for one in effects if one.intent and not one.in_doubt]
+        return self._effects.unsettled
 
     def waiting_for_others(self) -> bool:
         """Whether somebody outside can still move the run: it waits for more than the outcomes of what it has begun."""
@@ -267,7 +256,7 @@ class Machine:
             if isinstance(entry, Patched):
                 self.patches.foresee(entry)
             elif isinstance(entry, Accepted) and entry.entry is not None:
-                self._accepted.add(entry.entry)
+                self._effects.accepted.add(entry.entry)
             elif isinstance(entry, UpdateAnswered):
                 self._handlers.foresee(entry)
 
@@ -381,7 +370,7 @@ class Machine:
             case StepRequest():
                 self._begin_step(operation, request, future)
             case EffectRequest():
-                self._begin_effect(operation, request, future)
+                self._effects.begin(operation, request, future)
             case ApprovalRequest():
                 self._approvals.begin(operation, request, future, self._name.generation)
             case ChildRequest() | MessageRequest() | WatchRequest():
@@ -486,60 +475,6 @@ class Machine:
             ),
         )
 
-    def _begin_effect(
-        self, operation: OperationId, request: EffectRequest, future: WorkflowFuture[Any]
-    ) -> None:
-        try:
-            scope = self._sagas.check(request, operation)
-            twin = self._ledger.open_twin(request)
-            if twin is not None:
-                self._sagas.check_twin(twin, scope, operation)
-                future.uncancellable = twin.bound
-                future.on_cancel = lambda: self._agenda.abandon(twin.operation)
-                twin.followers.append(future)
-                return
-            number = self._ledger.number(request, operation)
-            if first := self._ledger.first_of_purpose(request):
-                self._seconds.hold(operation, request, future, first)
-                return
-            grant, match = self._ledger.find_cover(request, operation)
-        except OutlastError as error:
-            future.set_exception(error)
-            return
-        effect = EffectOperation(operation, request, future, number, grant, match, scope=scope)
-        effect.scheduled_at = self._now if request.has_deadline else None
-        self._open_effect(effect)
-
-    def _open_effect(self, effect: EffectOperation) -> None:
-        operation, request = effect.operation, effect.request
-        undo = request.undo
-        self._ledger.opened(effect)
-        self._agenda.open(
-            effect,
-            IntendEffect(
-                operation=operation,
-                name=request.name,
-                arguments=request.arguments,
-                payload_sha256=request.payload_sha256,
-                action_sha256=request.action_sha256,
-                match_sha256=effect.match_sha256,
-                number=effect.number,
-                grant=effect.grant,
-                scheduled_at=effect.scheduled_at,
-                compensation=undo.name if undo else "",
-                needs_result=undo is not None and undo.needs_result,
-                saga=effect.scope.root.operation if effect.scope else NO_OPERATION,
-                compensates=request.compensates,
-            ),
-        )
-
-    def _begin_held(
-        self, operation: OperationId, request: EffectRequest, future: WorkflowFuture[Any]
-    ) -> None:
-        """Begin an effect that had to wait for a person's yes."""
-        future.on_cancel = lambda: self._agenda.abandon(operation)
-        self._begin_effect(operation, request, future)
-
     def _ask(self, request: ApprovalRequest) -> tuple[WorkflowFuture[Any], Callable[[], None]]:
         """Ask a person on the run's own account; return the future of the grant, and what takes the request back."""
         operation, answer = self._next_operation(), self._loop.create_future()
@@ -560,17 +495,13 @@ class Machine:
             case StepCompleted() | StepFailed():
                 self._apply_step(entry)
             case EffectIntended():
-                self._apply_intent(entry)
+                self._effects.intended(entry)
             case EffectCompleted() | EffectFailed() | EffectRefused() | EffectCompensating():
-                self._settle_effect(entry)
+                self._effects.settled(entry)
             case EffectInDoubt():
-                effect = self._agenda.expect_effect(entry.operation, entry.name)
-                effect.doubted(entry, self._agenda.position)
-                self._agenda.silence(entry.operation)
+                self._effects.doubted(entry)
             case EffectCleared():
-                effect = self._agenda.expect_effect(entry.operation, entry.name)
-                effect.clear(self._now)
-                self._command_settle(effect)
+                self._effects.cleared(entry)
             case SagaAborted() | SagaEnded():
                 self._sagas.settle(entry)
             case TimerFired():
@@ -615,9 +546,7 @@ class Machine:
                 self._sagas.forked()
             case LeftOut():
                 if intent_left_out(entry):
-                    effect = self._agenda.expect_effect(entry.operation, entry.name)
-                    effect.bind()
-                    self._sagas.enlist(effect, None)
+                    self._effects.left_out(entry)
             case ContinueSuggested():
                 self._suggested = True
             case Patched():
@@ -656,85 +585,6 @@ class Machine:
             _set_failure(step.future, entry.failure, step.request.raises)
         elif not step.future.done():
             step.future.set_result(step.request.decode(bytes(entry.value)))
-
-    def _apply_intent(self, entry: EffectIntended) -> None:
-        effect = self._agenda.expect_effect(entry.operation, entry.name)
-        # What runs is what was asked for, as long as nothing between may change it, and nobody has accepted that it differs.
-        is_accepted = self._agenda.position in self._accepted
-        for recorded in (bytes(entry.requested), bytes(entry.effective)):
-            if not (is_accepted or effect.request.same_arguments(recorded)):
-                raise self._agenda.mismatch(
-                    f"the journal holds the effect {entry.name!r} with other arguments",
-                    recorded=recorded.decode(errors="replace"),
-                    asked=effect.request.arguments.decode(errors="replace"),
-                    operation=entry.operation,
-                    hint="deploy the code that began the run; or, where the recorded arguments may stand, "
-                    f"`outlast runs accept {self._name.run_id} --entry {self._agenda.position} --reason TEXT`",
-                )
-        effect.intended(entry, self._now)
-        self._sagas.enlist(effect, entry)
-        self._command_settle(effect)
-
-    def _command_settle(self, effect: EffectOperation) -> None:
-        assert effect.intent is not None
-        self._agenda.command(
-            SettleEffect(
-                operation=effect.operation,
-                name=effect.request.name,
-                intent=effect.intent,
-                scheduled_at=effect.scheduled_at,
-                undoes_key=effect.request.undoes_key,
-                used_at=effect.used_at,
-                is_repeated=effect.is_repeated,
-            )
-        )
-
-    def _settle_effect(
-        self, entry: EffectCompleted | EffectFailed | EffectRefused | EffectCompensating
-    ) -> None:
-        effect = self._agenda.expect(entry.operation, EffectOperation, entry.name)
-        if effect is None:
-            return
-        self._agenda.close(effect.operation)
-        succeeded = isinstance(entry, EffectCompleted)
-        unknown = isinstance(entry, EffectCompensating) or getattr(entry, "unknown", False)
-        self._ledger.settled(effect, succeeded=succeeded, unknown=unknown)
-        for future in effect.futures():
-            if isinstance(entry, EffectCompensating):
-                _set_error(future, self._undone_by(entry))
-            elif not isinstance(entry, EffectCompleted):
-                _set_failure(future, entry.failure, effect.request.raises)
-            elif not future.done():
-                future.set_result(effect.request.decode(bytes(entry.value)))
-        if isinstance(entry, EffectCompensating):
-            self._compensate(effect, entry)
-        elif effect.act is not None:
-            self._sagas.settle_act(effect.act, entry)
-        act = self._compensating.pop(effect.operation, None)
-        if act is not None:
-            self._sagas.undone(act, whole=succeeded)
-
-    def _compensate(self, effect: EffectOperation, entry: EffectCompensating) -> None:
-        """Begin what undoes an effect that was in doubt; nobody waits for it, and the run does not end before it has."""
-        self._ledger.undone(effect.operation)
-        request = self._sagas.compensate(effect, entry)
-        operation = OperationId(f"{effect.operation}c")
-        number = self._ledger.number(request, operation)
-        future: WorkflowFuture[Any] = self._loop.create_future()
-        future.add_done_callback(_retrieve)
-        assert effect.act is not None
-        self._compensating[operation] = effect.act
-        self._open_effect(EffectOperation(operation, request, future, number, None, ""))
-
-    def _undone_by(self, entry: EffectCompensating) -> EffectCompensatedError:
-        said = f": {entry.reason}" if entry.reason else ""
-        return EffectCompensatedError(
-            f"it was in doubt whether it happened, and {entry.by or 'an operator'} has it undone{said}",
-            run=self._name.run_id,
-            operation=entry.operation,
-            step=entry.name,
-            hint="an equal call is another one, with another key",
-        )
 
     def _apply_marker(self, entry: Patched) -> None:
         if not self.patches.settle(entry):
@@ -883,17 +733,6 @@ class Machine:
             return Completed(value=Raw(self._program.encode(root.result())))
         except OutlastError as refused:
             return Failed(failure=capture(refused))
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Look at how a future ended that nobody waits for."""
-    if not future.cancelled():
-        future.exception()
-
-
-def _set_error(future: asyncio.Future[Any], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
 
 
 def _set_failure(

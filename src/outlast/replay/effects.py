@@ -1,0 +1,269 @@
+"""The effects of one run: begun, intended, in doubt, settled, and had undone by an operator.
+
+Guards these rules: an equal call takes the outcome of the one that is open; what runs is what was intended; and whoever waits for an
+effect hears of its end in the order in which the calls were made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from outlast.errors import EffectCompensatedError, OutlastError
+from outlast.journal.entry import (
+    NO_OPERATION,
+    EffectCleared,
+    EffectCompensating,
+    EffectCompleted,
+    EffectFailed,
+    EffectInDoubt,
+    EffectIntended,
+    EffectRefused,
+    LeftOut,
+    OperationId,
+)
+from outlast.journal.failure import Failure, rebuild
+from outlast.replay.agenda import Agenda
+from outlast.replay.command import IntendEffect, SettleEffect
+from outlast.replay.context import ApprovalRequest, EffectRequest
+from outlast.replay.ledger import EffectLedger
+from outlast.replay.loop import WorkflowLoop
+from outlast.replay.operation import EffectOperation
+from outlast.replay.purpose import Seconds
+from outlast.replay.saga import Sagas
+from outlast.replay.scope import Act
+from outlast.replay.task import WorkflowFuture
+
+
+class Effects:
+    """The effects of one run.
+
+    Args:
+        ledger: Knows which calls are equal, and which grants cover them.
+        sagas: Undo what was done inside them.
+        now: The run's time.
+        ask: Asks a person; returns the future of the answer, and what takes the question back.
+    """
+
+    def __init__(
+        self,
+        loop: WorkflowLoop,
+        agenda: Agenda,
+        ledger: EffectLedger,
+        sagas: Sagas,
+        now: Callable[[], datetime | None],
+        ask: Callable[[ApprovalRequest], tuple[WorkflowFuture[Any], Callable[[], None]]],
+    ) -> None:
+        self._loop = loop
+        self._agenda = agenda
+        self._ledger = ledger
+        self._sagas = sagas
+        self._now = now
+        self._seconds = Seconds(self._begin_held, ask)
+        self._compensating: dict[OperationId, Act] = {}
+        self.accepted: set[int] = set()
+        """Positions of intents whose arguments may differ from what the code asks."""
+
+    # For looking at
+
+    @property
+    def in_doubt(self) -> dict[OperationId, str]:
+        """Effects that wait for an operator, each with the reason."""
+        return {
+            effect.operation: effect.in_doubt
+            for effect in self._agenda.effects()
+            if effect.in_doubt
+        }
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a compensation has given up, and waits for an operator."""
+        return any(effect.is_stuck for effect in self._agenda.effects())
+
+    @property
+    def unsettled(self) -> list[OperationId]:
+        """Effects that are intended, and have neither an outcome nor a doubt."""
+        effects = self._agenda.effects()
+        return [one.operation for one in effects if one.intent and not one.in_doubt]
+
+    # Calls
+
+    def begin(
+        self, operation: OperationId, request: EffectRequest, future: WorkflowFuture[Any]
+    ) -> None:
+        """Begin a call; whoever makes it waits for the future."""
+        try:
+            scope = self._sagas.check(request, operation)
+            twin = self._ledger.open_twin(request)
+            if twin is not None:
+                self._sagas.check_twin(twin, scope, operation)
+                future.uncancellable = twin.bound
+                future.on_cancel = lambda: self._agenda.abandon(twin.operation)
+                twin.followers.append(future)
+                return
+            number = self._ledger.number(request, operation)
+            if first := self._ledger.first_of_purpose(request):
+                self._seconds.hold(operation, request, future, first)
+                return
+            grant, match = self._ledger.find_cover(request, operation)
+        except OutlastError as error:
+            future.set_exception(error)
+            return
+        effect = EffectOperation(operation, request, future, number, grant, match, scope=scope)
+        effect.scheduled_at = self._now() if request.has_deadline else None
+        self._open_effect(effect)
+
+    def _open_effect(self, effect: EffectOperation) -> None:
+        operation, request = effect.operation, effect.request
+        undo = request.undo
+        self._ledger.opened(effect)
+        self._agenda.open(
+            effect,
+            IntendEffect(
+                operation=operation,
+                name=request.name,
+                arguments=request.arguments,
+                payload_sha256=request.payload_sha256,
+                action_sha256=request.action_sha256,
+                match_sha256=effect.match_sha256,
+                number=effect.number,
+                grant=effect.grant,
+                scheduled_at=effect.scheduled_at,
+                compensation=undo.name if undo else "",
+                needs_result=undo is not None and undo.needs_result,
+                saga=effect.scope.root.operation if effect.scope else NO_OPERATION,
+                compensates=request.compensates,
+            ),
+        )
+
+    def _begin_held(
+        self, operation: OperationId, request: EffectRequest, future: WorkflowFuture[Any]
+    ) -> None:
+        """Begin an effect that had to wait for a person's yes."""
+        future.on_cancel = lambda: self._agenda.abandon(operation)
+        self.begin(operation, request, future)
+
+    # Entries
+
+    def intended(self, entry: EffectIntended) -> None:
+        """Take in that an effect may happen from now on.
+
+        Raises:
+            NonDeterminismError: The code asks for something else.
+        """
+        effect = self._agenda.expect_effect(entry.operation, entry.name)
+        # What runs is what was asked for, as long as nothing between may change it, and nobody has accepted that it differs.
+        is_accepted = self._agenda.position in self.accepted
+        for recorded in (bytes(entry.requested), bytes(entry.effective)):
+            if not (is_accepted or effect.request.same_arguments(recorded)):
+                raise self._agenda.mismatch(
+                    f"the journal holds the effect {entry.name!r} with other arguments",
+                    recorded=recorded.decode(errors="replace"),
+                    asked=effect.request.arguments.decode(errors="replace"),
+                    operation=entry.operation,
+                    hint="deploy the code that began the run; or, where the recorded arguments may stand, "
+                    f"`outlast runs accept {self._ledger.run_id} --entry {self._agenda.position} --reason TEXT`",
+                )
+        effect.intended(entry, self._now())
+        self._sagas.enlist(effect, entry)
+        self._command_settle(effect)
+
+    def doubted(self, entry: EffectInDoubt) -> None:
+        """Take in that somebody must say what became of an effect."""
+        effect = self._agenda.expect_effect(entry.operation, entry.name)
+        effect.doubted(entry, self._agenda.position)
+        self._agenda.silence(entry.operation)
+
+    def cleared(self, entry: EffectCleared) -> None:
+        """Take in that an effect did not happen, and is attempted again."""
+        effect = self._agenda.expect_effect(entry.operation, entry.name)
+        effect.clear(self._now())
+        self._command_settle(effect)
+
+    def left_out(self, entry: LeftOut) -> None:
+        """Take in that the origin of a fork had intended an effect there, which the fork will."""
+        effect = self._agenda.expect_effect(entry.operation, entry.name)
+        effect.bind()
+        self._sagas.enlist(effect, None)
+
+    def _command_settle(self, effect: EffectOperation) -> None:
+        assert effect.intent is not None
+        self._agenda.command(
+            SettleEffect(
+                operation=effect.operation,
+                name=effect.request.name,
+                intent=effect.intent,
+                scheduled_at=effect.scheduled_at,
+                undoes_key=effect.request.undoes_key,
+                used_at=effect.used_at,
+                is_repeated=effect.is_repeated,
+            )
+        )
+
+    def settled(
+        self, entry: EffectCompleted | EffectFailed | EffectRefused | EffectCompensating
+    ) -> None:
+        """Take in what became of an effect, and tell everybody who waits for it."""
+        effect = self._agenda.expect(entry.operation, EffectOperation, entry.name)
+        if effect is None:
+            return
+        self._agenda.close(effect.operation)
+        succeeded = isinstance(entry, EffectCompleted)
+        unknown = isinstance(entry, EffectCompensating) or getattr(entry, "unknown", False)
+        self._ledger.settled(effect, succeeded=succeeded, unknown=unknown)
+        for future in effect.futures():
+            if isinstance(entry, EffectCompensating):
+                _set_error(future, self._undone_by(entry))
+            elif not isinstance(entry, EffectCompleted):
+                _set_failure(future, entry.failure, effect.request.raises)
+            elif not future.done():
+                future.set_result(effect.request.decode(bytes(entry.value)))
+        if isinstance(entry, EffectCompensating):
+            self._compensate(effect, entry)
+        elif effect.act is not None:
+            self._sagas.settle_act(effect.act, entry)
+        act = self._compensating.pop(effect.operation, None)
+        if act is not None:
+            self._sagas.undone(act, whole=succeeded)
+
+    def _compensate(self, effect: EffectOperation, entry: EffectCompensating) -> None:
+        """Begin what undoes an effect that was in doubt; nobody waits for it, and the run does not end before it has."""
+        self._ledger.undone(effect.operation)
+        request = self._sagas.compensate(effect, entry)
+        operation = OperationId(f"{effect.operation}c")
+        number = self._ledger.number(request, operation)
+        future: WorkflowFuture[Any] = self._loop.create_future()
+        future.add_done_callback(_retrieve)
+        assert effect.act is not None
+        self._compensating[operation] = effect.act
+        self._open_effect(EffectOperation(operation, request, future, number, None, ""))
+
+    def _undone_by(self, entry: EffectCompensating) -> EffectCompensatedError:
+        said = f": {entry.reason}" if entry.reason else ""
+        return EffectCompensatedError(
+            f"it was in doubt whether it happened, and {entry.by or 'an operator'} has it undone{said}",
+            run=self._ledger.run_id,
+            operation=entry.operation,
+            step=entry.name,
+            hint="an equal call is another one, with another key",
+        )
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Look at how a future ended that nobody waits for."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _set_error(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def _set_failure(
+    future: asyncio.Future[Any], failure: Failure, raises: tuple[type[BaseException], ...]
+) -> None:
+    if not future.done():
+        future.set_exception(rebuild(failure, raises))
