@@ -323,6 +323,7 @@ SCENARIOS: dict[str, Scenario] = {
     "messages": Scenario(flows.messages, talk),
     "approved": Scenario(flows.approved, say_yes),
     "denied": Scenario(flows.denied, say_no),
+    "purposes": Scenario(flows.purposes, say_yes, ("lost",)),
     "expires": Scenario(flows.expires, ends="cancelled"),
     "too_late": Scenario(flows.too_late, say_yes),
     "gives_up_asking": Scenario(flows.gives_up_asking, decide_too_late),

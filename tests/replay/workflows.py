@@ -932,6 +932,28 @@ async def relatives() -> list[str]:
     return said
 
 
+# One purpose under two keys
+
+
+@outlast.effect(idempotent=True, same_as=outlast.SameAs("to", role="boss", expires_in=timedelta(hours=1)),
+                idempotent_for=timedelta(hours=24), start_to_close_timeout=SOON,
+                retry=outlast.RetryPolicy(maximum_attempts=1))  # fmt: skip
+async def invite(to: str, text: str) -> str:
+    return await act(f"{to} {text}")
+
+
+@outlast.workflow
+async def purposes() -> list[str]:
+    """A second call of one purpose, which somebody is asked about, beside calls that ask nobody."""
+    said: list[str] = []
+    for to, text in (("ann", "come"), ("ann", "come"), ("ann", "do come"), ("bob", "come")):
+        try:
+            said.append(await invite(to, text))
+        except OSError as error:
+            said.append(f"{type(error).__name__}: {error.__notes__[0]}")
+    return said
+
+
 CODE = [
     one for one in list(globals().values()) if type(one).__name__ in ("Step", "Effect", "Workflow")
 ]
