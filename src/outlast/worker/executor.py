@@ -153,7 +153,7 @@ class Executor:
     async def returned(
         self, run: RunKey, operation: str = "", *, within: float | None = None
     ) -> None:
-        """Return when no thread is in the middle of an effect of this run, or of this operation of it.
+        """Return when no body is in the middle of an effect of this run, or of this operation of it: no thread, and none left behind.
 
         Args:
             within: Seconds after which to return all the same.
@@ -162,6 +162,14 @@ class Executor:
             thread
             for thread, one in self._effects.items()
             if one.run == run and operation in {"", one.operation}
+        ]
+        threads += [
+            body
+            for body, one in self._left.items()
+            # Only effects have a key.
+            if one.key
+            and RunKey(one.tenant, one.run_id) == run
+            and operation in {"", one.operation}
         ]
         if threads:
             await asyncio.wait(threads, timeout=within)

@@ -302,7 +302,7 @@ def test_a_cleared_doubt_is_listed_no_more() -> None:
         await handle.resolve("r:1", not_applied=True)
         await sim.until("r", lambda _: workers[-1].process.dead)
         assert any(isinstance(one, EffectCleared) for one in await entries(sim))
-        counts.append(len(await sim.client.runs.doubts()))
+        counts.append(len(await sim.store.doubts("default")))
         await worker(sim)
         await sim.until("r", over)
         counts.append(len(await sim.client.runs.doubts()))
