@@ -33,6 +33,7 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── ApprovalMismatchError         the action is not the one that was approved
 │   ├── ApprovalSpentError            the grant was used already
 │   └── DecisionRefusedError          a decision that the store did not accept
+├── RequestStateError                 a request under an idempotency key that is not in doubt, or not as it was seen
 └── StoreError                        where the work is kept
     ├── StoreUnavailableError         it cannot be opened, read or written now
     ├── StoreVersionError             it was written by a newer version
@@ -1004,6 +1005,38 @@ class DecisionRefusedError(ApprovalError):
     """
 
     code = "decision_refused"
+
+    def __init__(self, message: str, *, reason: str = "", **where: Any) -> None:
+        super().__init__(message, **where)
+        self.reason = reason
+
+
+class RequestStateError(OutlastError):
+    """What an operator says of a request under an idempotency key was not accepted: it is not in doubt, or not as it was seen.
+
+    Args:
+        reason: `unknown`, `mismatch`, `running`, `done` or `freed`.
+
+    Example:
+        ```python
+        from datetime import timedelta
+
+        import outlast
+
+        async with outlast.open("memory://") as app:
+            begun = await app.requests.begin(
+                "POST /orders ann 4711", fingerprint="f", token="t", hold=timedelta(minutes=1), keep=timedelta(days=1)
+            )
+            try:
+                await app.requests.resolve(
+                    begun.request_id, answer=None, reason="not in the books", seen_token=begun.token
+                )
+            except outlast.RequestStateError as error:
+                assert error.reason == "running"  # whoever began it still works on it
+        ```
+    """
+
+    code = "request_state"
 
     def __init__(self, message: str, *, reason: str = "", **where: Any) -> None:
         super().__init__(message, **where)

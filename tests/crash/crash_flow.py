@@ -6,6 +6,7 @@ Guards: a line is written before the body does anything else, so that a body tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -152,6 +153,25 @@ async def frozen(label: str) -> int:
     pid = await freeze(label)
     await pay(label)
     return pid
+
+
+# An effect whose body stops its own process, and returns when that goes on
+
+
+@outlast.effect(start_to_close_timeout=TIMEOUT, settle=SETTLE)
+async def pledge(label: str) -> int:
+    """Stop the process in the middle of the body, the first time; then end as if nothing had been."""
+    note("pledge", label, key=outlast.idempotency_key())
+    if first_here(f"pledged-{label}"):
+        with contextlib.suppress(asyncio.CancelledError):
+            await stop_this_process()
+    return os.getpid()
+
+
+@outlast.workflow
+async def pledged(label: str) -> int:
+    """Return the process that has pledged."""
+    return await pledge(label)
 
 
 # Failing attempts

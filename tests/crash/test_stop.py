@@ -1,4 +1,4 @@
-"""A worker that stood still past its lease (SIGSTOP) changes nothing when it goes on: no commit, no effect."""
+"""A worker that stood still past its lease (SIGSTOP) changes nothing when it goes on: no commit, no effect. It tells what it knows."""
 
 from __future__ import annotations
 
@@ -95,6 +95,29 @@ def test_inside_a_body(bench: Bench) -> None:
     assert [one["pid"] for one in bench.received("freeze")] == [first.pid, second.pid]
     check_unchanged(bench, first, second)
     assert [one["pid"] for one in bench.received("pay", "x")] == [second.pid]
+
+
+def test_inside_an_effect(bench: Bench) -> None:
+    """Stopped in the middle of an effect that nobody may repeat, it tells what that returned: the run is in doubt until then."""
+    first = bench.worker(*LEASE)
+    bench.start(crash_flow.pledged("x"), "x")
+    until(lambda: is_stopped(first), "the first worker stops")
+    bench.worker()
+
+    def in_doubt() -> bool:
+        image = bench.image("x")
+        return image is not None and image.head.status is Status.BLOCKED
+
+    until(in_doubt, "the run is in doubt")
+    go_on(first)
+    assert bench.result("x") == first.pid
+    assert [one["pid"] for one in bench.received("pledge")] == [first.pid]
+    rows = bench.rows("x")
+    check_journal(rows)
+    kinds = [one.row.kind for one in rows]
+    assert kinds[-4:] == ["effect_intended", "effect_in_doubt", "effect_completed", "completed"]
+    assert b'"late"' in rows[-2].row.body
+    bench.check_intact()
 
 
 def test_between_two_attempts(bench: Bench) -> None:

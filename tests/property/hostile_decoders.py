@@ -48,10 +48,16 @@ from outlast.journal.entry import (
     to_row,
 )
 from outlast.journal.failure import Failure, capture, rebuild
-from outlast.journal.parse import parse, parse_as, read
+from outlast.journal.parse import NotJsonError, parse, parse_as, read
 from outlast.replay.context import StepRequest
 from outlast.replay.ledger import _Cover
-from outlast.replay.operation import ChildOperation, SendOperation, StepOperation, WatchOperation
+from outlast.replay.operation import (
+    ChildOperation,
+    EffectOperation,
+    SendOperation,
+    StepOperation,
+    WatchOperation,
+)
 from outlast.store.change import (
     ApprovalPut,
     ApprovalRow,
@@ -67,6 +73,7 @@ from outlast.store.change import (
     WorkerId,
 )
 from outlast.store.sqlite.damage import naming
+from outlast.store.sqlite.request import request_of
 from outlast.store.sqlite.row import (
     approval_of,
     head_of,
@@ -78,7 +85,9 @@ from outlast.store.sqlite.row import (
 from outlast.store.task import TaskKey, TaskRow
 from outlast.testing.golden import Golden, GoldenRow
 from outlast.worker.inbox import proposal_of
+from outlast.worker.late import contradiction
 from outlast.worker.outcome import TaskOutcome
+from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.relay import _bodies
 from outlast.worker.remote import RemoteSteps
 from outlast.worker.rest import Completion, Rest
@@ -275,6 +284,19 @@ def take_in(kind: MessageKind) -> Callable[[bytes], Any]:
     return call
 
 
+def beside(data: bytes) -> Any:
+    """Look whether a late outcome contradicts what somebody has said."""
+    request: Any = SimpleNamespace(definition=None)
+    effect = EffectOperation(OP, request, cast("Any", None), 1, None, "", cleared=3)
+    machine: Any = SimpleNamespace(find=lambda operation: effect)
+    entry = entries.EffectCompleted(OP, "ship", Raw(b"1"), "late")
+    message = Message("late/1", MessageKind.OUTCOME, "r:1", "w", data)
+    proposal = contradiction(Proposal(Rank.OUTCOME, entry), message, machine)
+    assert proposal is not None
+    assert proposal.entry is not None
+    return from_row(to_row(proposal.entry, 0, 0))
+
+
 HEAD = RunHead(
     run=RUN, generation=1, workflow="flow", fingerprint="", status=Status.WAITING, reason="", owner=None, epoch=1,
     version=1, next_seq=1, digest=b"", wake_at=None, mail=False, lapses=0, created_at=NOW, changed_at=NOW, note=b"",
@@ -404,7 +426,7 @@ def problem_of(data: bytes) -> Any:
 
 def intended(data: bytes) -> Any:
     entry = EffectIntended(OP, "ship", "k", Raw(data), Raw(data), "")
-    return standings([(entry, NOW)], [])
+    return standings([(entry, NOW, 0)], [])
 
 
 def pulls_of(data: bytes) -> Any:
@@ -453,6 +475,10 @@ TOLD = [
         ("unsent", ""),
     )
 ]
+LATE = [
+    msgspec.json.encode(Resolution("r:1", 1, outcome, Raw(b"5"), FAILURE, by="w", name="ship"))
+    for outcome in ("returned", "raised")
+]
 OUTCOMES = [
     msgspec.json.encode(TaskOutcome("r:1", "plan", 1, 1, "completed", Raw(TREE))),
     msgspec.json.encode(TaskOutcome("r:1", "plan", 1, 1, "failed", failure=FAILURE)),
@@ -478,9 +504,10 @@ DECODERS: dict[str, Decoder] = {
        for kind, seeds in {
            MessageKind.SIGNAL: [TREE, b'"x"'], MessageKind.UPDATE: [TREE, b'"x"'], MessageKind.CANCEL: [b'{"by":"me","reason":"x"}'],
            MessageKind.PAUSE: [b'{"by":"me","reason":"x"}'], MessageKind.RESUME: [b'{"by":"me","reason":"x"}'], MessageKind.DECISION: [DECISION],
-           MessageKind.RESOLUTION: [RESOLUTION], MessageKind.OUTCOME: [RESOLUTION, *TOLD],
+           MessageKind.RESOLUTION: [RESOLUTION], MessageKind.OUTCOME: [RESOLUTION, *TOLD, *LATE],
            MessageKind.ACCEPT: [b'{"generation":1,"entry":7,"history":100000,"by":"me","reason":"fine"}']}.items()},
     "word of another run": Decoder(told, TOLD, ("worker.inbox:_told",), ()),
+    "late outcome": Decoder(beside, LATE, ("worker.late:contradiction",), (NotJsonError,)),
     "body of a start": Decoder(start_of, [b'{"arguments":{"a":1},"tells_start":true}'], ("worker.relay:Relay._start",), (ValueError,)),
     "end of a task": Decoder(end_task, OUTCOMES, ("worker.outcome:read_outcome",), ()),
     "failure": Decoder(raise_again, [BODIES["failed"]], ("journal.entry:from_row",)),
@@ -498,15 +525,16 @@ DECODERS: dict[str, Decoder] = {
     "cover": Decoder(lambda data: _Cover("a~1", 0, entries.Cover("ship"), data).arguments(), [SUBJECT], ("replay.ledger:_Cover.arguments",), ()),
     "arguments of an intent": Decoder(intended, [b'{"a":1}'], ("effects.standing:_readable",), ()),
     "alarm": Decoder(lambda data: alarms([(AlarmRaised(OP, "unfit_outcome", Raw(data)), NOW)]), [b'{"operation":"r:1","by":"me","why":"x"}', ALARM], ("effects.standing:_readable",), ()),
-    "last failure": Decoder(lambda data: standings([], [OperationPut("r:1", "step", "plan", 1, None, data)]), [msgspec.json.encode(FAILURE)], ("effects.standing:_failure",), ()),
+    "last failure": Decoder(lambda data: standings([], [OperationPut("r:1", "step", "plan", 1, None, data)]), [msgspec.json.encode(FAILURE)], ("effects.standing:failure_in",), ()),
     "rest after a failure": Decoder(
         rest_after, [msgspec.json.encode(FAILURE), WAIT], ("worker.series:rest_of",), ()
     ),
     "approval row": Decoder(stored(approval_row), [b'[{"effect":"ship","match_sha256":"x"}]', b'["r:1"]'], ("store.sqlite.row:approval_of",)),
     "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1, text))), [b'["flow"]'], ("store.sqlite.row:_names_in",)),
     "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", text, 1, text))), [b"waiting"], ()),
-    "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1, -(1 << 63), None, (1 << 63) - 1))), [b"r:1"], ()),
+    "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1, -(1 << 63), None, (1 << 63) - 1, 0, 7))), [b"r:1"], ()),
     "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
+    "request row": Decoder(stored(lambda text: request_of(("t", "k", "f", text, text, 0, -1, -1, None, text, text, (1 << 55), text.encode(), b""))), [b"running", b"freed"], ()),
     "unfit builds": Decoder(stored(unfit_of), [b'"one"\n"two"'], ("store.sqlite.row:unfit_of",)),
     "argument of a command": Decoder(of_text(json_of), [TREE], ("cli.session:json_of",), (USAGE,)),
     "completion token": Decoder(lambda data: CompletionToken.read(base64.urlsafe_b64encode(data).decode()), [TOKEN], ("workflows.completion:CompletionToken.read",), (DefinitionError,)),

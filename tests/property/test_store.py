@@ -51,6 +51,14 @@ from outlast.store.change import (
 )
 from outlast.store.memory import MemoryStore
 from outlast.store.protocol import RELAY_AFTER
+from outlast.store.request import (
+    BeginRequest,
+    EndRequest,
+    HoldRequest,
+    PurgeRequests,
+    RequestState,
+    ResolveRequest,
+)
 from outlast.store.sqlite.store import open_sqlite
 from outlast.store.task import TaskKey
 from outlast.testing.conformance import ManualClock
@@ -443,6 +451,36 @@ class TwoStores(RuleBasedStateMachine):
         if isinstance(verdict, Applied) and self.both(lambda store: store.mail(run)) != known:
             assert before[key] == worker
 
+    @rule(
+        tenant=st.sampled_from(["default", "tenant"]),
+        key=st.sampled_from(["k1", "k2"]),
+        token=st.sampled_from(["t1", "t2"]),
+        act=st.sampled_from([BeginRequest, BeginRequest, HoldRequest, EndRequest, ResolveRequest]),
+        happened=st.booleans(),
+        length=seconds,
+        text=st.sampled_from(["a", "b"]),
+    )
+    def request(self, tenant, key, token, act, happened, length, text):
+        """Begin, hold, end or resolve a request, mostly one that is somebody else's."""
+        time, place = timedelta(seconds=length), (tenant, key)
+        change = {
+            BeginRequest: BeginRequest(*place, text, token, time, 2 * time, text.encode()),
+            HoldRequest: HoldRequest(*place, token, time),
+            EndRequest: EndRequest(*place, token, happened, time, text.encode()),
+            ResolveRequest: ResolveRequest(*place, token, happened, text, "why", text.encode()),
+        }[act]
+        (first,) = self.both(lambda store: store.commit([change]))
+        standing = self.both(lambda store: store.request(*place))
+        (again,) = self.both(lambda store: store.commit([change]))
+        assert type(again) is type(first)
+        if act is not HoldRequest:
+            assert self.both(lambda store: store.request(*place)) == standing
+
+    @rule(tenant=st.sampled_from(["default", "tenant"]), limit=st.integers(-1, 2))
+    def purge(self, tenant, limit):
+        """Remove expired requests."""
+        self.both(lambda store: store.commit([PurgeRequests(tenant, limit)]))
+
     @rule(worker=workers)
     def renew(self, worker):
         """Renew a lease."""
@@ -481,6 +519,21 @@ class TwoStores(RuleBasedStateMachine):
             assert [one for sender, one in waiting if sender == run] == [one for _, one in mine]
             numbers = [one.number for _, one in mine]
             assert numbers == sorted(set(numbers))
+        for tenant in ("default", "tenant"):
+            every = frozenset(RequestState)
+            listed = self.both(lambda store, tenant=tenant: store.requests(tenant, states=every))
+            for one in listed:
+                place = (tenant, one.request_id)
+                assert (
+                    replace(self.both(lambda store, p=place: store.request(*p)), answer=b"") == one
+                )
+            for state in RequestState:
+                some = self.both(
+                    lambda store, one=frozenset({state}), tenant=tenant: store.requests(
+                        tenant, states=one, limit=1
+                    )
+                )
+                assert some == [row for row in listed if row.state is state][:1]
         for worker in WORKERS:
             owned = self.both(lambda store, worker=worker: store.owned(worker))
             assert [head.run for head in owned] == [

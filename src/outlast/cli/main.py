@@ -10,10 +10,12 @@ import typer
 from outlast.cli.approval import approvals
 from outlast.cli.complete import complete, heartbeat
 from outlast.cli.doctor import doctor
+from outlast.cli.doubt import doubts, resolve
 from outlast.cli.fork import fork, retry
 from outlast.cli.growth import accept, export_run
 from outlast.cli.output import complain, note, say
 from outlast.cli.replay import replay
+from outlast.cli.request import requests
 from outlast.cli.run import runs
 from outlast.cli.session import DATABASE_HELP, TENANT_HELP, Session
 from outlast.cli.worker import worker
@@ -31,12 +33,15 @@ app = typer.Typer(
 app.command("worker", no_args_is_help=True)(worker)
 runs.command("complete")(complete)
 runs.command("heartbeat")(heartbeat)
+runs.command("doubts")(doubts)
+runs.command("resolve")(resolve)
 runs.command("fork")(fork)
 runs.command("retry")(retry)
 runs.command("accept")(accept)
 runs.command("export")(export_run)
 app.add_typer(runs, name="runs")
 app.add_typer(approvals, name="approvals")
+app.add_typer(requests, name="requests")
 app.command("replay", no_args_is_help=True)(replay)
 app.command("fork", no_args_is_help=True, help="The same as `runs fork`.")(fork)
 app.command("doctor")(doctor)

@@ -1,4 +1,4 @@
-"""`outlast runs`: look at runs, send to them, end them, and say what became of an effect in doubt."""
+"""`outlast runs`: look at runs, send to them, and end them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import typer
 
 from outlast.cli import show
 from outlast.cli.output import note, print_json, say
-from outlast.cli.session import LAST_NUMBER, Session, json_of, stored, time_length, usage_error
+from outlast.cli.session import LAST_NUMBER, Session, json_of, stored, time_length
 from outlast.cli.worker import author_errors, load
 from outlast.client import Client, RunDetail, RunHandle, RunStatus, Status
 from outlast.client.explain import explain as explain_run
-from outlast.errors import DefinitionError, OutlastError
+from outlast.errors import OutlastError
 
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and act on them.")
 
@@ -255,95 +255,8 @@ def terminate(
     say(f"run {run} is terminated")
 
 
-@runs.command("resolve")
-@stored
-def resolve(  # noqa: PLR0913 - what an operator can say
-    session: Session,
-    run: Run,
-    operation: Annotated[
-        str, typer.Option(help="As r:3; may be left out when one effect is in doubt.")
-    ] = "",
-    applied: Annotated[
-        str | None, typer.Option(metavar="JSON", help="It happened, with this result.")
-    ] = None,
-    not_applied: Annotated[
-        bool, typer.Option("--not-applied", help="It did not happen; attempt it again.")
-    ] = False,
-    failed: Annotated[
-        str, typer.Option(metavar="TEXT", help="It did not happen and never will.")
-    ] = "",
-    compensate: Annotated[
-        bool,
-        typer.Option(
-            "--compensate", help="Have it undone, whether it happened or not, as it declares."
-        ),
-    ] = False,
-    result: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON", help="With --compensate: what it returned, where undoing takes that."
-        ),
-    ] = None,
-    reason: Reason = "",
-) -> None:
-    """Say what became of an effect in doubt, of a compensation that gave up, or of a step that cannot succeed."""
-    if (applied is not None) + not_applied + bool(failed) + compensate != 1:
-        raise usage_error(
-            "say one of --applied JSON, --not-applied, --failed TEXT and --compensate"
-        )
-    if result is not None and not compensate:
-        raise usage_error("--result JSON belongs to --compensate")
-    outcome: dict[str, Any] = {"not_applied": not_applied, "failed": failed, "reason": reason}
-    if compensate:
-        outcome["compensate"] = True if result is None else json_of(result)
-    if applied is not None:
-        outcome["applied"] = json_of(applied)
-
-    async def work(client: Client) -> str:
-        handle: RunHandle[Any] = client.handle(run)
-        detail = await handle.detail()
-        chosen = _open_operation(detail, operation)
-        await handle.resolve(chosen, **outcome, generation=detail.status.generation)
-        return chosen
-
-    chosen = session.call(work)
-    say(
-        f"accepted: the outcome of {chosen} in run {run} is recorded when a worker takes it in; "
-        f"see {session.command('runs', 'explain', run)}"
-    )
-    if applied is not None:
-        note(
-            "if the value does not fit the effect's result type, nothing is recorded and an alarm will show in "
-            f"`{session.command('runs', 'explain', run)}`"
-        )
-
-
 def _detail(run: str) -> Any:
     async def work(client: Client) -> RunDetail:
         return await client.handle(run).detail()
 
     return work
-
-
-def _open_operation(detail: RunDetail, operation: str) -> str:
-    """Return the operation that is meant: the one named, if its outcome can be said; else the only one in doubt."""
-    run = detail.status.run_id
-    doubtful = [one.operation for one in detail.operations if one.state == "in doubt"]
-    if not operation and len(doubtful) == 1:
-        return doubtful[0]
-    if not operation:
-        raise DefinitionError(
-            f"{len(doubtful)} effects are in doubt: {', '.join(doubtful)}"
-            if doubtful
-            else "no effect of this run is in doubt",
-            run=run,
-            hint="name one with --operation" if doubtful else "see `outlast runs explain`",
-        )
-    steps = [one.operation for one in detail.operations if one.kind == "step"]
-    if operation not in doubtful and operation not in steps:
-        raise DefinitionError(
-            f"{operation} is no effect in doubt, and no step that failed and is tried again",
-            run=run,
-            hint=f"in doubt: {', '.join(doubtful) or 'none'}; see `outlast runs explain`",
-        )
-    return operation

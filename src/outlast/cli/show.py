@@ -12,11 +12,13 @@ from outlast.cli.output import plain, print_table, say, say_lines
 from outlast.cli.text import ago, at, json_text
 from outlast.client import (
     Alarm,
+    Doubt,
     Explanation,
     Generation,
     JournalEntry,
     RunDetail,
     RunStatus,
+    Standing,
     Status,
 )
 from outlast.client.view import retry_makes_effects
@@ -78,10 +80,42 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     for one in detail.operations:
         tried = f", failed {one.failures}x, last {one.failure}" if one.failures else ""
         say(f"{'open':<11}{one.kind} {one.name} ({one.operation}): {one.state}{tried}")
+        if one.doubt is not None:
+            _print_known(one)
     _print_end(detail)
     say("")
     journal(detail.entries[-LAST_ENTRIES:], width=BODY_WIDTH, with_end=False)
     _print_commands(detail, command)
+
+
+def doubts(
+    found: Sequence[Doubt], command: Callable[..., str], *, with_commands: bool = True
+) -> None:
+    """Print effects in doubt, one after another."""
+    if not found:
+        say("no effect is in doubt")
+        return
+    for one in found:
+        say(f"run {one.run_id} of {one.workflow}: effect {one.effect} ({one.operation}): {one.why}")
+        _print_known(one)
+    if with_commands:
+        say("")
+        resolve = command("runs", "resolve", "RUN", "--operation", "OPERATION")
+        say(
+            f"to say what became of one: {resolve} --applied JSON | --not-applied | --failed TEXT | --compensate"
+        )
+        every = f"{command('runs', 'resolve')} --all --effect NAME --not-applied --reason TEXT"
+        say(f"of all calls of an effect: {every}")
+
+
+def _print_known(one: Doubt | Standing) -> None:
+    """Print what is known of an effect in doubt."""
+    say(f"{'':<11}called with {json_text(one.arguments, indent=None)} under the key {one.key}")
+    for attempt in one.attempts:
+        began = f", begun at {at(attempt.began_at)}" if attempt.began_at else ""
+        say(f"{'':<11}attempt {attempt.number}{began}: {attempt.ended or 'nobody knows its end'}")
+    for probe in one.probes:
+        say(f"{'':<11}the probe at {at(probe.at)}: {probe.said}")
 
 
 def _print_commands(detail: RunDetail, command: Callable[..., str]) -> None:

@@ -2,9 +2,11 @@
 
 from outlast.client.approval import Approvals
 from outlast.client.client import Birth, Client, IfClosed, Runs
+from outlast.client.doubt import Doubt, Resolved
 from outlast.client.explain import Explanation, Wait
 from outlast.client.handle import RunHandle
 from outlast.client.mail import Mail
+from outlast.client.request import Requests, RequestView
 from outlast.client.task import TaskView
 from outlast.client.view import (
     ApprovalView,
@@ -23,11 +25,15 @@ __all__ = [
     "Approvals",
     "Birth",
     "Client",
+    "Doubt",
     "Explanation",
     "Generation",
     "IfClosed",
     "JournalEntry",
     "Mail",
+    "RequestView",
+    "Requests",
+    "Resolved",
     "Retry",
     "RunDetail",
     "RunHandle",

@@ -13,16 +13,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast, overload
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from outlast.client.approval import Approvals
 from outlast.client.completion import complete, fail, heartbeat
+from outlast.client.doubt import Doubt, Resolved, Wanted, doubts, resolve, said
 from outlast.client.handle import RunHandle
 from outlast.client.home import Home
+from outlast.client.page import check_limit
 from outlast.client.patience import Patience, callers_level
 from outlast.client.port import Port
 from outlast.client.replica import Replicas
+from outlast.client.request import Requests
 from outlast.client.task import task_views, unserved
 from outlast.client.update import check_accepted, result_of, signal_message, update_message
 from outlast.client.use import IfClosed, began_as, check_if_closed, check_same, taken
@@ -85,7 +88,6 @@ _UNKNOWN_TRIES = 600
 """How often a change is sent before its caller is told that its fate is not known."""
 _FIRST_POLL_SECONDS = 0.05
 _LONGEST_POLL_SECONDS = 2.0
-_LARGEST_PAGE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,11 @@ class Client:
     def approvals(self) -> Approvals:
         """The tenant's approvals."""
         return Approvals(self)
+
+    @property
+    def requests(self) -> Requests:
+        """The tenant's requests that came with an idempotency key."""
+        return Requests(self)
 
     async def start(
         self,
@@ -875,19 +882,133 @@ class Runs:
         Raises:
             DefinitionError: There is no such status, or the limit is no number from 0 to 1,000,000.
         """
-        if not 0 <= limit <= _LARGEST_PAGE:
-            raise DefinitionError(
-                f"a page of {limit} runs is none that can be read",
-                hint=f"give a limit from 0 to {_LARGEST_PAGE:,}, and before= for the page that follows",
-            )
         heads = await self._client.store.heads(
             self._client.tenant,
             statuses=_statuses(statuses),
             workflow=workflow,
-            limit=limit,
+            limit=check_limit(limit, what="runs"),
             before=(before.created_at, before.run_id) if before else None,
         )
         return [status_of(head) for head in heads]
+
+    async def doubts(
+        self,
+        *,
+        effect: str = "",
+        workflow: str = "",
+        run_id: str = "",
+        limit: int = 100,
+        after: Doubt | None = None,
+    ) -> Sequence[Doubt]:
+        """Return a page of the effects in doubt, by run and operation: of all open runs, whatever else these wait for.
+
+        Args:
+            effect: Only calls of the effect of this name.
+            workflow: Only those of runs of this workflow.
+            run_id: Only those of this run.
+            limit: So many at most. Their runs are read one after another.
+            after: The last one of the page before.
+
+        Raises:
+            DefinitionError: The limit is no number from 0 to 1,000,000.
+            RunNotFoundError: There is no run of that id.
+
+        Example:
+            ```python
+            import asyncio
+            from datetime import timedelta
+
+            import outlast
+
+            @outlast.effect(start_to_close_timeout=timedelta(milliseconds=10), settle=timedelta(0))
+            async def pay(amount: int) -> str:
+                raise ConnectionError("the bank did not answer")
+
+            @outlast.workflow
+            async def order(amount: int) -> str:
+                return await pay(amount)
+
+            async with outlast.open("memory://") as app:
+                for number in range(3):
+                    await app.start(order(number), id=f"o-{number}")
+                while len(await app.runs.doubts(effect="pay")) < 3:
+                    await asyncio.sleep(0.01)
+                first = await app.runs.doubts(limit=2)
+                rest = await app.runs.doubts(after=first[-1])
+                assert [one.run_id for one in (*first, *rest)] == ["o-0", "o-1", "o-2"]
+            ```
+        """
+        check_limit(limit, what="doubts", onward="after=")
+        wanted = Wanted(effect, workflow, run_id, limit, after)
+        return await doubts(self._client, wanted)
+
+    async def resolve(
+        self,
+        doubts: Sequence[Doubt],
+        *,
+        applied: Any = UNSET,
+        not_applied: bool = False,
+        failed: str = "",
+        compensate: Any = UNSET,
+        reason: str,
+    ) -> Sequence[Resolved]:
+        """Say the same of many effects in doubt, and return for each whether that was accepted.
+
+        Each is meant as it was seen: one that was settled meanwhile, by whomever, is left alone.
+
+        Args:
+            doubts: As `doubts()` returned them.
+            applied: They happened, each with this result. See `RunHandle.resolve`.
+            not_applied: They did not happen; they are attempted again.
+            failed: They failed for good, with this message.
+            compensate: Have each undone, whether it happened or not. See `RunHandle.resolve`.
+            reason: Why you say so; kept in each journal.
+
+        Raises:
+            DefinitionError: It is not one outcome, or no reason is given. Nothing was said then.
+            EncodeError: The result cannot be stored.
+
+        Example:
+            ```python
+            import asyncio
+            from datetime import timedelta
+
+            import outlast
+
+            online = {"bank": False}
+
+            @outlast.effect(start_to_close_timeout=timedelta(milliseconds=10), settle=timedelta(0))
+            async def pay(amount: int) -> str:
+                if not online["bank"]:
+                    raise ConnectionError("the bank did not answer")
+                return f"paid {amount}"
+
+            @outlast.workflow
+            async def order(amount: int) -> str:
+                return await pay(amount)
+
+            async with outlast.open("memory://") as app:
+                handles = [await app.start(order(number), id=f"o-{number}") for number in (1, 2)]
+                while len(found := await app.runs.doubts(effect="pay")) < 2:
+                    await asyncio.sleep(0.01)
+                online["bank"] = True
+                told = await app.runs.resolve(found, not_applied=True, reason="the bank had an outage")
+                assert all(one.accepted for one in told)
+                assert [await one.result() for one in handles] == ["paid 1", "paid 2"]
+            ```
+        """
+        what = said(
+            applied=applied,
+            not_applied=not_applied,
+            failed=failed,
+            compensate=compensate,
+            reason=reason,
+        )
+        if not reason.strip():
+            raise DefinitionError(
+                "no reason is given", hint="give reason=: it is kept in the journal of each run"
+            )
+        return await resolve(self._client, doubts, what)
 
 
 def _statuses(given: Collection[str]) -> frozenset[Status]:

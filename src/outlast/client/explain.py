@@ -51,6 +51,11 @@ _RESOLVING = (
     "it did not; attempt it again",
     "it did not and never will",
 )
+_GIVEN_UP = (
+    "it was done by hand",
+    "it can be done now; attempt it again",
+    "leave it: what it was to undo stands",
+)
 _UNDONE = (Status.COMPENSATED, Status.PARTLY_COMPENSATED)
 _ENDABLE = frozenset(
     {
@@ -76,7 +81,7 @@ class Wait(msgspec.Struct, frozen=True):
     """One thing that a run waits for.
 
     Args:
-        kind: `timer`, `retry`, `step`, `completion`, `signal`, `update`, `approval`, `in doubt`, `effect`, `blocked`, `mail`, `condition`, `alarm`,
+        kind: `timer`, `retry`, `step`, `completion`, `signal`, `update`, `approval`, `in doubt`, `compensation failed`, `effect`, `blocked`, `mail`, `condition`, `alarm`,
             `run`, `paused`, `timeout`, `growth`, `untaken` for messages that nobody asks for, `handling` for an update that has no answer yet, `cancel`, `worker`, `task` for a step that waits for a worker of its queue or is with one, or `queue`
             for one that nobody serves.
         about: The operation, approval or signal.
@@ -529,23 +534,56 @@ class _Teller:
         return f"{told}; if nothing is heard by {self._ago(one.silent_at)} it counts as failed."
 
     def _doubt(self, one: Standing) -> Wait:
+        if one.has_given_up:
+            return self._given_up(one)
         return Wait(
             "in doubt",
             one.operation,
             f"Effect {one.name} ({one.operation}) is in doubt since {self._ago(one.since)}: {_one_line(one.why)}. "
-            f"It was called with {json_text(one.arguments, indent=None)} under the key {one.key}. "
+            f"It was called with {json_text(one.arguments, indent=None)} under the key {one.key}. {self._tried(one)}"
             "An operator looks up in the remote system whether it happened, and says so.",
             since=one.since,
-            commands=self._resolving(one.operation),
-            purposes=_RESOLVING,
+            commands=self._resolving(one.operation, undo=one.compensation, result=one.needs_result),
+            purposes=(
+                *_RESOLVING,
+                *(("undo it, whether it happened or not",) if one.compensation else ()),
+            ),
         )
 
-    def _resolving(self, operation: str) -> tuple[str, ...]:
+    def _given_up(self, one: Standing) -> Wait:
+        return Wait(
+            "compensation failed",
+            one.operation,
+            f"Effect {one.name} ({one.operation}), which is to undo {one.compensates}, has given up at {self._ago(one.since)}: "
+            f"{_one_line(one.why)}. It was called with {json_text(one.arguments, indent=None)} under the key {one.key}. "
+            f"{self._tried(one)}Somebody does it by hand, or sees to it that it can be done, and says so.",
+            since=one.since,
+            commands=self._resolving(one.operation),
+            purposes=_GIVEN_UP,
+        )
+
+    def _tried(self, one: Standing) -> str:
+        """Return what is known of the attempts of an effect in doubt, and of what the probe said; empty or a sentence and a space."""
+        told = [
+            f"attempt {attempt.number}"
+            + (f", begun at {self._ago(attempt.began_at)}" if attempt.began_at else "")
+            + f": {_one_line(attempt.ended) or 'nobody knows its end'}"
+            for attempt in one.attempts
+        ]
+        told += [f"the probe at {self._ago(probe.at)}: {probe.said}" for probe in one.probes]
+        return f"What is known: {'; '.join(map(_one_line, told))}. " if told else ""
+
+    def _resolving(
+        self, operation: str, *, undo: str = "", result: bool = False
+    ) -> tuple[str, ...]:
         resolve = ("runs", "resolve", self._run, "--operation", operation)
+        by_result = ("--result", "RESULT-AS-JSON") if result else ()
+        undoing = self._command(*resolve, "--compensate", *by_result, "--reason", "TEXT")
         return (
             self._command(*resolve, "--applied", "RESULT-AS-JSON", "--reason", "TEXT"),
             self._command(*resolve, "--not-applied", "--reason", "TEXT"),
             self._command(*resolve, "--failed", "MESSAGE", "--reason", "TEXT"),
+            *([undoing] if undo else []),
         )
 
     def _alarm(self, one: Alarm) -> Wait:
@@ -579,6 +617,16 @@ class _Teller:
                 text = (
                     f"A second outcome ({one.said}) of operation {one.about} came and was put aside at {when}: the first one "
                     "stands. If the two differ, somebody has to put right what the remote system holds."
+                )
+            case "late_failure":
+                text = (
+                    f"An attempt of {one.about} ended in an error after its worker ({by}) had lost the run, at {when}: {why}. "
+                    "That proves nothing of the other attempts, and changed nothing."
+                )
+            case "contradicted":
+                text = (
+                    f"{one.about} happened although somebody had said that it did not, as worker {by} told at {when}: {why}. "
+                    "Its result stands; look up whether it happened twice."
                 )
             case "late_decision":
                 text = (

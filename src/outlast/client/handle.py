@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, overload
 import msgspec
 from msgspec import UNSET, Raw
 
+from outlast.client.doubt import said, seen_in
 from outlast.client.explain import Explanation, explain
 from outlast.client.fork import ForkRequest, latest_retry
 from outlast.client.fork import fork as fork_run
@@ -39,7 +40,6 @@ from outlast.client.view import (
     time_out_in,
     view_of,
 )
-from outlast.effects.intent import Resolution
 from outlast.effects.key import DEFAULT_TENANT
 from outlast.effects.standing import alarms, standings
 from outlast.errors import (
@@ -396,7 +396,7 @@ class RunHandle(Generic[R]):
             )
         )
 
-    async def resolve(  # noqa: PLR0913 - what an operator can say
+    async def resolve(  # noqa: PLR0913 - what is said, of what, and by whom
         self,
         operation: str,
         *,
@@ -406,8 +406,13 @@ class RunHandle(Generic[R]):
         compensate: Any = UNSET,
         reason: str = "",
         generation: int | None = None,
+        doubt: int | None = None,
+        id: str = "",
     ) -> None:
         """Say what became of an operation: of an effect in doubt, or of a step that cannot succeed.
+
+        What is said of an effect is said of the doubt that stands when this is called. Should it be settled meanwhile, and the effect be in
+        doubt again, that is another doubt, and what was said is put aside. For many runs at once see `client.runs.resolve`.
 
         Args:
             operation: Its id, as `r:3`.
@@ -418,6 +423,14 @@ class RunHandle(Generic[R]):
                 it returned, or would have, where that takes it; True where it does not.
             reason: Why you say so; kept in the journal.
             generation: The one that you looked at: operations of others have the same ids. The present one by default.
+            doubt: Position in the journal of the doubt that you looked at (`Standing.doubt`); by default the one that stands.
+            id: The same id again is the same word on the operation. By default the same outcome, said again of the same doubt, is.
+
+        Raises:
+            DefinitionError: It is not one outcome.
+            EncodeError: The result cannot be stored.
+            RunNotFoundError: There is no such run.
+            RunConflictError: The run has ended.
 
         Example:
             ```python
@@ -442,35 +455,26 @@ class RunHandle(Generic[R]):
                 assert await handle.result() == "receipt-17"
             ```
         """
-        outcomes = {
-            "applied": applied is not UNSET,
-            "not_applied": not_applied,
-            "failed": bool(failed),
-            "compensate": compensate is not UNSET and compensate is not False,
-        }
-        if sum(outcomes.values()) != 1:
-            raise DefinitionError(
-                "an outcome is one thing",
-                hint="give one of applied=, not_applied=True, failed= and compensate=",
-            )
-        head = await self._client.head(self._run)
-        outcome = next(word for word, is_meant in outcomes.items() if is_meant)
-        value = applied if outcome == "applied" else compensate
-        resolution = Resolution(
-            operation=operation,
-            generation=generation or head.generation,
-            outcome=outcome,
-            value=Raw(
-                codec_for(Any, where="the outcome").encode(None if value is UNSET else value)
-            ),
-            failure=Failure(type="RuntimeError", message=failed) if failed else None,
-            by=self._client.principal,
+        what = said(
+            applied=applied,
+            not_applied=not_applied,
+            failed=failed,
+            compensate=compensate,
             reason=reason,
         )
-        message_id = f"resolve/{self._client.new_id()}"
-        await self._put(
-            message_id, MessageKind.RESOLUTION, operation, msgspec.json.encode(resolution)
-        )
+        head = await self._client.head(self._run)
+        generation = generation or head.generation
+        # An operation of another generation cannot be in doubt; the run will say so.
+        is_present = generation == head.generation
+        image = await self._client.store.load(self._run) if is_present else None
+        seen = seen_in(image, operation)
+        seen.check(what, self.id, operation)
+        position = seen.doubt if doubt is None else doubt
+        by = self._client.principal
+        if position is None:
+            id = id or self._client.new_id()
+        resolution = what.of(by, operation, generation, position)
+        await self._deliver(what.message(resolution, seen.put_aside, by, id))
 
     async def fork(
         self,
@@ -708,7 +712,9 @@ class RunHandle(Generic[R]):
             status=status_of(image.head),
             entries=entries,
             unreadable=len(image.rows) - len(entries),
-            operations=standings([(one.entry, one.at) for one in entries], image.operations),
+            operations=standings(
+                [(one.entry, one.at, one.seq) for one in entries], image.operations
+            ),
             approvals=[view_of(row) for row in image.approvals if row.state == "pending"],
             unread=len(image.messages),
             now=store.now(),

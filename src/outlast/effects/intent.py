@@ -131,18 +131,29 @@ def quiet_after(*, timeout: timedelta | None, settle: timedelta, since: timedelt
     return max(timedelta(0), timeout + settle - since)
 
 
+NO_DOUBT = -1
+"""The position of the doubt that was looked at when there was none."""
+
+RETURNED = "returned"
+RAISED = "raised"
+LATE = frozenset({RETURNED, RAISED})
+"""Outcomes of a `Resolution` that says how an attempt ended in a worker which had lost its run: with `value`, or with `failure`."""
+
+
 class Resolution(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an operator, or the relay, established about an operation; the body of an inbox item.
 
     Args:
         generation: Of the run that was looked at; another one's operation is not meant.
         outcome: `applied` (with `value`), `not_applied`, `failed` (with `failure`), or `compensate` (with `value` where the compensation
-            takes the result). The relay says of other runs: `started`,
+            takes the result). A worker that has lost the run says of an attempt that ended late: `returned` (with `value`) or
+            `raised` (with `failure`). The relay says of other runs: `started`,
             `refused` (with `failure`), `ended` (with `status`), `sent`, `unsent` (with `failure`).
         value: JSON of the result.
         status: How another run ended.
         name: Of the step that is meant, where the speaker knows it: changed code may have another one at its operation.
-        doubt: Position in the journal of the doubt that was looked at; another one's outcome is not meant. None for whichever stands.
+        doubt: Position in the journal of the doubt that was looked at; another one's outcome is not meant. `NO_DOUBT` when none stood;
+            None for whichever stands. Of the late end of an attempt: of the last doubt before it began, None for none.
     """
 
     operation: str

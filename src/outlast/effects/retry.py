@@ -128,6 +128,13 @@ class RetryPolicy:
 ONCE = RetryPolicy(maximum_attempts=1)
 """The policy of an effect that is neither idempotent nor probed."""
 
+PROBING = RetryPolicy(
+    initial_interval=timedelta(seconds=0.5),
+    maximum_interval=timedelta(seconds=10),
+    maximum_attempts=5,
+)
+"""How often a probe that cannot say is asked again before an operator is, where the effect does not say so."""
+
 
 def _bad(what: str) -> DefinitionError:
     return DefinitionError(f"RetryPolicy: {what}", hint="see the arguments of RetryPolicy")

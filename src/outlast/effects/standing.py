@@ -16,6 +16,7 @@ from outlast.journal.entry import (
     AlarmRaised,
     ApprovalDecided,
     ApprovalExpired,
+    Attempted,
     CancelRequested,
     ChildRefused,
     ChildStarted,
@@ -30,6 +31,7 @@ from outlast.journal.entry import (
     Forked,
     MessageAnswered,
     MessageReceived,
+    Probed,
     RunEnded,
     RunTimedOut,
     StepCompleted,
@@ -71,8 +73,8 @@ class Alarm(msgspec.Struct, frozen=True):
     """Something that came for a run, and was put aside.
 
     Args:
-        what: `unfit_outcome`, `unfit_message`, `late_outcome`, `late_decision` or `unreadable_message`; later versions may
-            know more.
+        what: `unfit_outcome`, `unfit_message`, `late_outcome`, `late_failure`, `contradicted`, `late_decision` or
+            `unreadable_message`; later versions may know more.
         at: When it was put aside.
         operation: Which waits on; empty for none.
         about: The operation, message name, message id or approval that it speaks of.
@@ -172,6 +174,13 @@ class Standing(msgspec.Struct, frozen=True):
         key: The effect's idempotency key.
         arguments: The effect's, by parameter name.
         why: What is known of an effect in doubt.
+        doubt: Position in the journal of the doubt that stands; None when the operation is not in doubt.
+        attempts: Of an effect in doubt: the last ones, oldest first.
+        probes: Of an effect in doubt: what the probe said, oldest first.
+        compensation: The effect that undoes it; empty for none.
+        needs_result: That takes what it returned.
+        compensates: Of a compensation: the operation that it undoes.
+        has_given_up: Of a compensation in doubt: it did not happen, and is not tried again by itself.
         progress: The details of its last heartbeat that was kept.
         beats: Of what was handed out: how often it was heard of since.
         heard_at: When it was heard of last, at the latest at the hand-out.
@@ -193,21 +202,30 @@ class Standing(msgspec.Struct, frozen=True):
     beats: int = 0
     heard_at: datetime | None = None
     silent_at: datetime | None = None
+    doubt: int | None = None
+    attempts: tuple[Attempted, ...] = ()
+    probes: tuple[Probed, ...] = ()
+    compensation: str = ""
+    needs_result: bool = False
+    compensates: str = ""
+    has_given_up: bool = False
 
 
 def standings(
-    entries: Iterable[tuple[Entry, datetime]], rows: Iterable[OperationPut]
+    entries: Iterable[tuple[Entry, datetime, int]], rows: Iterable[OperationPut]
 ) -> list[Standing]:
     """Return the open operations of a run, in the order in which they became so.
 
     Args:
-        entries: The journal, each entry with its time.
+        entries: The journal, each entry with its time and its position.
         rows: The run's open-operation rows.
     """
     found: dict[str, Standing] = {}
-    for entry, at in entries:
+    intended: dict[str, datetime] = {}
+    for entry, at, position in entries:
         match entry:
             case EffectIntended():
+                intended[entry.operation] = at
                 found[entry.operation] = Standing(
                     operation=entry.operation,
                     kind="effect",
@@ -216,11 +234,23 @@ def standings(
                     since=at,
                     key=entry.key,
                     arguments=_readable(entry.effective),
+                    compensation=entry.compensation,
+                    needs_result=entry.needs_result,
+                    compensates=entry.compensates,
                 )
             case EffectInDoubt():
-                _change(found, entry.operation, state="in doubt", since=at, why=entry.why)
+                attempts = _with_times(entry.attempts, intended.get(entry.operation))
+                doubt: dict[str, Any] = {
+                    "why": entry.why,
+                    "attempts": attempts,
+                    "probes": entry.probes,
+                    "has_given_up": entry.failure is not None,
+                }
+                _change(found, entry.operation, state="in doubt", since=at, doubt=position, **doubt)
             case EffectCleared():
-                _change(found, entry.operation, state="intended", since=at, why="")
+                none: dict[str, Any] = {"why": "", "doubt": None, "attempts": (), "probes": ()}
+                doubt = {**none, "has_given_up": False}
+                _change(found, entry.operation, state="intended", since=at, **doubt)
             case EffectCompleted() | EffectFailed() | EffectCompensating():
                 found.pop(entry.operation, None)
             case _:
@@ -229,6 +259,18 @@ def standings(
         if row.kind not in OTHER_RUN:
             _add_row(found, row)
     return list(found.values())
+
+
+def _with_times(
+    attempts: tuple[Attempted, ...], intended_at: datetime | None
+) -> tuple[Attempted, ...]:
+    """Return attempts with the time of the first one: it begins with the intent, which is not announced again."""
+    return tuple(
+        msgspec.structs.replace(one, began_at=intended_at)
+        if one.number == 1 and one.began_at is None
+        else one
+        for one in attempts
+    )
 
 
 def _change(found: dict[str, Standing], operation: str, **fields: Any) -> None:
@@ -245,7 +287,7 @@ def _add_row(found: dict[str, Standing], row: OperationPut) -> None:
         state=_state_of(row, known.state),
         failures=row.failures,
         due_at=row.due_at,
-        failure=_failure(row.detail),
+        failure=failure_in(row.detail),
         progress=_readable(msgspec.Raw(row.progress)) if row.progress else None,
         beats=row.beats if row.awaits else 0,
         heard_at=row.heard_at if row.awaits else None,
@@ -267,7 +309,8 @@ def _readable(value: msgspec.Raw) -> Any:
         return None
 
 
-def _failure(detail: bytes) -> str:
+def failure_in(detail: bytes) -> str:
+    """Return the failure that a row keeps, in words; empty when there is none that can be read."""
     try:
         failure = parse_as(_failures, detail)
     except NotJsonError:

@@ -565,11 +565,11 @@ class Machine:
                 self._settle_effect(entry)
             case EffectInDoubt():
                 effect = self._agenda.expect_effect(entry.operation, entry.name)
-                effect.in_doubt, effect.is_stuck = entry.why, entry.failure is not None
+                effect.doubted(entry, self._agenda.position)
                 self._agenda.silence(entry.operation)
             case EffectCleared():
                 effect = self._agenda.expect_effect(entry.operation, entry.name)
-                effect.cleared(self._now)
+                effect.clear(self._now)
                 self._command_settle(effect)
             case SagaAborted() | SagaEnded():
                 self._sagas.settle(entry)

@@ -12,6 +12,7 @@ from typing import Any
 
 from outlast.journal.entry import (
     ApprovalRequested,
+    EffectInDoubt,
     EffectIntended,
     GrantUse,
     OperationId,
@@ -57,6 +58,8 @@ class EffectOperation:
         is_stuck: A compensation that has given up, which `in_doubt` says too.
         used_at: When its key may have been used first.
         is_repeated: An equal call before it failed, and may have happened, under the same key.
+        doubt: Position in the journal of the last doubt about it, cleared or not.
+        cleared: Position of the last doubt that somebody cleared by saying that it did not happen.
     """
 
     operation: OperationId
@@ -75,6 +78,8 @@ class EffectOperation:
     is_stuck: bool = False
     used_at: datetime | None = None
     is_repeated: bool = False
+    doubt: int | None = None
+    cleared: int | None = None
 
     def intended(self, entry: EffectIntended, at: datetime | None) -> None:
         """Note that it may happen from now on."""
@@ -83,9 +88,18 @@ class EffectOperation:
             self.used_at = at
         self.bind()
 
-    def cleared(self, at: datetime | None) -> None:
+    def doubted(self, entry: EffectInDoubt, position: int) -> None:
+        """Note that somebody must say what became of it.
+
+        Args:
+            position: Of the entry in the journal.
+        """
+        self.in_doubt, self.doubt = entry.why, position
+        self.is_stuck = entry.failure is not None
+
+    def clear(self, at: datetime | None) -> None:
         """Note that it is known not to have happened: its key, which its receiver need not know, is used from now on."""
-        self.in_doubt, self.is_stuck = "", False
+        self.in_doubt, self.is_stuck, self.cleared = "", False, self.doubt
         self.used_at, self.is_repeated = at, False
 
     def futures(self) -> list[WorkflowFuture[Any]]:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from outlast.journal.entry import PAYLOAD, PLAIN, EntryRow
+from outlast.store.request import RequestChange, RequestRow
 
 WorkerId = NewType("WorkerId", str)
 """One life of one worker process; never used again once its lease has lapsed."""
@@ -201,6 +202,8 @@ class OperationPut(Struct, frozen=True, tag="put"):
             another number is refused with `beat`: it was decided on without that.
         heard_at: When it was last heard of: at the hand-out, or at the last of these beats. Of others there is no such time.
         silence: For how long it may say nothing; None for as long as it likes.
+        begun_at: When the last attempt of an effect was announced, by the store's clock: none has begun later. None where nobody knows.
+        in_doubt: Whether the effect happened is not known, and somebody must say. By this `StoreReader.doubts` finds it.
     """
 
     operation: Annotated[str, PLAIN]
@@ -215,6 +218,8 @@ class OperationPut(Struct, frozen=True, tag="put"):
     beats: Annotated[int, PLAIN] = 0
     heard_at: Annotated[datetime | None, PLAIN] = None
     silence: Annotated[timedelta | None, PLAIN] = None
+    begun_at: Annotated[datetime | None, PLAIN] = None
+    in_doubt: Annotated[bool, PLAIN] = False
 
 
 class OperationDrop(Struct, frozen=True, tag="drop"):
@@ -592,16 +597,8 @@ Change: TypeAlias = (
     | FinishTask
     | BeatTask
     | BeatOperation
+    | RequestChange
 )
-
-
-def place_of(change: Change) -> tuple[str, str]:
-    """Return by what changes are put in order: one order in which every store judges and locks."""
-    return (
-        (change.tenant, "")
-        if isinstance(change, PutControl)
-        else (change.run.tenant, change.run.run_id)
-    )
 
 
 class RunHead(Struct, frozen=True):
@@ -652,11 +649,15 @@ class Applied(Struct, frozen=True):
         at: The commit's time by the store's clock: the time of its entries.
         epoch: Of the run, for a `StartRun` that was born claimed.
         outbox: Whether there is something in the run's outbox because of it. A hint: a change that is found written says nothing.
+        request: The record as it stands now, for a change of a request; None where it has gone.
+        removed: How many records, for `PurgeRequests`.
     """
 
     at: datetime
     epoch: int = 0
     outbox: bool = False
+    request: RequestRow | None = None
+    removed: int = 0
 
 
 class Fenced(Struct, frozen=True):
@@ -672,10 +673,12 @@ class Conflict(Struct, frozen=True):
         head: For `StartRun`: the run that has the id, or None where no run has it and a later generation was to start. For `RunChange`:
             the run as it stands.
         version: For `PutControl` and `RunChange`: the current version.
+        request: For a change of a request: the record that stands there, or None where there is none.
     """
 
     head: RunHead | None = None
     version: int = 0
+    request: RequestRow | None = None
 
 
 class Refused(Struct, frozen=True):

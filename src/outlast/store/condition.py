@@ -17,11 +17,13 @@ from outlast.store.change import (
     ApprovalPut,
     ApprovalRow,
     ApprovalWithdraw,
+    Change,
     Decide,
     GrantSpend,
     HeadUpdate,
     Message,
     MessageKind,
+    PutControl,
     PutMessage,
     Refused,
     RunChange,
@@ -29,6 +31,7 @@ from outlast.store.change import (
     Status,
     Terminate,
 )
+from outlast.store.request import PurgeRequests, RequestChange
 
 PENDING = "pending"
 APPROVED = "approved"
@@ -39,6 +42,15 @@ WITHDRAWN = "withdrawn"
 
 MAX_UNFIT_BUILDS = 100
 """More are not remembered: the oldest is forgotten first. So many builds never live at once."""
+
+
+def place_of(change: Change) -> tuple[str, str]:
+    """Return by what changes are put in order: one order in which every store judges and locks."""
+    if isinstance(change, PutControl | PurgeRequests):
+        return change.tenant, ""
+    if isinstance(change, RequestChange):
+        return change.tenant, change.request_id
+    return change.run.tenant, change.run.run_id
 
 
 def start_times(change: StartRun, at: datetime) -> tuple[datetime, ...] | Refused:

@@ -55,7 +55,6 @@ from outlast.store.change import (
     Verdict,
     WorkerId,
     WorkerRow,
-    place_of,
 )
 from outlast.store.condition import (
     APPROVED,
@@ -71,6 +70,7 @@ from outlast.store.condition import (
     next_refusal,
     offers,
     owned_times,
+    place_of,
     settle_approvals,
     start_times,
     stranger_refusal,
@@ -78,16 +78,19 @@ from outlast.store.condition import (
 )
 from outlast.store.farewell import to_children, to_watchers
 from outlast.store.memory_outbox import MemoryOutbox
+from outlast.store.memory_request import RequestTable
 from outlast.store.memory_task import TaskTable
 from outlast.store.moment import EPOCH, Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
 from outlast.store.protocol import (
     SUSPECT_LAPSES,
     Claim,
     ClaimedRun,
+    DoubtRow,
     GenerationRow,
     LiveWorker,
     RunImage,
 )
+from outlast.store.request import RequestChange, RequestRow, RequestState
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
 logger = logging.getLogger("outlast.store")
@@ -151,6 +154,7 @@ class MemoryStore:
         self._outbox = MemoryOutbox()
         self._workers: dict[WorkerId, _Worker] = {}
         self._tasks = TaskTable()
+        self._requests = RequestTable()
         self._controls: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._subscribers: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         self._timeline = f"memory-{to_micros(clock.now())}"
@@ -180,15 +184,15 @@ class MemoryStore:
     def _apply_alone(self, change: Change, now: datetime) -> Verdict:
         """Return the verdict on one change: what it raises while it is judged is its own, and takes no other down."""
         try:
-            return self._apply(change, now)
+            part = unstorable_part(change)
+            return Refused(UNSTORABLE, part) if part else self._apply(change, now)
         except Exception as error:
             logger.exception("a change is refused")
             return Refused(CORRUPT, type(error).__name__)
 
     def _apply(self, change: Change, now: datetime) -> Verdict:
-        part = unstorable_part(change)
-        if part:
-            return Refused(UNSTORABLE, part)
+        if isinstance(change, RequestChange):
+            return self._requests.write(change, now)
         match change:
             case RunChange():
                 return self._apply_owned(change, now)
@@ -703,6 +707,32 @@ class MemoryStore:
             self._bury()
             return self._tasks.claim(worker, wanted, now, limit=limit, known=known)
 
+    async def doubts(
+        self,
+        tenant: str,
+        *,
+        effect: str = "",
+        workflow: str = "",
+        limit: int = 100,
+        after: tuple[str, str] | None = None,
+    ) -> list[DoubtRow]:
+        """Return a page of the tenant's effects in doubt, by run and operation."""
+        with self._lock:
+            self._check_open()
+            found = [
+                DoubtRow(key, row.operation, row.name)
+                for key, run in self._runs.items()
+                for row in run.operations.values()
+                if key.tenant == tenant
+                and row.in_doubt
+                and effect in {"", row.name}
+                and workflow in {"", run.head.workflow}
+            ]
+        found.sort(key=lambda one: (one.run.run_id, one.operation))
+        return [one for one in found if (one.run.run_id, one.operation) > (after or ("", ""))][
+            : max(limit, 0)
+        ]
+
     async def operation(self, run: RunKey, operation: str) -> OperationPut | None:
         """Return the row of one open operation."""
         with self._lock:
@@ -872,6 +902,26 @@ class MemoryStore:
         with self._lock:
             self._check_open()
             return self._controls.get((tenant, name))
+
+    async def request(self, tenant: str, request_id: str) -> RequestRow | None:
+        """Return the record of a request."""
+        with self._lock:
+            self._check_open()
+            return self._requests.find(tenant, request_id, self._clock.now())
+
+    async def requests(
+        self,
+        tenant: str,
+        *,
+        states: frozenset[RequestState],
+        limit: int = 100,
+        before: tuple[datetime, str] | None = None,
+    ) -> list[RequestRow]:
+        """Return a page of the tenant's requests, newest first, without their answers."""
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            return self._requests.list(tenant, now, states=states, limit=limit, before=before)
 
     async def load(self, run: RunKey) -> RunImage | None:
         """Return everything about a run's current generation."""

@@ -26,6 +26,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.request import RequestRow, RequestState
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
 RELAY_AFTER = timedelta(seconds=2)
@@ -92,6 +93,14 @@ class LiveWorker(Struct, frozen=True):
     row: WorkerRow
     live: bool
     seen_ago: timedelta
+
+
+class DoubtRow(Struct, frozen=True):
+    """An effect of an open run that is in doubt: its row says so (`OperationPut.in_doubt`)."""
+
+    run: RunKey
+    operation: str
+    name: str
 
 
 class GenerationRow(Struct, frozen=True):
@@ -170,6 +179,24 @@ class StoreReader(Protocol):
         """Return approvals, oldest first; a pending one past its time is listed as `expired`."""
         ...
 
+    async def doubts(
+        self,
+        tenant: str,
+        *,
+        effect: str = "",
+        workflow: str = "",
+        limit: int = 100,
+        after: tuple[str, str] | None = None,
+    ) -> list[DoubtRow]:
+        """Return a page of the tenant's effects in doubt, by run and operation. The cost grows with their number, and with that of no runs.
+
+        Args:
+            effect: Only those of this name; all when empty.
+            workflow: Only those of runs of this workflow; all when empty.
+            after: Run id and operation of the last one of the page before.
+        """
+        ...
+
     async def operation(self, run: RunKey, operation: str) -> OperationPut | None:
         """Return the row of one open operation of the run's current generation; None where it has none."""
         ...
@@ -184,6 +211,25 @@ class StoreReader(Protocol):
 
     async def control(self, tenant: str, name: str) -> tuple[int, bytes] | None:
         """Return version and body of a control row."""
+        ...
+
+    async def request(self, tenant: str, request_id: str) -> RequestRow | None:
+        """Return the record of a request, with the state that it has by the store's clock; None where there is none."""
+        ...
+
+    async def requests(
+        self,
+        tenant: str,
+        *,
+        states: frozenset[RequestState],
+        limit: int = 100,
+        before: tuple[datetime, str] | None = None,
+    ) -> list[RequestRow]:
+        """Return a page of the tenant's requests that are in one of these states now, newest first, without their answers.
+
+        Args:
+            before: `(started_at, request_id)` of the last one of the page before.
+        """
         ...
 
 

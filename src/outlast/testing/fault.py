@@ -31,7 +31,8 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
-from outlast.store.protocol import Claim, GenerationRow, LiveWorker, RunImage, Store
+from outlast.store.protocol import Claim, DoubtRow, GenerationRow, LiveWorker, RunImage, Store
+from outlast.store.request import RequestRow, RequestState
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
 from outlast.testing.loop import halt_if_stopped
 
@@ -258,6 +259,23 @@ class FaultyStore:
             "approvals", lambda: self._inner.approvals(tenant, pending=pending, run=run)
         )
 
+    async def doubts(
+        self,
+        tenant: str,
+        *,
+        effect: str = "",
+        workflow: str = "",
+        limit: int = 100,
+        after: tuple[str, str] | None = None,
+    ) -> list[DoubtRow]:
+        """Return effects in doubt."""
+        return await self._ask(
+            "doubts",
+            lambda: self._inner.doubts(
+                tenant, effect=effect, workflow=workflow, limit=limit, after=after
+            ),
+        )
+
     async def operation(self, run: RunKey, operation: str) -> OperationPut | None:
         """Return the row of an open operation."""
         return await self._ask("operation", lambda: self._inner.operation(run, operation))
@@ -273,6 +291,24 @@ class FaultyStore:
     async def control(self, tenant: str, name: str) -> tuple[int, bytes] | None:
         """Return a control row."""
         return await self._ask("control", lambda: self._inner.control(tenant, name))
+
+    async def request(self, tenant: str, request_id: str) -> RequestRow | None:
+        """Return the record of a request."""
+        return await self._ask("request", lambda: self._inner.request(tenant, request_id))
+
+    async def requests(
+        self,
+        tenant: str,
+        *,
+        states: frozenset[RequestState],
+        limit: int = 100,
+        before: tuple[datetime, str] | None = None,
+    ) -> list[RequestRow]:
+        """Return a page of requests."""
+        return await self._ask(
+            "requests",
+            lambda: self._inner.requests(tenant, states=states, limit=limit, before=before),
+        )
 
     # What needs no network
 

@@ -9,7 +9,7 @@ from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.journal.entry import OperationId
 from outlast.worker.bridge import Bridge
 from outlast.worker.call import Check
-from outlast.worker.executor import Ending
+from outlast.worker.executor import Ending, LateEnd
 from outlast.worker.hold import HeldBack
 from outlast.workflows.attempt import Attempt
 from outlast.workflows.definition import Effect, Step
@@ -25,6 +25,7 @@ async def attempt_if_free(  # noqa: PLR0913 - as many as an attempt has
     *,
     beats: Beats | None = None,
     left: timedelta | None = None,
+    late: LateEnd | None = None,
 ) -> Ending:
     """Make one attempt; see `Executor.attempt`.
 
@@ -34,7 +35,7 @@ async def attempt_if_free(  # noqa: PLR0913 - as many as an attempt has
     begin = _begin(bridge, attempt, check)
     bridge.hold.check(OperationId(attempt.operation))
     return await bridge.executor.attempt(
-        definition, arguments, attempt, begin, beats=beats, left=left
+        definition, arguments, attempt, begin, beats=beats, left=left, late=late
     )
 
 

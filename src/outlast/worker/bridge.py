@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -9,7 +10,7 @@ from outlast.clock import Clock
 from outlast.journal.entry import OperationId
 from outlast.store.change import Applied, OperationPut, Refused, RunKey
 from outlast.worker.deadline import Deadline
-from outlast.worker.executor import Executor
+from outlast.worker.executor import Executor, LateEnd, Returned
 from outlast.worker.hold import Hold
 from outlast.worker.proposal import Proposal
 from outlast.worker.rest import Completion, Rest
@@ -42,6 +43,10 @@ class Bridge(Protocol):
 
     def post(self, proposal: Proposal) -> None:
         """Have it written; nobody waits."""
+        ...
+
+    def returned(self, attempt: Attempt, end: Returned, proposal: Proposal) -> None:
+        """Have the outcome of an effect written; should the run be lost before that, it is put into its inbox."""
         ...
 
     async def propose(self, proposal: Proposal) -> Applied | Refused:
@@ -88,6 +93,22 @@ class Bridge(Protocol):
 
     async def stand_by(self, operation: OperationId, seconds: float) -> None:
         """Wait without acting, until an earlier attempt can act no more; a stop need not wait for that."""
+        ...
+
+    def is_open(self, operation: OperationId) -> bool:
+        """Whether the operation has no outcome in the journal."""
+        ...
+
+    def acting(self, operation: OperationId) -> AbstractContextManager[None]:
+        """Let nothing interrupt the attempt of an effect that is made within this, although another outcome is recorded meanwhile."""
+        ...
+
+    def late(self, attempt: Attempt) -> LateEnd:
+        """Return what is to be called with the end of an effect's attempt for which nobody waited."""
+        ...
+
+    async def deposited(self) -> None:
+        """Return when what former lives of this worker know of attempts of the run is in its inbox, as far as it can be put there."""
         ...
 
     def check_lease(self) -> None:

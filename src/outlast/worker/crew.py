@@ -6,8 +6,9 @@ Each is a task. Once `end` has returned none of them can act any more, but for t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from datetime import datetime
 from typing import Any
 
@@ -51,6 +52,8 @@ class Crew:
         self._changed = changed
         self._tasks: dict[OperationId, asyncio.Task[None]] = {}
         self._standing_by: set[OperationId] = set()
+        self._acting: set[OperationId] = set()
+        """Effects in the middle of an attempt."""
         self.lost = False
         """An attempt found that the worker may no longer act."""
         self.broken: Exception | None = None
@@ -65,6 +68,19 @@ class Crew:
     def acting(self) -> bool:
         """Whether any of them does more than rest or stand by."""
         return any(not self._rests(one) and one not in self._standing_by for one in self._tasks)
+
+    def acts_in_vain(self, is_open: Callable[[OperationId], bool]) -> bool:
+        """Whether an effect is being attempted that has its outcome already: its end is yet to be told."""
+        return any(not is_open(one) for one in self._acting)
+
+    @contextlib.contextmanager
+    def act(self, operation: OperationId) -> Generator[None]:
+        """Let the attempt of an effect that is made within this end by itself, also when the operation has an outcome meanwhile."""
+        self._acting.add(operation)
+        try:
+            yield
+        finally:
+            self._acting.discard(operation)
 
     def _rests(self, operation: OperationId) -> bool:
         return self._waits.rests(operation) or operation in self._hold.waiting
@@ -137,8 +153,9 @@ class Crew:
             task.cancel(why)
 
     def abandon_closed(self, is_open: Callable[[OperationId], bool]) -> None:
-        """Cancel the attempts of operations that have an outcome."""
-        for operation in [one for one in self._tasks if not is_open(one)]:
+        """Cancel the attempts of operations that have an outcome, but for effects that are acting: the world is not left half changed."""
+        closed = [one for one in self._tasks if not is_open(one) and one not in self._acting]
+        for operation in closed:
             self.abandon(operation, SETTLED)
 
     def cancel(self) -> None:

@@ -11,6 +11,7 @@ from outlast.replay.delivery import TurnCheck
 from outlast.replay.machine import Machine
 from outlast.store.change import WorkerId
 from outlast.store.protocol import Store
+from outlast.worker.deposit import Deposits
 from outlast.worker.executor import Executor
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import Lease
@@ -26,6 +27,7 @@ class Deck:
     Args:
         idle: How long a run that only waits stays in memory.
         relay: Told when a run has put something into its outbox.
+        deposits: Told of attempts of effects whose end their run can no longer be told.
         check: Makes what looks at a run after each turn, of its machine, of what makes another one, and of its id.
         history: How long journals may become.
     """
@@ -41,5 +43,6 @@ class Deck:
     library: str
     idle: timedelta
     relay: Relay
+    deposits: Deposits
     check: Callable[[Machine, Callable[[], Machine], str], TurnCheck] | None = None
     history: HistoryLimits = DEFAULT_LIMITS

@@ -8,6 +8,7 @@ key, ask the probe, or leave it to an operator; and never before no earlier atte
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -15,20 +16,24 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from outlast.effects.intent import Applied, NotApplied, Repeat, Unknown, quiet_after
-from outlast.effects.retry import RetryPolicy
+from outlast.effects.standing import failure_in
 from outlast.journal.entry import (
+    Attempted,
     EffectCompleted,
     EffectFailed,
     EffectInDoubt,
     KnownEffect,
     OperationId,
+    Probed,
 )
 from outlast.journal.failure import Failure, tell
 from outlast.replay.command import SettleEffect
+from outlast.store.change import OperationPut
 from outlast.worker.begin import probe_when_free
 from outlast.worker.bridge import Bridge
-from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut
+from outlast.worker.executor import LeftOpen, NoAnswer, Raised, Returned, TimedOut
 from outlast.worker.hold import HeldBack
+from outlast.worker.late import overtaken
 from outlast.worker.log import log_doubt
 from outlast.worker.memory import Memory
 from outlast.worker.proposal import Proposal, Rank
@@ -38,12 +43,8 @@ from outlast.workflows.definition import Effect
 
 logger = logging.getLogger("outlast.worker")
 
-PROBING = RetryPolicy(
-    initial_interval=timedelta(seconds=0.5),
-    maximum_interval=timedelta(seconds=10),
-    maximum_attempts=5,
-)
-"""How often a probe that cannot say is asked again before an operator is."""
+_REMEMBERED = 10
+"""So many attempts, and so many answers of the probe, are told of in a doubt."""
 
 _UNKNOWN = (
     "the effect may have happened: no attempt has proved that it did not (`not_applied=` names the errors that do); an equal call has "
@@ -107,6 +108,8 @@ class EffectRun:
         self._began = bridge.clock.monotonic() - bridge.idle_seconds()
         # A due time stands in the row until the next attempt is announced: none has begun then, whatever clocks say.
         self._is_announced = fresh
+        self._attempts: deque[Attempted] = deque(_recorded(row), maxlen=_REMEMBERED)
+        self._probes: deque[Probed] = deque(maxlen=_REMEMBERED)
         # An error of one attempt, whatever it proves, says nothing of those before: only an answer does.
         is_known = fresh or (self._rest is not None and row is not None and row.unapplied)
         self._may_have_happened = effect.repeat is Repeat.IDEMPOTENT and (
@@ -118,6 +121,7 @@ class EffectRun:
         """Go on until there is an outcome, and post it."""
         # A thread of a former life of this process may still be in the middle of it.
         await self._bridge.executor.returned(self._bridge.run_key, self._operation)
+        await self._bridge.deposited()
         if self._rest is not None:
             await self._bridge.rest(self._operation, self._rest)
         while True:
@@ -147,10 +151,13 @@ class EffectRun:
     def _recovered(self) -> _Doubt:
         """What a former owner left: it may have begun an attempt, and nobody wrote how that ended."""
         idle = self._bridge.idle_seconds()
-        if self._lost is None:
-            return _Doubt("the worker that made the last attempt is gone", idle)
-        where = f"{self._lost.operation} of run {self._lost.run_id}"
-        return _Doubt(f"nobody knows how {where} ended", idle)
+        began_at, where = self._series.begun_at, ""
+        why = "the worker that made the last attempt is gone"
+        if self._lost is not None:
+            began_at, where = None, f"{self._lost.operation} of run {self._lost.run_id}"
+            why = f"nobody knows how {where} ended"
+        self._attempts.append(Attempted(self._series.failures + 1, began_at, why))
+        return _Doubt(why, idle)
 
     async def _may_call_again(self, doubt: _Doubt) -> bool:
         """Do what the declaration says about an unknown end; False when that settled the effect or put it in doubt."""
@@ -184,12 +191,13 @@ class EffectRun:
             await self._bridge.stand_by(self._operation, wait.total_seconds())
 
     async def _ask_probe(self, doubt: _Doubt) -> bool:
-        asked = 0
+        asked, policy = 0, self._effect.probe_retry
         while True:
             answer = await probe_when_free(
                 self._bridge, self._effect, self._arguments, self._series.next()
             )
             asked += 1
+            self._probes.append(Probed(self._bridge.store_now(), _said(answer)))
             match answer:
                 case Applied(value):
                     self._post_completed(value, "probe")
@@ -201,21 +209,21 @@ class EffectRun:
                     return await self._count_failure(doubt)
                 case Unknown(why):
                     logger.warning(
-                        "run %s: effect %s (%s): asked %d of %d times, the probe cannot say whether it happened: %s",
+                        "run %s: effect %s (%s): asked %d%s, the probe cannot say whether it happened: %s",
                         self._bridge.run_key,
                         self._effect.name,
                         self._operation,
                         asked,
-                        PROBING.maximum_attempts,
+                        f" of {policy.maximum_attempts} times" if policy.maximum_attempts else "",
                         plain(why),
                     )
-                    if PROBING.allows_another(asked):
-                        gap = PROBING.gap(asked).total_seconds()
+                    is_hopeless = isinstance(answer, NoAnswer) and answer.hopeless
+                    if policy.allows_another(asked) and not is_hopeless:
+                        gap = policy.gap(asked).total_seconds()
                         await self._bridge.stand_by(self._operation, gap)
                         continue
-                    self._post_in_doubt(
-                        f"{doubt.why}; asked {asked} times, the probe cannot say: {why}"
-                    )
+                    times = "once" if asked == 1 else f"{asked} times"
+                    self._post_in_doubt(f"{doubt.why}; asked {times}, the probe cannot say: {why}")
                     return False
 
     async def _count_failure(self, doubt: _Doubt) -> bool:
@@ -232,17 +240,28 @@ class EffectRun:
         is_last = self._series.is_over
         # What is called after the time for all attempts is called to learn what became of them.
         left = self._longest_attempt() if is_last else self._series.left
+        attempt = self._series.next()
         try:
-            ending = await self._series.attempt(self._arguments, self._begin, left=left)
+            with self._bridge.acting(self._operation):
+                ending = await self._series.attempt(
+                    self._arguments, self._begin, left=left, late=self._bridge.late(attempt)
+                )
         except HeldBack:
             # Its time may be over when the run goes on.
             return False
         self._is_announced = False
-        if isinstance(ending, Returned):
-            self._post_completed(ending.value, "attempt")
-            return True
         assert not isinstance(ending, LeftOpen), "an effect is never completed from outside"
-        raised = timed_out(ending, self._effect) if isinstance(ending, TimedOut) else ending
+        end = timed_out(ending, self._effect) if isinstance(ending, TimedOut) else ending
+        if not self._bridge.is_open(self._operation):
+            self._post_overtaken(end)
+            return True
+        if isinstance(end, Returned):
+            completed = self._completed(end.value, "attempt")
+            self._bridge.returned(attempt, end, self._outcome(completed))
+            return True
+        raised = end
+        ended = tell(raised.failure)
+        self._attempts.append(Attempted(attempt.number, self._series.begun_at, plain(ended)))
         if raised.returned:
             # It happened, whatever the declaration: another attempt would return the same, and a failure would be a lie.
             self._post_in_doubt(f"it returned, and {raised.failure.message}")
@@ -267,6 +286,7 @@ class EffectRun:
         So whoever finds a due time knows that none has begun since, and a worker that has lost the run meanwhile, or whose run was
         terminated, learns of it before it acts.
         """
+        self._series.begun_at = self._bridge.store_now()
         if not self._is_announced:
             row = self._series.begun()
             await self._bridge.propose(Proposal(Rank.ROW, guard=self._operation, row=row))
@@ -340,8 +360,22 @@ class EffectRun:
             return
         self._post_failed(failure)
 
+    def _post_overtaken(self, end: Returned | Raised) -> None:
+        """Tell how an attempt ended whose effect has its outcome already: from a worker that had lost the run, while it was made."""
+        if isinstance(end, Raised) and end.not_applied:
+            return
+        outcome = (
+            self._completed(end.value, "attempt")
+            if isinstance(end, Returned)
+            else EffectFailed(self._operation, self._effect.name, end.failure)
+        )
+        self._bridge.post(Proposal(Rank.ARRIVAL, overtaken(outcome)))
+
     def _post_completed(self, value: bytes, source: str) -> None:
-        self._post(EffectCompleted(self._operation, self._effect.name, Raw(value), source=source))
+        self._post(self._completed(value, source))
+
+    def _completed(self, value: bytes, source: str) -> EffectCompleted:
+        return EffectCompleted(self._operation, self._effect.name, Raw(value), source=source)
 
     def _post_failed(self, failure: Failure) -> None:
         if self._command.intent.compensates:
@@ -356,14 +390,56 @@ class EffectRun:
         self._post(failed)
 
     def _post_in_doubt(self, why: str, failure: Failure | None = None) -> None:
-        doubt = EffectInDoubt(self._operation, self._effect.name, plain(why), failure=failure)
+        doubt = EffectInDoubt(
+            self._operation,
+            self._effect.name,
+            plain(why),
+            attempts=tuple(self._attempts),
+            probes=tuple(self._probes),
+            failure=failure,
+        )
         log_doubt(self._bridge.run_key, doubt)
-        row = self._series.unkept()
-        self._bridge.post(Proposal(Rank.OUTCOME, doubt, guard=self._operation, row=row))
+        self._bridge.post(
+            Proposal(
+                Rank.OUTCOME,
+                doubt,
+                guard=self._operation,
+                row=self._series.doubtful(),
+                # What an attempt has come to elsewhere may lie in the inbox already.
+                yields=True,
+            )
+        )
 
     def _post(self, entry: EffectCompleted | EffectFailed) -> None:
-        drop = self._series.drop()
-        self._bridge.post(Proposal(Rank.OUTCOME, entry, guard=entry.operation, row=drop))
+        self._bridge.post(self._outcome(entry))
+
+    def _outcome(self, entry: EffectCompleted | EffectFailed) -> Proposal:
+        return Proposal(Rank.OUTCOME, entry, guard=entry.operation, row=self._series.drop())
+
+
+def _recorded(row: OperationPut | None) -> list[Attempted]:
+    """Return what a row says of the attempts that have failed: how the last one did, and when that was announced."""
+    if row is None or not row.failures:
+        return []
+    numbers = range(max(1, row.failures - _REMEMBERED + 1), row.failures)
+    # Without a due time it is the attempt after it that was announced last.
+    began_at = row.begun_at if row.due_at is not None else None
+    why = failure_in(row.detail) or "failed"
+    return [
+        *(Attempted(number, ended="failed") for number in numbers),
+        Attempted(row.failures, began_at, why),
+    ]
+
+
+def _said(answer: Applied[bytes] | NotApplied | Unknown) -> str:
+    """Return what a probe answered, in words."""
+    match answer:
+        case Applied():
+            return "applied"
+        case NotApplied():
+            return "not applied"
+        case Unknown(why):
+            return plain(f"unknown: {why}")
 
 
 def _used_at(command: SettleEffect, lost: KnownEffect | None) -> datetime | None:

@@ -7,7 +7,7 @@ import contextvars
 import functools
 import inspect
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias, cast
@@ -20,7 +20,7 @@ from outlast.store.change import RunKey
 from outlast.worker.call import Check, ThreadCall, Threw, anytime, call_async
 from outlast.worker.patience import Patience, TimedOut
 from outlast.worker.stall import LoopWatch
-from outlast.workflows.attempt import Attempt, current_attempt
+from outlast.workflows.attempt import Attempt, current_attempt, probing
 from outlast.workflows.completion import AskedTooEarlyError, handing_out
 from outlast.workflows.definition import AttemptOptions, Effect, Step, probe_function
 from outlast.workflows.heartbeat import Beats, current_beats
@@ -61,6 +61,12 @@ class TooEarly(LeftOpen):
     """The body has asked for its token before what its step depends on is written: it is to be called again then."""
 
 
+LateEnd: TypeAlias = Callable[[Returned | Raised], None]
+"""Called with the end of an effect's attempt for which nobody waited."""
+
+_LateBody: TypeAlias = Callable[[Any], None]
+"""Called with the value of an effect's body, or with what it threw, when nobody waited for it."""
+
 Ending: TypeAlias = Returned | Raised | TimedOut | LeftOpen
 
 _CANCELLED = "the attempt was cancelled"
@@ -76,6 +82,17 @@ class _ThreadEffect:
     run: RunKey
     operation: str
     call: ThreadCall
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer(Unknown):
+    """The probe raised.
+
+    Args:
+        hopeless: Asked again it would raise the same.
+    """
+
+    hopeless: bool = False
 
 
 class Executor:
@@ -111,10 +128,15 @@ class Executor:
         """Return how many bodies of steps of these names go on although their attempts have ended, in whichever life of the worker."""
         return sum(one.name in names and not body.done() for body, one in self._left.items())
 
-    def _leave(self, body: asyncio.Future[Any], attempt: Attempt) -> None:
+    def _leave(
+        self, body: asyncio.Future[Any], attempt: Attempt, late: _LateBody | None = None
+    ) -> None:
         self._left[body] = attempt
         body.add_done_callback(self._left.pop)
-        body.add_done_callback(functools.partial(_log_late, attempt))
+        if late is None:
+            body.add_done_callback(functools.partial(_log_late, attempt))
+        else:
+            body.add_done_callback(functools.partial(_tell_late, late))
 
     def _let_end(self, body: asyncio.Future[Any]) -> None:
         self._ending.add(body)
@@ -141,7 +163,7 @@ class Executor:
         if threads:
             await asyncio.wait(threads, timeout=within)
 
-    async def attempt(
+    async def attempt(  # noqa: PLR0913 - as many as an attempt has
         self,
         definition: Step[..., Any] | Effect[..., Any],
         arguments: bytes,
@@ -150,6 +172,7 @@ class Executor:
         *,
         beats: Beats | None = None,
         left: timedelta | None = None,
+        late: LateEnd | None = None,
     ) -> Ending:
         """Make one attempt. A cancel of the caller reaches an async body; a thread that has begun goes on until its next beat.
 
@@ -157,6 +180,8 @@ class Executor:
             check: Called immediately before the body begins, also in a thread; what it raises ends the attempt instead.
             beats: Where the body's heartbeats are collected.
             left: No attempt takes longer, whatever it waits for; its other times are the declaration's.
+            late: Of an effect: told how its body ended when the caller was cancelled, and does not learn of it. A body that ends because
+                it was cancelled too is no news.
         """
         try:
             args, kwargs = definition.arguments.decode(arguments)
@@ -165,7 +190,18 @@ class Executor:
         body = functools.partial(definition.function, *args, **kwargs)
         patience = Patience(beats or _beats(), definition.options, left)
         acts = isinstance(definition, Effect)
-        value = await self._run(body, attempt, patience, check, acts=acts)
+
+        def ended_late(value: Any) -> None:
+            assert late is not None
+            threw = isinstance(value, Threw)
+            late(
+                self._raised(definition, value.error)
+                if threw
+                else _returned(definition, value, attempt)
+            )
+
+        told = None if late is None else ended_late
+        value = await self._run(body, attempt, patience, check, acts=acts, late=told)
         match value:
             case TimedOut():
                 return value
@@ -183,13 +219,15 @@ class Executor:
         attempt: Attempt,
         check: Check = anytime,
     ) -> Applied[bytes] | NotApplied | Unknown:
-        """Ask whether the effect happened. An error, a late or a strange answer is `Unknown`; see `attempt`."""
-        options = AttemptOptions(start_to_close_timeout=effect.options.start_to_close_timeout)
+        """Ask whether the effect happened. An error (`NoAnswer`), a late or a strange answer is `Unknown`; see `attempt`."""
+        timeout = effect.rules.probe_timeout or effect.options.start_to_close_timeout
+        options = AttemptOptions(start_to_close_timeout=timeout)
         try:
             args, kwargs = effect.arguments.decode(arguments)
             body = functools.partial(probe_function(effect), *args, **kwargs)
             patience = Patience(_beats(), options)
-            answer = await self._run(body, attempt, patience, check, acts=False)
+            with probing():
+                answer = await self._run(body, attempt, patience, check, acts=False)
             match answer:
                 case TimedOut():
                     return Unknown(answer.text("the probe"))
@@ -198,13 +236,13 @@ class Executor:
                 case NotApplied() | Unknown():
                     return answer
                 case Threw(error):
-                    return _no_answer(error)
+                    return _no_answer(effect, error)
                 case _:
                     return Unknown(
                         f"the probe answered {type(answer).__name__} instead of Applied, NotApplied or Unknown"
                     )
         except Exception as error:  # noqa: BLE001 - an answer that cannot be kept is none
-            return _no_answer(error)
+            return _no_answer(effect, error)
 
     async def _run(
         self,
@@ -214,6 +252,7 @@ class Executor:
         check: Check,
         *,
         acts: bool,
+        late: _LateBody | None = None,
     ) -> Any:
         """Return the body's value, what it threw, or which time was over; raise only what is not the body's."""
         context = contextvars.copy_context()
@@ -223,17 +262,23 @@ class Executor:
             patience.beats.is_async = True
             running = asyncio.create_task(call_async(body, check), context=context)
             if self._watch is None:
-                return await self._in_task(running, attempt, patience, acts=acts)
+                return await self._in_task(running, attempt, patience, acts=acts, late=late)
             self._watch.begins(running, attempt, body.func)
             try:
-                return await self._in_task(running, attempt, patience, acts=acts)
+                return await self._in_task(running, attempt, patience, acts=acts, late=late)
             finally:
                 self._watch.ends(running)
         call = ThreadCall(functools.partial(context.run, body), check)
-        return await self._in_thread(call, attempt, patience, acts=acts)
+        return await self._in_thread(call, attempt, patience, acts=acts, late=late)
 
     async def _in_task(
-        self, running: asyncio.Task[Any], attempt: Attempt, patience: Patience, *, acts: bool
+        self,
+        running: asyncio.Task[Any],
+        attempt: Attempt,
+        patience: Patience,
+        *,
+        acts: bool,
+        late: _LateBody | None = None,
     ) -> Any:
         """Wait for `running`, cancel it with us, and cancel it when its time is over.
 
@@ -253,17 +298,27 @@ class Executor:
                 raise
             patience.beats.stop(_CANCELLED)
             running.cancel()
-            await asyncio.wait({running}, timeout=_CANCEL_GRACE_SECONDS)
+            try:
+                await asyncio.wait({running}, timeout=_CANCEL_GRACE_SECONDS)
+            finally:
+                if late is not None and running.done():
+                    _tell_late(late, running)
             raise
         finally:
             if not running.done():
-                self._leave(running, attempt)
+                self._leave(running, attempt, late)
         if running.done() and not isinstance(value := _result(running), Threw):
             return value
         return over
 
     async def _in_thread(
-        self, call: ThreadCall, attempt: Attempt, patience: Patience, *, acts: bool
+        self,
+        call: ThreadCall,
+        attempt: Attempt,
+        patience: Patience,
+        *,
+        acts: bool,
+        late: _LateBody | None = None,
     ) -> Any:
         """Run a call in a thread. Its own times count from its beginning; one that is called off before that never begins.
 
@@ -289,9 +344,10 @@ class Executor:
         except asyncio.CancelledError as told:
             if not _may_end(told, patience):
                 patience.beats.stop(_CANCELLED)
-            if call.call_off():
+            is_off = call.call_off()
+            if is_off:
                 thread.cancel()
-            self._leave(thread, attempt)
+            self._leave(thread, attempt, None if is_off else late)
             raise
         if not thread.done():
             self._leave(thread, attempt)
@@ -356,8 +412,23 @@ _CANCEL_GRACE_SECONDS = 5.0
 """How long a cancelled async body may clean up before it is left behind."""
 
 
-def _no_answer(error: BaseException) -> Unknown:
-    return Unknown(f"the probe raised {tell(capture(error))}")
+def _no_answer(effect: Effect[..., Any], error: BaseException) -> NoAnswer:
+    failure = capture(error)
+    is_mistake = isinstance(error, AuthorError | DecodeError | EncodeError)
+    hopeless = is_mistake or not effect.probe_retry.retries(failure.type)
+    return NoAnswer(f"the probe raised {tell(failure)}", hopeless=hopeless)
+
+
+def _tell_late(late: _LateBody, body: asyncio.Future[Any]) -> None:
+    """Tell how a body ended for which nobody waits; not when it was called off, or has obeyed."""
+    if body.cancelled():
+        return
+    error = body.exception()
+    value = body.result() if error is None else Threw(error)
+    # What is no `Exception` was raised by us, before the body began: it must not act, or its loop is closed.
+    if isinstance(value, Threw) and not isinstance(value.error, Exception):
+        return
+    late(value)
 
 
 def _log_late(attempt: Attempt, thread: asyncio.Future[Any]) -> None:

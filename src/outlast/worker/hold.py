@@ -149,6 +149,6 @@ def unbegun(
         effect, row = machine.find(operation), rows.get(operation)
         if isinstance(effect, EffectOperation) and (row is None or row.due_at is None):
             row = row or OperationPut(operation, "effect", effect.request.name)
-            row = msgspec.structs.replace(row, due_at=now)
+            row = msgspec.structs.replace(row, due_at=now, begun_at=None)
             found.append(Proposal(Rank.ROW, guard=operation, row=row))
     return found

@@ -5,13 +5,11 @@ Nothing is dropped silently. A message that cannot be acted on becomes an `Alarm
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import Raw
 
 from outlast.approvals.decision import Decision
-from outlast.effects.intent import Resolution
+from outlast.effects.intent import LATE, Resolution
 from outlast.errors import DecodeError, EncodeError
 from outlast.journal.entry import (
     ENTRY_NESTING,
@@ -42,7 +40,9 @@ from outlast.journal.parse import parse, parse_as
 from outlast.replay.machine import Machine
 from outlast.replay.operation import ApprovalOperation, EffectOperation, StepOperation
 from outlast.store.change import Message, MessageKind, OperationDrop, StampedMessage
+from outlast.worker.alarm import alarm, misfit_of, unfit
 from outlast.worker.answer import unreadable
+from outlast.worker.late import late_end
 from outlast.worker.outbox import RELAYED, answered
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.text import plain
@@ -108,11 +108,6 @@ def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> P
     )
 
 
-def alarm(what: str, operation: OperationId, detail: dict[str, Any]) -> AlarmRaised:
-    """Return the entry that keeps what could not be acted on."""
-    return AlarmRaised(operation, what, Raw(msgspec.json.encode(detail)))
-
-
 _ASKED = {
     MessageKind.CANCEL: CancelRequested,
     MessageKind.PAUSE: PauseRequested,
@@ -152,13 +147,15 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
 def _told(message: Message, machine: Machine, generation: int) -> Entry | None:
     resolution = parse_as(_resolutions, message.body, nesting=ENTRY_NESTING)
     if resolution.failure is not None and is_too_deep(resolution.failure):
-        return _unfit(resolution, "the failure is nested too deep", is_open=False)
+        return unfit(resolution, "the failure is nested too deep", is_open=False)
     is_outcome = message.kind is MessageKind.OUTCOME
+    if is_outcome and resolution.outcome in LATE:
+        return late_end(resolution, machine, generation)
     if is_outcome and resolution.outcome in RELAYED:
         return answered(resolution, machine, generation)
     if resolution.generation != generation:
-        return _unfit(resolution, "it speaks of another generation of this run", is_open=False)
-    return _resolved(resolution, machine, late=is_outcome)
+        return unfit(resolution, "it speaks of another generation of this run", is_open=False)
+    return _resolved(resolution, machine)
 
 
 def _accepted(message: Message, generation: int) -> Entry:
@@ -196,49 +193,54 @@ def _decided(stamped: StampedMessage, machine: Machine) -> Entry:
     )
 
 
-def _resolved(resolution: Resolution, machine: Machine, *, late: bool) -> Entry:
+def _resolved(resolution: Resolution, machine: Machine) -> Entry:
     operation = OperationId(resolution.operation)
     found = machine.find(operation)
-    source = "late" if late else "operator"
     match found:
         case EffectOperation():
-            return _resolved_effect(resolution, found, source)
+            return _resolved_effect(resolution, found)
         case StepOperation():
             return _resolved_step(resolution, found)
         case _:
-            return _unfit(resolution, "no step or effect is open there", is_open=False)
+            return unfit(resolution, "no step or effect is open there", is_open=False)
 
 
-def _resolved_effect(resolution: Resolution, effect: EffectOperation, source: str) -> Entry:
+def _resolved_effect(resolution: Resolution, effect: EffectOperation) -> Entry:
     name = effect.request.name
     if not effect.in_doubt:
-        return _unfit(resolution, "the effect is not in doubt")
+        return unfit(resolution, "the effect is not in doubt")
+    if resolution.doubt not in (None, effect.doubt):
+        return unfit(resolution, "it speaks of another doubt")
     said = {"by": resolution.by, "reason": resolution.reason}
     if resolution.outcome == "not_applied":
         return EffectCleared(effect.operation, name, **said)
     if resolution.outcome == "failed" and resolution.failure is not None:
-        failure = resolution.failure
         return EffectFailed(
-            effect.operation, name, failure, source, resolution.by, resolution.reason
+            effect.operation,
+            name,
+            resolution.failure,
+            source="operator",
+            by=resolution.by,
+            reason=resolution.reason,
         )
     if resolution.outcome == "compensate":
         return _compensating(resolution, effect)
     if resolution.outcome != "applied":
         known = "applied, not_applied, failed with a failure, or compensate"
-        return _unfit(resolution, f"an outcome is {known}")
-    if problem := _misfit(effect.request.decode, resolution.value):
-        return _unfit(resolution, problem)
-    return EffectCompleted(effect.operation, name, resolution.value, source=source, **said)
+        return unfit(resolution, f"an outcome is {known}")
+    if problem := misfit_of(effect.request.decode, resolution.value):
+        return unfit(resolution, problem)
+    return EffectCompleted(effect.operation, name, resolution.value, source="operator", **said)
 
 
 def _compensating(resolution: Resolution, effect: EffectOperation) -> Entry:
     undo, intent = effect.request.undo, effect.intent
     if undo is None or intent is None or intent.compensation != undo.name:
-        return _unfit(resolution, "the effect declares no compensate=, or another one than then")
+        return unfit(resolution, "the effect declares no compensate=, or another one than then")
     try:
         undo.bind(bytes(intent.effective), bytes(resolution.value))
     except (DecodeError, EncodeError) as error:
-        return _unfit(resolution, f"its compensation {undo.name} cannot be called: {error.message}")
+        return unfit(resolution, f"its compensation {undo.name} cannot be called: {error.message}")
     return EffectCompensating(
         effect.operation,
         effect.request.name,
@@ -251,25 +253,17 @@ def _compensating(resolution: Resolution, effect: EffectOperation) -> Entry:
 def _resolved_step(resolution: Resolution, step: StepOperation) -> Entry:
     name = step.request.name
     if resolution.name not in ("", name):
-        return _unfit(resolution, f"it speaks of step {resolution.name}, and step {name} is there")
+        return unfit(resolution, f"it speaks of step {resolution.name}, and step {name} is there")
     said = {"by": resolution.by, "reason": resolution.reason}
     if resolution.outcome == "failed" and resolution.failure is not None:
         return StepFailed(step.operation, name, resolution.failure, **said)
     if resolution.outcome == "not_applied":
-        return _unfit(resolution, "a step is repeated anyway")
+        return unfit(resolution, "a step is repeated anyway")
     if resolution.outcome != "applied":
-        return _unfit(resolution, "an outcome is applied, or failed with a failure")
-    if problem := _misfit(step.request.decode, resolution.value):
-        return _unfit(resolution, problem)
+        return unfit(resolution, "an outcome is applied, or failed with a failure")
+    if problem := misfit_of(step.request.decode, resolution.value):
+        return unfit(resolution, problem)
     return StepCompleted(step.operation, name, resolution.value, **said)
-
-
-def _misfit(decode: Any, value: Raw) -> str:
-    try:
-        decode(bytes(value))
-    except DecodeError as error:
-        return error.message
-    return ""
 
 
 def _unfit_message(message: Message, why: str) -> AlarmRaised:
@@ -280,15 +274,3 @@ def _unfit_message(message: Message, why: str) -> AlarmRaised:
         "why": plain(why),
     }
     return alarm("unfit_message", NO_OPERATION, detail)
-
-
-def _unfit(resolution: Resolution, why: str, *, is_open: bool = True) -> AlarmRaised:
-    """Return the alarm; only that of an operation which waits goes on until it has its outcome."""
-    detail = {
-        "operation": resolution.operation,
-        "outcome": resolution.outcome,
-        "by": resolution.by,
-        "why": plain(why),
-    }
-    operation = OperationId(resolution.operation) if is_open else NO_OPERATION
-    return alarm("unfit_outcome", operation, detail)

@@ -14,6 +14,7 @@ import logging
 import math
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar, assert_never
@@ -90,18 +91,22 @@ from outlast.store.change import (
 from outlast.store.condition import HISTORY
 from outlast.store.protocol import RunImage
 from outlast.worker.accept import acceptances, after
+from outlast.worker.alarm import alarm
 from outlast.worker.answer import answering, asked_of_the_origin
 from outlast.worker.bridge import RunLost
 from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deadline import Deadline
 from outlast.worker.deck import Deck
+from outlast.worker.deposit import LateAttempt
 from outlast.worker.effect import EffectRun
+from outlast.worker.executor import LateEnd, Returned
 from outlast.worker.gate import Doubtful, Gate, Leave, Settled
 from outlast.worker.growth import Growth
 from outlast.worker.hold import Hold, unbegun
-from outlast.worker.inbox import alarm, proposal_of
+from outlast.worker.inbox import proposal_of
 from outlast.worker.intake import LOOK_AT_BACKLOG_SECONDS, Intake
 from outlast.worker.kin import Kin
+from outlast.worker.late import contradiction
 from outlast.worker.log import log_alarm, log_doubt, log_end, log_known, log_long, log_parked
 from outlast.worker.outbox import giving_up
 from outlast.worker.pin import PinnedRunError, check_build
@@ -185,6 +190,8 @@ class Pilot:
         self._intake = Intake(self._growth)
         self._marks: list[Proposal] = []
         self._intended_here: set[OperationId] = set()
+        self._unwritten: dict[OperationId, tuple[LateAttempt, Returned]] = {}
+        """What attempts of effects have returned, and the journal does not hold yet."""
         self._outcome: Outcome | None = None
         self._crowded = 0
         self._mail = head.mail
@@ -337,6 +344,41 @@ class Pilot:
         """Wait without acting; a stop need not wait for that."""
         await self._crew.stand_by(operation, seconds)
 
+    def is_open(self, operation: OperationId) -> bool:
+        """Whether the operation has no outcome in the journal."""
+        return self._machine.is_open(operation)
+
+    def acting(self, operation: OperationId) -> AbstractContextManager[None]:
+        """Let nothing interrupt the attempt of an effect that is made within this."""
+        return self._crew.act(operation)
+
+    def late(self, attempt: Attempt) -> LateEnd:
+        """Return what is to be called with the end of an effect's attempt for which nobody waited."""
+        return self._deck.deposits.of(self._late_attempt(attempt))
+
+    def returned(self, attempt: Attempt, end: Returned, proposal: Proposal) -> None:
+        """Have the outcome of an effect written; should the run be lost before that, it is put into its inbox."""
+        self._unwritten[OperationId(attempt.operation)] = self._late_attempt(attempt), end
+        self.post(proposal)
+
+    def _late_attempt(self, attempt: Attempt) -> LateAttempt:
+        operation = OperationId(attempt.operation)
+        effect = self._machine.find(operation)
+        doubt = effect.doubt if isinstance(effect, EffectOperation) else None
+        return LateAttempt(
+            self.run_key,
+            self._head.generation,
+            operation,
+            attempt.name,
+            attempt.number,
+            self._deck.worker,
+            doubt,
+        )
+
+    async def deposited(self) -> None:
+        """Return when what former lives of this worker know of attempts of the run is in its inbox."""
+        await self._deck.deposits.settled(self.run_key)
+
     def check_lease(self) -> None:
         """Return when the worker may act now."""
         if self._lost or not self._deck.lease.valid:
@@ -460,7 +502,7 @@ class Pilot:
             await self._gather()
             if self._mail and self._yields:
                 continue
-            if self._outcome is not None:
+            if self._outcome is not None and not self._crew.acts_in_vain(self._machine.is_open):
                 self._propose_end()
             if self._proposals:
                 self._publish()
@@ -632,6 +674,9 @@ class Pilot:
                 stamped, self._machine, generation
             )
             self._remote.settle(proposal)
+            if (beside := contradiction(proposal, stamped.message, self._machine)) is not None:
+                self.post(beside)
+            self._note_cleared(proposal)
             if proposal.at is not None:
                 # Messages keep their order of arrival, whatever the wall clock did meanwhile.
                 latest = proposal.at = max(proposal.at, latest or proposal.at)
@@ -639,6 +684,12 @@ class Pilot:
             if kind is MessageKind.PAUSE:
                 self.hold.expect(self._proposals)
         self.hold.expect(self._proposals)
+
+    def _note_cleared(self, proposal: Proposal) -> None:
+        """Let the row of an effect say no more that it is in doubt, and of no attempt since, when somebody clears the doubt."""
+        entry = proposal.entry
+        if isinstance(entry, EffectCleared) and (row := self._rows.get(entry.operation)):
+            proposal.row = msgspec.structs.replace(row, in_doubt=False, begun_at=None)
 
     async def _stop_growing(self) -> bool:
         """Let what is under way end, and begin nothing; True when the run was blocked: its journal is at its limit."""
@@ -742,7 +793,8 @@ class Pilot:
             case Doubtful(intent, doubt):
                 log_doubt(self.run_key, doubt)
                 self.post(Proposal(Rank.INTENT, intent, guard=guard))
-                self.post(Proposal(Rank.OUTCOME, doubt, guard=guard))
+                row = OperationPut(guard, "effect", command.name, in_doubt=True)
+                self.post(Proposal(Rank.OUTCOME, doubt, guard=guard, row=row))
             case EffectRefused() as refusal:
                 self.post(Proposal(Rank.OUTCOME, refusal, guard=guard))
 
@@ -837,6 +889,7 @@ class Pilot:
         operation = getattr(entry, "operation", NO_OPERATION)
         if operation and not self._machine.is_open(operation):
             self._waits.forget(operation)
+            self._unwritten.pop(operation, None)
         if isinstance(entry, Completed | Failed | Cancelled | ContinuedAsNew):
             log_end(self.run_key, entry)
         elif isinstance(entry, ContinueSuggested):
@@ -1006,6 +1059,8 @@ class Pilot:
         for proposal in self._proposals:
             proposal.drop()
         await self._crew.end()
+        for attempt, end in self._unwritten.values():
+            self._deck.deposits.put(attempt, end)
         await self._scribe.leave()
         if self._delivery is not None:
             await self._delivery.evict()

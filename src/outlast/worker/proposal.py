@@ -7,10 +7,11 @@ then messages and due timers by the store's time, messages first at a tie; then 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
+from typing import Literal
 
 import msgspec
 
@@ -20,6 +21,10 @@ from outlast.journal.entry import (
     CancelRequested,
     ChildRefused,
     ChildStarted,
+    EffectCleared,
+    EffectCompleted,
+    EffectFailed,
+    EffectInDoubt,
     Entry,
     EntryRow,
     MessageAnswered,
@@ -136,12 +141,16 @@ _TOLD = (ChildStarted, ChildRefused, RunEnded, MessageAnswered)
 """What the relay tells."""
 
 
+_KEPT = (EffectCompleted, EffectFailed)
+"""Outcomes that are told of also when they come second, from wherever."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sifted:
     """What goes into the next change, and what waits for the one after.
 
     Args:
-        extra: Outcomes from outside for operations that have one in this change already.
+        extra: Outcomes, from outside or of effects, for operations that have one in this change already.
         needless: What nobody needs once the change is written: it gives way to an outcome in it.
     """
 
@@ -165,7 +174,7 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
     now: list[Proposal] = []
     later: list[Proposal] = []
     extra: list[Proposal] = []
-    settled: set[OperationId] = set()
+    settled: dict[OperationId, Entry] = {}
     spent: set[str] = set()
     needless = _answered(proposals)
     for proposal in _wanted([one for one in proposals if one not in needless], is_open):
@@ -178,19 +187,33 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
             # The word of its end was faster than that of its start, say: there is nothing left that it could tell.
             now.append(replace(proposal, entry=None, row=None, whole=proposal.whole or proposal))
             continue
-        if isinstance(proposal.entry, OUTCOMES):
-            if proposal.entry.operation in settled:
-                if proposal.consumed:
-                    extra.append(proposal)
-                else:
-                    needless.append(proposal)
+        if isinstance(proposal.entry, (*OUTCOMES, EffectInDoubt)):
+            former = settled.get(proposal.entry.operation)
+            if former is not None:
+                place = _place_of_second(proposal, former)
+                {"later": later, "extra": extra, "needless": needless}[place].append(proposal)
                 continue
-            settled.add(proposal.entry.operation)
+            if not isinstance(proposal.entry, EffectInDoubt):
+                settled[proposal.entry.operation] = proposal.entry
         now.append(proposal)
     rows = _rows_of_settled(now, settled)
     later += [one for one in rows if not one.consumed]
     now = [one.read_only() if one in rows else one for one in now if one not in later]
     return Sifted(now, later, extra, needless)
+
+
+def _place_of_second(proposal: Proposal, former: Entry) -> Literal["later", "extra", "needless"]:
+    """Return where an outcome, or a doubt, goes whose operation has an outcome in the same change."""
+    entry = proposal.entry
+    if isinstance(former, EffectCleared) and isinstance(entry, EffectCompleted):
+        if entry.source == "late":
+            # It happened, whoever has just said that it did not: that counts before another attempt begins.
+            return "later"
+        return "extra"
+    if isinstance(entry, EffectInDoubt):
+        # What became of it is known.
+        return "needless"
+    return "extra" if proposal.consumed or isinstance(entry, _KEPT) else "needless"
 
 
 def _wanted(
@@ -216,7 +239,7 @@ def _answered(proposals: Sequence[Proposal]) -> list[Proposal]:
     return [one for one in proposals if one.yields and one.guard in answered]
 
 
-def _rows_of_settled(now: list[Proposal], settled: set[OperationId]) -> list[Proposal]:
+def _rows_of_settled(now: list[Proposal], settled: Collection[OperationId]) -> list[Proposal]:
     """Return the rows that must not be written beside the outcome of their operation, which removes its row: they would stay."""
     return [one for one in now if one.rank is Rank.ROW and one.guard in settled]
 

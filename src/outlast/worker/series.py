@@ -22,7 +22,7 @@ from outlast.worker.begin import attempt_if_free
 from outlast.worker.bridge import Bridge
 from outlast.worker.call import Check
 from outlast.worker.deadline import Deadline
-from outlast.worker.executor import Ending, Raised, Returned, TimedOut
+from outlast.worker.executor import Ending, LateEnd, Raised, Returned, TimedOut
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.pulse import Pulse, interval
 from outlast.worker.rest import Rest
@@ -66,6 +66,8 @@ class Series:
         self._kept = self._progress = row.progress if row else b""
         self.failures = failures
         """How many attempts have failed."""
+        self.begun_at = row.begun_at if row else None
+        """When the last attempt of an effect was announced."""
         self.is_written = False
         """Whether everything that the operation depends on is known to be written."""
 
@@ -112,12 +114,20 @@ class Series:
 
     # One attempt
 
-    async def attempt(self, arguments: bytes, check: Check, *, left: timedelta | None) -> Ending:
+    async def attempt(
+        self,
+        arguments: bytes,
+        check: Check,
+        *,
+        left: timedelta | None,
+        late: LateEnd | None = None,
+    ) -> Ending:
         """Make one attempt, and keep what it says of itself.
 
         Args:
             check: Called immediately before its body begins.
             left: It takes no longer.
+            late: See `Executor.attempt`.
 
         Raises:
             HeldBack: Something holds it, and it has not begun.
@@ -133,6 +143,7 @@ class Series:
                 check,
                 beats=pulse.beats,
                 left=left,
+                late=late,
             )
         except asyncio.CancelledError:
             # Nobody waits for it any more, or it is to go on elsewhere: from where it has come to.
@@ -166,11 +177,18 @@ class Series:
             name=self._definition.name,
             failures=self.failures,
         )
-        return msgspec.structs.replace(known, due_at=None, awaits=False, progress=self._progress)
+        return msgspec.structs.replace(
+            known,
+            due_at=None,
+            awaits=False,
+            progress=self._progress,
+            begun_at=self.begun_at,
+            in_doubt=False,
+        )
 
-    def unkept(self) -> OperationPut | None:
-        """Return the row that keeps what the last attempt said, where it is not kept yet."""
-        return None if self._progress == self._kept else self.begun()
+    def doubtful(self) -> OperationPut:
+        """Return the row that says that the effect is in doubt, and what the last attempt said."""
+        return msgspec.structs.replace(self.begun(), in_doubt=True)
 
     def drop(self) -> OperationDrop | None:
         """Return what removes the operation's row, which goes with the outcome."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from outlast.errors import OutlastError
 from outlast.journal.entry import NO_OPERATION
 from outlast.store.change import Refused, RunHead, RunKey
-from outlast.worker.inbox import alarm
+from outlast.worker.alarm import alarm
 from outlast.worker.proposal import Proposal, Rank
 
 

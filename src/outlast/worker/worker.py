@@ -34,6 +34,7 @@ from outlast.store.protocol import Claim, ClaimedRun, Store
 from outlast.store.task import TaskKey
 from outlast.worker.always_replay import AlwaysReplay, is_always_replay_set
 from outlast.worker.deck import Deck
+from outlast.worker.deposit import Deposits
 from outlast.worker.executor import Executor
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE, Lease
@@ -134,6 +135,7 @@ class Worker:
         self._workflows = frozenset(registry.workflows)
         self._watch = watch
         self._executor = Executor(threads, watch)
+        self._deposits = Deposits(store)
         self._writer = Writer(store, self._sending)
         taken = Taken(
             python=f"{sys.version_info.major}.{sys.version_info.minor}",
@@ -198,6 +200,7 @@ class Worker:
             self._tasks.stop(grace.total_seconds(), _LAST_SECONDS),
         )
         # When not even the pilots could write there is nothing to wait for.
+        await self._deposits.close(_LAST_SECONDS if have_landed else 0)
         await self._relay.close(_LAST_SECONDS if have_landed else 0)
         await self._writer.close(_LAST_SECONDS if have_landed else 0)
         await _cancelled(self._turning)
@@ -244,6 +247,7 @@ class Worker:
         self._accepting = False
         self._unsubscribe()
         self._deck.lease.end()
+        self._deposits.kill()
         for pilot, _ in self._pilots.values():
             pilot.lose()
         tasks = [task for _, task in self._pilots.values()]
@@ -320,6 +324,7 @@ class Worker:
             library=options.library,
             idle=options.idle,
             relay=self._relay,
+            deposits=self._deposits,
             check=AlwaysReplay if self._always_replay else None,
             history=options.history,
         )

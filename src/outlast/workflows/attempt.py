@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
 from contextvars import ContextVar
 
 from msgspec import Struct
 
-from outlast.errors import DefinitionError
+from outlast.errors import DefinitionError, EffectOutsideWorkflowError
 
 
 class Attempt(Struct, frozen=True):
@@ -49,6 +51,35 @@ class Attempt(Struct, frozen=True):
 
 
 current_attempt: ContextVar[Attempt] = ContextVar("outlast_attempt")
+_probing: ContextVar[bool] = ContextVar("outlast_probing", default=False)
+
+
+@contextlib.contextmanager
+def probing() -> Generator[None]:
+    """Let what is begun here know that it is a probe, which only reads."""
+    token = _probing.set(True)
+    try:
+        yield
+    finally:
+        _probing.reset(token)
+
+
+def check_not_probing(effect: str) -> None:
+    """Return unless a probe is running here, which must not call this effect.
+
+    Raises:
+        EffectOutsideWorkflowError: One is.
+    """
+    if _probing.get():
+        found = current_attempt.get(None)
+        raise EffectOutsideWorkflowError(
+            f"effect {effect} was called in the probe of {found.name if found else 'an effect'}",
+            step=found.name if found else None,
+            operation=found.operation if found else None,
+            run=found.run_id if found else None,
+            hint="a probe only reads: let it look up in the remote system what became of the effect, and answer Applied(value), "
+            "NotApplied() or Unknown(why); Outlast calls the effect again where that is safe",
+        )
 
 
 def attempt() -> Attempt:

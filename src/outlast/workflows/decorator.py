@@ -237,6 +237,8 @@ def effect(
     compensate: Effect[..., Any] | None = ...,
     idempotent_for: timedelta | None = ...,
     same_as: SameAs | None = ...,
+    probe_retry: RetryPolicy | None = ...,
+    probe_timeout: timedelta | None = ...,
 ) -> _EffectDecorator: ...
 def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     function: Callable[..., Any] | None = None,
@@ -258,6 +260,8 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     compensate: Effect[..., Any] | None = None,
     idempotent_for: timedelta | None = None,
     same_as: SameAs | None = None,
+    probe_retry: RetryPolicy | None = None,
+    probe_timeout: timedelta | None = None,
 ) -> Any:
     """Make a function an effect: it changes the world, so it is intended before it happens, and it happens once.
 
@@ -285,6 +289,9 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
             `start_to_close_timeout`.
         same_as: What makes two calls the same purpose although their keys differ: a second one is refused, or a person is asked. See
             `outlast.SameAs`.
+        probe_retry: When to ask the probe again that cannot say, or raised; five times by default, at first after half a second. A
+            programming error of the probe is not repeated. After the last time the effect is in doubt.
+        probe_timeout: How long the probe may take; by default as long as an attempt.
 
     Raises:
         DefinitionError: The declaration cannot keep its promise.
@@ -327,6 +334,8 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
             idempotent_for=idempotent_for,
             compensate=compensate,
             same_as=same_as,
+            probe_retry=probe_retry,
+            probe_timeout=probe_timeout,
         )
         options = AttemptOptions(
             once_unless(rules, retry),

@@ -18,7 +18,7 @@ import msgspec
 
 from outlast.effects.intent import SETTLE, Repeat
 from outlast.effects.key import check_name
-from outlast.effects.retry import ONCE, RetryPolicy
+from outlast.effects.retry import ONCE, PROBING, RetryPolicy
 from outlast.errors import (
     DefinitionError,
     EffectOutsideWorkflowError,
@@ -29,6 +29,7 @@ from outlast.journal.codec import ArgumentCodec, TypeCodec, arguments_codec, cod
 from outlast.journal.entry import Cover, Durability
 from outlast.replay.context import Context, EffectRequest, StepRequest, Undo
 from outlast.replay.guard import check_source, early_bindings
+from outlast.workflows.attempt import check_not_probing
 from outlast.workflows.call import Call, plain
 from outlast.workflows.compensation import Undoable, check_compensation, check_types, undo_of
 from outlast.workflows.declared import (
@@ -44,7 +45,7 @@ from outlast.workflows.declared import (
 from outlast.workflows.durability import check_durability
 from outlast.workflows.placement import HERE, Placement
 from outlast.workflows.purpose import SameAs, check_purpose
-from outlast.workflows.timeout import TIMES, check_times, run_seconds
+from outlast.workflows.timeout import TIMES, check_probe_time, check_times, run_seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -293,6 +294,8 @@ class EffectOptions:
         compensate: The effect that undoes it; takes parameters of it by name, and `result`.
         idempotent_for: How long the receiver remembers a key; None for ever.
         same_as: What makes two calls the same purpose although their keys differ.
+        probe_retry: When to ask a probe again that cannot say; `PROBING` when there is none.
+        probe_timeout: How long a probe may take; as long as an attempt when there is none.
     """
 
     idempotent: bool = False
@@ -305,6 +308,8 @@ class EffectOptions:
     compensate: Any = None
     idempotent_for: timedelta | None = None
     same_as: SameAs | None = None
+    probe_retry: RetryPolicy | None = None
+    probe_timeout: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +356,11 @@ class Effect(Definition[P, R]):
         super().resolve()
         if self.rules.compensate is not None:
             check_types(cast("Undoable", self), self.rules.compensate)
+
+    @property
+    def probe_retry(self) -> RetryPolicy:
+        """When its probe is asked again."""
+        return self.rules.probe_retry or PROBING
 
     def where(self, **fields: Any) -> Pattern:
         """Return the pattern of calls whose named arguments equal these, for `covers=`.
@@ -413,6 +423,7 @@ class Effect(Definition[P, R]):
 
     def outside(self, call: Call[Any]) -> Coroutine[Any, Any, Any]:
         """Refuse: a lost context must never mean an unguarded payment."""
+        check_not_probing(self.name)
         raise EffectOutsideWorkflowError(
             f"effect {self.name} was called outside a workflow, or inside a step",
             step=self.name,
@@ -420,7 +431,12 @@ class Effect(Definition[P, R]):
         )
 
     def plain(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Call the function itself: no journal, no key, no approval, no protection."""
+        """Call the function itself: no journal, no key, no approval, no protection.
+
+        Raises:
+            EffectOutsideWorkflowError: A probe calls it.
+        """
+        check_not_probing(self.name)
         return self.function(*args, **kwargs)
 
     def _fields(self, bound: Mapping[str, Any]) -> dict[str, str]:
@@ -468,6 +484,28 @@ class Effect(Definition[P, R]):
         check_purpose(
             self.name, rules.same_as, parameters, key_on=rules.key_on, repeats=rules.repeats
         )
+        unknown = [name for name in rules.key_on if name not in self.signature.parameters]
+        if unknown:
+            raise self._refused(
+                f"has no parameter {', '.join(unknown)}", "name parameters in key_on="
+            )
+        asks = {"probe_retry": rules.probe_retry, "probe_timeout": rules.probe_timeout}
+        given = " and ".join(name for name, value in asks.items() if value is not None)
+        if rules.probe is None and given:
+            raise self._refused(
+                f"has {given} and no probe",
+                "give probe=…, or leave that out: only a probe is asked",
+            )
+        if rules.probe_timeout is not None:
+            check_probe_time(self.name, rules.probe_timeout)
+        if rules.probe is not None:
+            wanted = list(self.signature.parameters)
+            found = list(inspect.signature(_bare(rules.probe)).parameters)
+            if wanted != found:
+                raise self._refused(
+                    f"has a probe that takes ({', '.join(found)})",
+                    f"a probe takes the effect's own parameters: ({', '.join(wanted)})",
+                )
 
     def _refused(self, what: str, hint: str) -> DefinitionError:
         return refuse(self.name, what, hint)
@@ -519,6 +557,11 @@ def _check_types(definition: Definition[Any, Any], options: AttemptOptions) -> N
     if isinstance(definition, Effect):
         rules = definition.rules
         times.append(("settle", rules.settle))
+        if rules.probe_timeout is not None:
+            times.append(("probe_timeout", rules.probe_timeout))
+        if rules.probe_retry is not None:
+            wanted = "a RetryPolicy, as probe_retry=RetryPolicy(maximum_attempts=3)"
+            given.append(("probe_retry", rules.probe_retry, RetryPolicy, wanted))
         given.append(
             (
                 "not_applied",

@@ -47,6 +47,24 @@ def check_times(kind: str, name: str, times: Mapping[str, timedelta | None]) -> 
         )
 
 
+def check_probe_time(name: str, time: timedelta) -> None:
+    """Refuse a time for a probe that cannot be meant.
+
+    Args:
+        name: Of the effect.
+
+    Raises:
+        DefinitionError: It is nothing or too long.
+    """
+    longest, words = _YEAR
+    if not timedelta(0) < time < longest:
+        raise DefinitionError(
+            f"effect {name} has a probe_timeout of {time}",
+            step=name,
+            hint=f"give a time longer than nothing and shorter than {words}",
+        )
+
+
 def run_seconds(timeout: timedelta | None, *, what: str) -> float | None:
     """Return a run's timeout in seconds; None where there is none.
 

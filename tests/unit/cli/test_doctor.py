@@ -36,7 +36,7 @@ def test_healthy(world: World) -> None:
     assert verdicts == {
         "database": "ok", "boot_clock": "ok", "sqlite": "ok", "permissions": "ok", "disk": "ok",
         "file_system": "ok", "locks": "ok", "schema": "ok", "integrity": "ok", "clock": "ok",
-        "blocked": "warn", "in_doubt": "warn", "workers": "warn", "queues": "ok",
+        "blocked": "warn", "in_doubt": "warn", "workers": "warn", "queues": "ok", "requests": "ok",
     }  # fmt: skip
     assert all(one["hint"] for one in document["findings"] if one["verdict"] != "ok")
 
@@ -89,7 +89,7 @@ def test_former_schema(world: World) -> None:
     """A file that a former version has left is no failure: a worker brings it up to date."""
     connection = apsw.Connection(str(world.file))
     connection.execute(
-        "DROP TABLE task; ALTER TABLE worker DROP COLUMN queues; DELETE FROM migration WHERE subject = 'tasks'"
+        "DROP TABLE request; DROP TABLE task; ALTER TABLE worker DROP COLUMN queues; DELETE FROM migration WHERE subject IN ('tasks', 'requests')"
     )
     connection.close()
     found = {one.check: one.verdict for one in checkup.examine(str(world.file), SystemClock())}
@@ -121,6 +121,27 @@ def test_queue_that_nobody_serves(world: World) -> None:
         "2 steps wait for a worker of queue 'gpu' since 2023-11-14 22:13:20 UTC, and nobody serves it"
     )
     assert found["hint"] == "start one: `outlast worker MODULE --queue gpu`"
+
+
+def test_requests_in_doubt(world: World) -> None:
+    """How many nobody has ended is told, of which tenant, and what to type; not those that are held, or have ended."""
+    row = (
+        "INSERT INTO request (tenant, request_id, fingerprint, token, state, started_at, held_until, keep)"
+        " VALUES (?1, ?2, 'f', 't', ?3, 0, ?4, 1)"
+    )
+    later = 4_000_000_000_000_000
+    connection = apsw.Connection(str(world.file))
+    connection.execute(row, ("default", "a", "running", 1))
+    connection.execute(row, ("default", "b", "running", later))
+    connection.execute(row, ("default", "c", "done", 1))
+    found = _findings(world)["requests"]
+    assert (found["verdict"], found["text"]) == ("warn", "requests in doubt: 1")
+    assert found["hint"].startswith("`outlast requests list --state in-doubt`")
+    connection.execute(row, ("acme", "a", "running", 1))
+    connection.close()
+    found = _findings(world)["requests"]
+    assert found["text"] == "requests in doubt: 2 (1 of tenant acme, 1 of tenant default)"
+    assert "--tenant" in found["hint"]
 
 
 @pytest.mark.parametrize(("mode", "verdict"), [(0o600, "ok"), (0o644, "warn"), (0o666, "fail")])

@@ -31,8 +31,12 @@ DOUBT = EffectInDoubt(ONE, "pay", "cut off")
 FAILURE = Failure("OSError", "gone")
 
 
-def _at(*entries: Entry) -> list[tuple[Entry, datetime]]:
-    return [(one, NOON + timedelta(seconds=number)) for number, one in enumerate(entries)]
+def _at(*entries: Entry) -> list[tuple[Entry, datetime, int]]:
+    return [(one, NOON + timedelta(seconds=number), number) for number, one in enumerate(entries)]
+
+
+def _timed(*entries: Entry) -> list[tuple[Entry, datetime]]:
+    return [(one, at) for one, at, _ in _at(*entries)]
 
 
 def test_effect_goes_from_intent_to_doubt_and_back() -> None:
@@ -114,13 +118,13 @@ def test_alarm_stands_until_there_is_progress(
     alarm: AlarmRaised, after: Entry, stands: bool
 ) -> None:
     """At its operation, for its message's name, or of the run, by what it speaks of."""
-    assert [one.what for one in alarms(_at(alarm))] == [alarm.what]
-    assert bool(alarms(_at(alarm, after))) == stands
+    assert [one.what for one in alarms(_timed(alarm))] == [alarm.what]
+    assert bool(alarms(_timed(alarm, after))) == stands
 
 
 def test_alarm_says_what_it_is_about() -> None:
     """Whatever a version wrote: a name, an approval, an operation, a whole entry, or nothing to read."""
-    entries = _at(
+    entries = _timed(
         _alarm("unfit_message", name="go", sender="ann", message="m1", why="no int"),
         _alarm("late_decision", ONE, approval="1~r:1", by="bob", approved=False),
         _alarm("late_outcome", outcome=EffectCompleted(ONE, "pay", Raw(b"1"), by="eve")),

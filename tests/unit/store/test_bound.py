@@ -39,6 +39,13 @@ from outlast.store.change import (
     WorkerId,
     digest_of,
 )
+from outlast.store.request import (
+    BeginRequest,
+    EndRequest,
+    HoldRequest,
+    PurgeRequests,
+    ResolveRequest,
+)
 from outlast.testing.conformance.bench import letter, row, sending, starting
 
 RUN = RunKey("default", "run")
@@ -53,6 +60,7 @@ LATE = datetime.max.replace(tzinfo=WEST)
 EARLY = datetime.min.replace(tzinfo=EAST)
 """Aware, and beyond the calendar in UTC."""
 FAR = 1 << 63
+HOUR = timedelta(hours=1)
 
 
 class NoZone(tzinfo):
@@ -178,6 +186,19 @@ class Length(bytes):
         (ClearOutbox(RUN, (1, FAR)), "numbers[1]"),
         (PutControl("default", "n", FAR, b""), "version"),
         (Decide(RUN, "a1", TORN, True, "bob", letter()), "seen_sha256"),
+        (BeginRequest(BAD, "k", "f", "t", HOUR, HOUR), "tenant"),
+        (BeginRequest("d", "k", TORN, "t", HOUR, HOUR), "fingerprint"),
+        (BeginRequest("d", "k", "f", "t", HOUR, 0 * HOUR), "keep"),
+        (BeginRequest("d", "k", "f", "t", HOUR, HOUR, Length()), "note"),
+        (HoldRequest("d", BAD, "t", HOUR), "request_id"),
+        (HoldRequest("d", "k", "t", -HOUR), "hold"),
+        (EndRequest("d", "k", BAD, True, HOUR), "token"),
+        (EndRequest("d", "k", "t", True, HOUR, Length()), "answer"),
+        (ResolveRequest("d", "k", "t", True, TORN, "why"), "by"),
+        (ResolveRequest("d", "k", "t", True, "me", BAD), "reason"),
+        (ResolveRequest("d", "k", "t", True, "me", "why", Length()), "answer"),
+        (PurgeRequests(TORN, 1), "tenant"),
+        (PurgeRequests("d", FAR), "limit"),
     ],
 )
 def test_part_is_named(change, part):

@@ -460,7 +460,7 @@ def test_the_second_of_two_resolutions_is_an_alarm() -> None:
 
 
 def test_a_thread_that_hangs_past_its_lease_is_waited_for() -> None:
-    """While the thread of this process still acts, nothing is done about its effect, whoever's lease is over."""
+    """While the thread of this process still acts, nothing is done about its effect, whoever's lease is over; then its value counts."""
 
     async def scenario(sim: Simulation) -> tuple[list[Entry], float]:
         only = await worker(sim)
@@ -474,7 +474,9 @@ def test_a_thread_that_hangs_past_its_lease_is_waited_for() -> None:
         return await entries(sim), (head.changed_at - began[0]).total_seconds()
 
     journal, seconds = simulation().run(scenario)
-    assert isinstance(journal[-1], EffectInDoubt)
+    (completed,) = [one for one in journal if isinstance(one, EffectCompleted)]
+    assert (completed.source, bytes(completed.value)) == ("late", b"5")
+    assert not any(isinstance(one, EffectInDoubt | AlarmRaised) for one in journal)
     assert seconds >= 200
     assert receiver.total == 1
 

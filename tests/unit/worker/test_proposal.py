@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from msgspec import Raw
 
@@ -12,7 +13,9 @@ from outlast.journal.entry import (
     ChildRefused,
     ChildRequested,
     ChildStarted,
+    EffectCleared,
     EffectCompleted,
+    EffectInDoubt,
     EffectIntended,
     MessageReceived,
     MessageSent,
@@ -107,13 +110,33 @@ def test_nothing_is_written_for_an_operation_that_was_given_up() -> None:
 
 
 def test_one_outcome_an_operation() -> None:
-    """Of two in one change the first counts; one that came from outside is kept aside, one of an attempt is dropped."""
+    """Of two in one change the first counts; what came from outside is kept aside, and so is that of an effect; a step's is dropped."""
     first = Proposal(Rank.OUTCOME, effect(), consumed="m1")
     told = Proposal(Rank.OUTCOME, effect(), consumed="m2")
     ours = Proposal(Rank.OUTCOME, effect())
-    other = Proposal(Rank.OUTCOME, effect("r:2"))
-    sifted = sift([first, told, ours, other], always)
-    assert (sifted.now, sifted.extra) == ([first, other], [told])
+    other = Proposal(Rank.OUTCOME, step("r:2"), consumed="m3")
+    dropped = Proposal(Rank.OUTCOME, step("r:2"))
+    sifted = sift([first, told, ours, other, dropped], always)
+    assert (sifted.now, sifted.extra) == ([first, other], [told, ours])
+    assert sifted.needless == [dropped]
+
+
+def test_a_late_outcome_counts_although_the_doubt_was_just_cleared() -> None:
+    """It is written after the clearing, before another attempt can begin; one that an operator says second is kept aside."""
+    cleared = Proposal(Rank.OUTCOME, EffectCleared(OperationId("r:1"), "e"), consumed="m1")
+    late = Proposal(Rank.OUTCOME, msgspec.structs.replace(effect(), source="late"), consumed="m2")
+    said = Proposal(Rank.OUTCOME, effect(), consumed="m3")
+    sifted = sift([cleared, late, said], always)
+    assert (sifted.now, sifted.later, sifted.extra) == ([cleared], [late], [said])
+    assert sift([late, cleared], always).extra == [cleared]
+
+
+def test_no_doubt_is_written_beside_an_outcome() -> None:
+    """What became of the effect is known by then; a doubt that came first is settled by what follows."""
+    doubt = Proposal(Rank.OUTCOME, EffectInDoubt(OperationId("r:1"), "e", "gone"))
+    late = Proposal(Rank.OUTCOME, effect(), consumed="m1")
+    assert sift([late, doubt], always).now == [late]
+    assert sift([doubt, late], always).now == [doubt, late]
 
 
 def test_no_row_beside_an_outcome() -> None:

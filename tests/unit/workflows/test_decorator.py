@@ -175,6 +175,32 @@ def test_idempotent_and_probed_is_refused():
         outlast.effect(idempotent=True, probe=plain, start_to_close_timeout=MINUTE)(plain)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"probe_retry": outlast.RetryPolicy()}, {"probe_timeout": MINUTE}],
+    ids=["probe_retry", "probe_timeout"],
+)
+def test_what_is_said_of_a_probe_needs_one(given):
+    """A policy or a time of a probe means nothing without it."""
+    with pytest.raises(DefinitionError, match=f"has {next(iter(given))} and no probe"):
+        outlast.effect(idempotent=True, **given)(plain)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"probe_retry": 3}, "no RetryPolicy"),
+        ({"probe_timeout": 3}, "no timedelta"),
+        ({"probe_timeout": timedelta(0)}, "probe_timeout of 0:00:00"),
+        ({"probe_timeout": timedelta(days=400)}, "probe_timeout of 400 days"),
+    ],
+)
+def test_a_probe_has_a_policy_and_a_time_that_can_be_meant(given, why):
+    """What cannot be meant is refused where it is declared."""
+    with pytest.raises(DefinitionError, match=why):
+        outlast.effect(probe=plain, start_to_close_timeout=MINUTE, **given)(plain)
+
+
 def test_key_on_names_parameters():
     """A key over a parameter that does not exist is refused."""
     with pytest.raises(DefinitionError, match="has no parameter m"):

@@ -45,7 +45,10 @@ WHERE run.open = 1 AND doubt.kind = 'effect_in_doubt' AND NOT EXISTS (
       AND later.kind IN ('effect_completed', 'effect_failed', 'effect_cleared')
 )
 """
-_HAS_TASKS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'task')"
+_HAS_TABLE = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?)"
+_REQUESTS_IN_DOUBT = """
+SELECT tenant, count(*) FROM request WHERE state = 'running' AND held_until <= ? GROUP BY tenant ORDER BY tenant
+"""
 _WAITING = """
 SELECT queue, count(*), min(since) FROM task WHERE worker IS NULL AND held = 0 AND due <= ? GROUP BY queue ORDER BY queue
 """
@@ -169,8 +172,10 @@ def _contents(place: Path, clock: Clock) -> Iterator[Finding]:
                 lambda: _clock(database, clock.now()),
                 lambda: _runs(database),
             ]
-            if database.value(_HAS_TASKS):
-                # A file of a former schema is brought up to date by the next worker, and can be judged then.
+            # A file of a former schema is brought up to date by the next worker, and can be judged then.
+            if database.value(_HAS_TABLE, ("request",)):
+                looks.append(lambda: _requests(database, clock.now()))
+            if database.value(_HAS_TABLE, ("task",)):
                 looks += [
                     lambda: _workers(database, LockFolder(str(place)), LeaseClock(clock).instant()),
                     lambda: _queues(database, LockFolder(str(place)), clock),
@@ -246,6 +251,23 @@ def _runs(database: Database) -> Iterator[Finding]:
         yield Finding("in_doubt", "warn", f"effects in doubt: {doubtful}", hint)
     else:
         yield Finding("in_doubt", "ok", "no effect is in doubt")
+
+
+def _requests(database: Database, now: datetime) -> Iterator[Finding]:
+    doubtful = database.rows(_REQUESTS_IN_DOUBT, (to_micros(now),))
+    if not doubtful:
+        yield Finding("requests", "ok", "no request with an idempotency key is in doubt")
+        return
+    total = sum(count for _, count in doubtful)
+    tenants = ", ".join(f"{count} of tenant {tenant}" for tenant, count in doubtful)
+    hint = "`outlast requests list --state in-doubt`, then `outlast requests show REQUEST`"
+    is_default = [tenant for tenant, _ in doubtful] == ["default"]
+    yield Finding(
+        "requests",
+        "warn",
+        f"requests in doubt: {total}" + ("" if is_default else f" ({tenants})"),
+        hint if is_default else f"for each tenant, with --tenant: {hint}",
+    )
 
 
 def _workers(database: Database, held: LockFolder, now: Instant) -> Iterator[Finding]:

@@ -66,6 +66,29 @@ def decoded(
                 return
 
 
+def readable(
+    database: Database,
+    sql: str,
+    values: Row,
+    decode: Callable[[Row], T],
+    lost: tuple[tuple[str, ...], str],
+    limit: int,
+) -> list[T]:
+    """Return up to so many rows that can be read; others in the place of those that cannot.
+
+    Args:
+        sql: Ends with `LIMIT`, whose value comes last.
+        lost: See `decoded`.
+    """
+    unread = 0
+    while True:
+        rows = list(decoded(database, sql, (*values, limit + unread), decode, lost))
+        found = [one for one in rows if one is not None]
+        if len(found) >= limit or len(rows) < limit + unread:
+            return found[:limit]
+        unread = len(rows) - len(found)
+
+
 def paged(
     database: Database,
     sql: str,

@@ -86,7 +86,7 @@ DELETE FROM message WHERE tenant = ?1 AND run_id = ?2 AND number <= (
 ) AND (generation <> ?4 OR consumed = 1 AND NOT (kind = 'update' AND answer IS NULL))
 """
 """Messages of a former use of the id are nobody's any more; of the present one those that wait, to be read or answered, are not forgotten."""
-_PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, {OPERATION}) VALUES ({'?, ' * 13}?)"
+_PUT_OPERATION = f"REPLACE INTO operation (tenant, run_id, {OPERATION}) VALUES ({'?, ' * 15}?)"
 _BEATS = (
     "SELECT beats FROM operation WHERE tenant = ? AND run_id = ? AND operation = ? AND awaits = 1"
 )

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
-from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,9 +22,9 @@ from outlast.store.change import (
 )
 from outlast.store.condition import PENDING, listed_state
 from outlast.store.moment import Instant, elapsed, from_micros, lapsed, to_micros
-from outlast.store.protocol import GenerationRow, LiveWorker, RunImage
+from outlast.store.protocol import DoubtRow, GenerationRow, LiveWorker, RunImage
 from outlast.store.sqlite import task
-from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, naming
+from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, naming, readable
 from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.lock import LockFolder
 from outlast.store.sqlite.row import (
@@ -49,9 +47,7 @@ from outlast.store.sqlite.row import (
 )
 from outlast.store.task import TaskRow
 
-T = TypeVar("T")
-
-_UNLISTED = "run %s is left out of lists"
+_OF_LIST = (RUN, "run %s is left out of lists")
 _UNASKED = "an approval of run %s is left out of lists"
 _OF_RUN = "tenant = ? AND run_id = ?"
 _OWNED = f"SELECT {HEAD} FROM run WHERE owner = ? ORDER BY tenant, run_id"
@@ -71,6 +67,13 @@ _LAST_ENTRY = (
 )
 _OPERATION = f"SELECT {OPERATION} FROM operation WHERE {_OF_RUN} AND operation = ?"
 _OPERATIONS = f"SELECT {OPERATION} FROM operation WHERE {_OF_RUN} ORDER BY operation"
+_DOUBTS = """
+SELECT operation.run_id, operation.operation, operation.name FROM operation INDEXED BY operation_doubt
+JOIN run ON run.tenant = operation.tenant AND run.run_id = operation.run_id
+WHERE operation.tenant = ? AND operation.in_doubt = 1 AND (operation.run_id, operation.operation) > (?, ?)
+AND (? = '' OR operation.name = ?) AND (? = '' OR run.workflow = ?)
+ORDER BY operation.run_id, operation.operation LIMIT ?
+"""
 _MESSAGES = f"""
 SELECT {MESSAGE} FROM message INDEXED BY message_unread
 WHERE {_OF_RUN} AND generation = ? AND consumed = 0 ORDER BY number
@@ -151,20 +154,7 @@ def _page(
         parameters += wanted.before
     # Only constant terms are joined here; every value is bound.
     sql = f"SELECT {HEAD} FROM run WHERE {' AND '.join(terms)} ORDER BY created_at DESC, run_id DESC LIMIT ?"
-    return _readable(database, sql, tuple(parameters), head_of, max(wanted.limit, 0))
-
-
-def _readable(
-    database: Database, sql: str, values: Row, decode: Callable[[Row], T], limit: int
-) -> list[T]:
-    """Return up to `limit` rows that can be read; others in the place of those that cannot."""
-    unread = 0
-    while True:
-        rows = list(decoded(database, sql, (*values, limit + unread), decode, (RUN, _UNLISTED)))
-        found = [one for one in rows if one is not None]
-        if len(found) >= limit or len(rows) < limit + unread:
-            return found[:limit]
-        unread = len(rows) - len(found)
+    return readable(database, sql, tuple(parameters), head_of, _OF_LIST, max(wanted.limit, 0))
 
 
 def journal(
@@ -232,6 +222,20 @@ def operation(database: Database, run: RunKey, operation: str) -> OperationPut |
     with naming("the row of an operation", run.run_id):
         row = database.row(_OPERATION, (run.tenant, run.run_id, operation))
         return None if row is None else operation_of(row)
+
+
+def doubts(
+    database: Database, tenant: str, wanted: tuple[str, str], limit: int, after: tuple[str, str]
+) -> list[DoubtRow]:
+    """Return a page of the tenant's effects in doubt, by run and operation.
+
+    Args:
+        wanted: Name of the effect and of the workflow; empty for any.
+    """
+    effect, workflow = wanted
+    key = (tenant, *after, effect, effect, workflow, workflow, max(limit, 0))
+    rows = database.rows(_DOUBTS, key)
+    return [DoubtRow(RunKey(tenant, run_id), operation, name) for run_id, operation, name in rows]
 
 
 def tasks(database: Database, run: RunKey) -> tuple[TaskRow, ...]:
@@ -304,7 +308,7 @@ def outbox(
     of_run, values = ("", ()) if run is None else (f"{_OF_RUN} AND ", (run.tenant, run.run_id))
     sql = f"SELECT {OUTBOX} FROM outbox WHERE {of_run}(at <= ? OR at > ?) ORDER BY at, tenant, run_id, number LIMIT ?"
     times = (to_micros(before), to_micros(now))
-    return _readable(database, sql, (*values, *times), outbox_of, max(limit, 0))
+    return readable(database, sql, (*values, *times), outbox_of, _OF_LIST, max(limit, 0))
 
 
 def last_entry(database: Database, run: RunKey, generation: int) -> StampedRow | None:

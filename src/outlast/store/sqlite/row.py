@@ -37,7 +37,10 @@ HEAD = (
     f" {INCARNATION}, ended_by"
 )
 ENTRY = "seq, turn, kind, operation, name, at, body"
-OPERATION = "operation, kind, name, failures, due_at, detail, progress, awaits, unapplied, beats, heard_at, silence"
+OPERATION = (
+    "operation, kind, name, failures, due_at, detail, progress, awaits, unapplied, beats, heard_at, silence, begun_at,"
+    " in_doubt"
+)
 MESSAGE = "number, message_id, kind, name, sender, at, body, digest"
 OUTBOX = (
     "tenant, run_id, number, target_tenant, target_run_id, kind, message_id, name, sender, body, generation, operation,"
@@ -108,7 +111,7 @@ def entry_of(row: Row) -> StampedRow:
 def operation_of(row: Row) -> OperationPut:
     """Return the open operation in the columns `OPERATION`."""
     operation, kind, name, failures, due_at, detail, progress, awaits, unapplied, *heard = row
-    beats, heard_at, silence = heard
+    beats, heard_at, silence, begun_at, in_doubt = heard
     return OperationPut(
         operation=operation,
         kind=kind,
@@ -122,6 +125,8 @@ def operation_of(row: Row) -> OperationPut:
         beats=beats,
         heard_at=time_or_none(heard_at),
         silence=None if silence is None else timedelta(microseconds=silence),
+        begun_at=time_or_none(begun_at),
+        in_doubt=bool(in_doubt),
     )
 
 
@@ -140,6 +145,8 @@ def operation_values(put: OperationPut) -> Row:
         put.beats,
         micros_or_none(put.heard_at),
         None if put.silence is None else put.silence // timedelta(microseconds=1),
+        micros_or_none(put.begun_at),
+        int(put.in_doubt),
     )
 
 

@@ -35,8 +35,9 @@ from outlast.store.change import (
     WorkerRow,
 )
 from outlast.store.moment import Instant, LeaseClock, to_micros
-from outlast.store.protocol import Claim, GenerationRow, LiveWorker, RunImage
-from outlast.store.sqlite import lease, read
+from outlast.store.protocol import Claim, DoubtRow, GenerationRow, LiveWorker, RunImage
+from outlast.store.request import RequestRow, RequestState
+from outlast.store.sqlite import lease, read, request
 from outlast.store.sqlite.checkpoint import Checkpointer
 from outlast.store.sqlite.connection import (
     SQLiteOptions,
@@ -211,6 +212,22 @@ class SQLiteStore:
 
     # reading
 
+    async def doubts(
+        self,
+        tenant: str,
+        *,
+        effect: str = "",
+        workflow: str = "",
+        limit: int = 100,
+        after: tuple[str, str] | None = None,
+    ) -> list[DoubtRow]:
+        """Return a page of the tenant's effects in doubt, by run and operation."""
+        return await self._read(
+            lambda database: read.doubts(
+                database, tenant, (effect, workflow), limit, after or ("", "")
+            )
+        )
+
     async def operation(self, run: RunKey, operation: str) -> OperationPut | None:
         """Return the row of one open operation."""
         return await self._read(lambda database: read.operation(database, run, operation))
@@ -280,6 +297,25 @@ class SQLiteStore:
     async def control(self, tenant: str, name: str) -> tuple[int, bytes] | None:
         """Return version and body of a control row."""
         return await self._read(lambda database: read.control(database, tenant, name))
+
+    async def request(self, tenant: str, request_id: str) -> RequestRow | None:
+        """Return the record of a request."""
+        now = self._clock.now()
+        return await self._read(lambda database: request.find(database, tenant, request_id, now))
+
+    async def requests(
+        self,
+        tenant: str,
+        *,
+        states: frozenset[RequestState],
+        limit: int = 100,
+        before: tuple[datetime, str] | None = None,
+    ) -> list[RequestRow]:
+        """Return a page of the tenant's requests, newest first, without their answers."""
+        now = self._clock.now()
+        return await self._read(
+            lambda database: request.page(database, tenant, states, now, limit, before)
+        )
 
     async def load(self, run: RunKey) -> RunImage | None:
         """Return everything about a run's current generation."""

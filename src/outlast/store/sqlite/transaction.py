@@ -20,9 +20,10 @@ from outlast.store.change import (
     StartRun,
     Verdict,
     WorkerId,
-    place_of,
 )
-from outlast.store.sqlite import owned, unowned
+from outlast.store.condition import place_of
+from outlast.store.request import PurgeRequests, RequestChange
+from outlast.store.sqlite import owned, request, unowned
 from outlast.store.sqlite.failure import concerns_all, refusal_of
 from outlast.store.sqlite.scope import Writing
 
@@ -74,8 +75,17 @@ def _apply(writing: Writing, change: Change) -> Verdict:
         return owned.write(writing, change)
     if isinstance(change, StartRun):
         return unowned.start(writing, change)
+    if isinstance(change, RequestChange):
+        return request.write(writing, change)
     return unowned.write(writing, change)
 
 
 def _name(change: Change) -> str:
-    return f"control {change.name}" if isinstance(change, PutControl) else f"run {change.run}"
+    match change:
+        case PutControl():
+            return f"control {change.name}"
+        case PurgeRequests():
+            return f"the requests of {change.tenant}"
+        case _:
+            is_request = isinstance(change, RequestChange)
+            return f"request {change.request_id}" if is_request else f"run {change.run}"

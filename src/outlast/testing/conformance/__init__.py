@@ -27,10 +27,12 @@ from outlast.testing.conformance.beat import BeatConformance
 from outlast.testing.conformance.bench import Bench, ManualClock, SteerableClock
 from outlast.testing.conformance.change import ChangeConformance
 from outlast.testing.conformance.claim import ClaimConformance
+from outlast.testing.conformance.doubt import DoubtConformance
 from outlast.testing.conformance.message import MessageConformance
 from outlast.testing.conformance.outbox import OutboxConformance
 from outlast.testing.conformance.pause import PauseConformance
 from outlast.testing.conformance.reader import ReaderConformance
+from outlast.testing.conformance.request import RequestConformance
 from outlast.testing.conformance.rollover import RollOverConformance
 from outlast.testing.conformance.task import TaskConformance
 
@@ -48,5 +50,7 @@ class StoreConformance(
     RollOverConformance,
     TaskConformance,
     BeatConformance,
+    DoubtConformance,
+    RequestConformance,
 ):
     """Everything that a store promises."""

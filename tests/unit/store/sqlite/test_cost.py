@@ -10,6 +10,7 @@ from outlast.store.change import HeadUpdate, Status, TaskPut, WorkerId
 from outlast.store.sqlite.store import open_sqlite
 from outlast.testing.conformance import Bench, ManualClock
 from outlast.testing.conformance.bench import WORKFLOWS, following, parking, starting
+from outlast.testing.conformance.request import beginning, ending_of
 
 HOUR = timedelta(hours=1)
 
@@ -150,3 +151,26 @@ def test_look_at_a_long_queue_reads_what_it_takes(tmp_path):
     for few, many in zip(asyncio.run(costs(10)), asyncio.run(costs(400)), strict=True):
         assert many[0] == few[0]
         assert many[1] <= few[1] + 3
+
+
+def test_request_costs_the_same_among_many(tmp_path):
+    """A key is one look, and a beginning and an end are the same few statements, however many records there are."""
+
+    async def main():
+        async with opened(tmp_path / "s.db") as bench:
+            numbers = iter(range(10_000))
+
+            async def begin_and_end():
+                begun = beginning(f"k{next(numbers)}")
+                await bench.apply(begun)
+                await bench.apply(ending_of(begun))
+
+            few = await cost_of(bench, begin_and_end)
+            changes = [beginning(f"many{number}") for number in range(2000)]
+            await bench.store.commit(changes)
+            await bench.store.commit([ending_of(one) for one in changes])
+            return few, await cost_of(bench, begin_and_end)
+
+    (few, steps), (many, more_steps) = asyncio.run(main())
+    assert few == many <= 16
+    assert more_steps <= steps + 1

@@ -32,6 +32,7 @@ from outlast.store.sqlite.checkup import examine
 from outlast.store.sqlite.store import open_sqlite
 from outlast.testing.conformance import Bench, ManualClock
 from outlast.testing.conformance.bench import LEASE, asking, following, parking, sending, starting
+from outlast.testing.conformance.request import EVERY, beginning, ending_of
 
 
 @pytest.fixture
@@ -596,6 +597,27 @@ def test_absurd_count_of_beats_and_silence_do_no_harm(with_bench, stored):
         assert silent_at(row) is None or silent_at(row) > row.heard_at or stored < 0
         drop = OperationDrop("r:1", row.beats)
         await bench.apply(following(await bench.head(head.run), operations=(drop,)))
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize(
+    "damaged", ["state = 'lost'", f"token = {NO_TEXT}", f"started_at = {FARTHEST}"]
+)
+def test_damaged_request_refuses_its_own_change_alone(with_bench, damaged):
+    """Nobody begins it anew, it is told where it is asked for, and lists and neighbours go on without it."""
+
+    async def test(bench, damage):
+        await bench.store.commit([beginning("a"), beginning("bad"), beginning("c")])
+        damage(f"UPDATE request SET {damaged} WHERE request_id = 'bad'")
+        changes = [ending_of(beginning("a")), beginning("bad"), beginning("d")]
+        verdicts = await bench.store.commit(changes)
+        assert [type(verdict) for verdict in verdicts] == [Applied, Refused, Applied]
+        assert verdicts[1].reason == "corrupt"
+        with pytest.raises(StoreCorruptError):
+            await bench.store.request("default", "bad")
+        rows = await bench.store.requests("default", states=EVERY, limit=3)
+        assert {row.request_id for row in rows} == {"a", "c", "d"}
 
     with_bench(test)
 

@@ -1,5 +1,7 @@
 """Group commit: what waits goes together, each call gets its own answer."""
 
+from datetime import timedelta
+
 import pytest
 
 from outlast.errors import StoreUnavailableError
@@ -23,6 +25,7 @@ from outlast.store.change import (
     TaskPut,
     WorkerId,
 )
+from outlast.store.request import BeginRequest, EndRequest, ResolveRequest
 from outlast.store.sqlite import group
 from outlast.store.sqlite.group import GroupCommit
 from outlast.testing.conformance import ManualClock
@@ -79,6 +82,7 @@ def test_group_has_an_end(monkeypatch):
 
 
 BODY = bytes(600)
+HOUR = timedelta(hours=1)
 RUN = RunKey("default", "run")
 
 
@@ -98,6 +102,9 @@ def owned(**fields):
         BeatOperation(RUN, 1, "r:1", BODY),
         ClearOutbox(RUN, (1,), (letter(body=BODY),)),
         PutControl("default", "n", 0, BODY),
+        BeginRequest("default", "k", "f", "t", HOUR, HOUR, BODY),
+        EndRequest("default", "k", "t", True, HOUR, BODY),
+        ResolveRequest("default", "k", "t", True, "me", "why", BODY),
         owned(answers=(Answer("m", BODY),)),
         owned(outbox=(OutboxItem(RUN, OutboxKind.SIGNAL, body=BODY),)),
         owned(approvals=(asking(ManualClock(), body=BODY),)),

@@ -113,6 +113,7 @@ def test_changed_migration_is_refused(tmp_path):
         opening(path)
 
 
+OPERATION_LATER = ("beats", "heard_at", "silence", "begun_at", "in_doubt")
 OUTBOX_LATER = ("generation", "operation", "target_generation", "origin", "reason")
 
 
@@ -135,7 +136,7 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
     with_bench(path, fill)
     edit(
         path,
-        "DROP TABLE task; ALTER TABLE worker DROP COLUMN queues",
+        "DROP TABLE request; DROP TABLE task; ALTER TABLE worker DROP COLUMN queues",
         "DROP INDEX run_due; DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN unfit",
         "CREATE INDEX run_due ON run (workflow, due) WHERE due IS NOT NULL",
         "ALTER TABLE run DROP COLUMN due_set_at; DELETE FROM migration WHERE number > 1",
@@ -143,7 +144,8 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
         "DROP INDEX message_update; ALTER TABLE message DROP COLUMN answer; ALTER TABLE run DROP COLUMN ending",
         "ALTER TABLE operation DROP COLUMN progress; ALTER TABLE operation DROP COLUMN awaits",
         "ALTER TABLE operation DROP COLUMN unapplied",
-        *(f"ALTER TABLE operation DROP COLUMN {name}" for name in ("beats", "heard_at", "silence")),
+        "DROP INDEX operation_doubt",
+        *(f"ALTER TABLE operation DROP COLUMN {name}" for name in OPERATION_LATER),
         "ALTER TABLE run DROP COLUMN incarnation; ALTER TABLE message DROP COLUMN digest",
         "DROP TABLE watch; ALTER TABLE run DROP COLUMN origin; ALTER TABLE run DROP COLUMN outbox_number",
         *(f"ALTER TABLE outbox DROP COLUMN {name}" for name in OUTBOX_LATER),

@@ -1,0 +1,407 @@
+"""Effects in doubt, of one run or of many, and what somebody says became of them.
+
+Whoever resolves a doubt speaks of the one that was seen: each message names the position of that doubt in its run's journal, and the
+worker puts one aside that speaks of another. What is read at once is one page of doubts, and one run at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from outlast.client.port import Port
+from outlast.client.view import not_found
+from outlast.effects.intent import NO_DOUBT, Resolution
+from outlast.effects.standing import Standing, alarms, standings
+from outlast.errors import DecodeError, DefinitionError, StoreUnavailableError
+from outlast.journal.codec import codec_for
+from outlast.journal.entry import Attempted, Entry, Probed, from_row
+from outlast.journal.failure import Failure
+from outlast.store.change import (
+    Applied,
+    Message,
+    MessageKind,
+    PutMessage,
+    Refused,
+    RunHead,
+    RunKey,
+    Verdict,
+)
+from outlast.store.protocol import RunImage
+
+_BATCH = 100
+"""Messages in one transaction."""
+
+_WHY_NOT = {
+    "not_found": "there is no such run any more",
+    "closed": "the run has ended",
+    "generation": "the run has begun another generation",
+}
+_NO_LONGER = "it is no longer in doubt"
+_NOT_UNDONE = "nothing undoes it: it declares no compensate="
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """An effect of which somebody must say whether it happened.
+
+    Args:
+        effect: Its name.
+        position: Of the doubt in the journal of this generation: what is said is said of this one.
+        since: When it came into doubt.
+        why: What is known of its last attempt.
+        arguments: With which it was called, by parameter name.
+        key: Its idempotency key.
+        failures: Attempts recorded as failed.
+        attempts: The last ones, oldest first.
+        probes: What the probe said, oldest first.
+        put_aside: How many words on it were put aside so far, because they did not fit.
+        compensation: The effect that undoes it, which `compensate=` would have done; empty for none.
+        needs_result: That takes what it returned.
+        compensates: Of a compensation: the operation that it undoes.
+        has_given_up: It is a compensation that did not happen, and is not tried again by itself.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+
+        import outlast
+
+        @outlast.effect(start_to_close_timeout=timedelta(milliseconds=10), settle=timedelta(0))
+        async def pay(amount: int) -> str:
+            raise ConnectionError("the bank did not answer")  # was it paid?
+
+        @outlast.workflow
+        async def order(amount: int) -> str:
+            return await pay(amount)
+
+        async with outlast.open("memory://") as app:
+            await app.start(order(30), id="o-1")
+            while not (found := await app.runs.doubts(effect="pay")):
+                await asyncio.sleep(0.01)
+            (doubt,) = found
+            assert (doubt.run_id, doubt.operation, doubt.arguments) == ("o-1", "r:1", {"amount": 30})
+            assert doubt.attempts[0].ended == "ConnectionError: the bank did not answer"
+        ```
+    """
+
+    run_id: str
+    workflow: str
+    generation: int
+    operation: str
+    effect: str
+    position: int
+    since: datetime | None = None
+    why: str = ""
+    arguments: Any = None
+    key: str = ""
+    failures: int = 0
+    attempts: tuple[Attempted, ...] = ()
+    probes: tuple[Probed, ...] = ()
+    put_aside: int = 0
+    compensation: str = ""
+    needs_result: bool = False
+    compensates: str = ""
+    has_given_up: bool = False
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """What became of a word on a doubt.
+
+    Args:
+        accepted: It is in the run's inbox, and counts when a worker takes it in, unless another one was first.
+        why: Why it is not.
+    """
+
+    doubt: Doubt
+    accepted: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What somebody says became of an operation.
+
+    Args:
+        outcome: As `Resolution.outcome`.
+        value: JSON of the result.
+        failure: Of one that failed for good.
+        reason: Why they say so.
+    """
+
+    outcome: str
+    value: bytes
+    failure: Failure | None
+    reason: str
+
+    def of(self, by: str, operation: str, generation: int, doubt: int | None) -> Resolution:
+        """Return it as said of one operation.
+
+        Args:
+            doubt: See `Resolution.doubt`.
+        """
+        return Resolution(
+            operation=operation,
+            generation=generation,
+            outcome=self.outcome,
+            value=Raw(self.value),
+            failure=self.failure,
+            by=by,
+            reason=self.reason,
+            doubt=doubt,
+        )
+
+    def message(self, resolution: Resolution, put_aside: int, sender: str, id: str = "") -> Message:
+        """Return the inbox item.
+
+        The same outcome said again of the same doubt is the same item, as after an answer that was lost; but not once it was put
+        aside: other code may find that the value fits.
+
+        Args:
+            put_aside: How many words on the operation were.
+            id: Instead of that.
+        """
+        text = [self.outcome, self.value.decode(), self.failure and self.failure.message, put_aside]
+        said = id or hashlib.sha256(msgspec.json.encode(text)).hexdigest()[:24]
+        names = (resolution.generation, resolution.operation, resolution.doubt, said)
+        return Message(
+            "resolve/" + "/".join(map(str, names)),
+            MessageKind.RESOLUTION,
+            resolution.operation,
+            sender,
+            msgspec.json.encode(resolution),
+        )
+
+
+def said(
+    *,
+    applied: Any,
+    not_applied: bool,
+    failed: str,
+    compensate: Any,
+    reason: str,
+) -> Said:
+    """Return what is said; see `RunHandle.resolve`.
+
+    Raises:
+        DefinitionError: It is not one thing.
+        EncodeError: The result cannot be stored.
+    """
+    outcomes = {
+        "applied": applied is not UNSET,
+        "not_applied": not_applied,
+        "failed": bool(failed),
+        "compensate": compensate is not UNSET and compensate is not False,
+    }
+    if sum(outcomes.values()) != 1:
+        raise DefinitionError(
+            "an outcome is one thing",
+            hint="give one of applied=, not_applied=True, failed= and compensate=",
+        )
+    outcome = next(word for word, is_meant in outcomes.items() if is_meant)
+    result = applied if outcome == "applied" else compensate
+    value = codec_for(Any, where="the outcome").encode(None if result is UNSET else result)
+    failure = Failure(type="RuntimeError", message=failed) if failed else None
+    return Said(outcome, value, failure, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a journal says of one operation.
+
+    Args:
+        doubt: Position of the doubt that stands; `NO_DOUBT` for an effect that is not in doubt, None for what is no open effect.
+        put_aside: How many words on it were put aside since it last made progress.
+    """
+
+    doubt: int | None
+    put_aside: int = 0
+    standing: Standing | None = None
+
+    def check(self, what: Said, run: str, operation: str) -> None:
+        """Return when that can be said of the operation, as far as its journal shows.
+
+        Raises:
+            DefinitionError: Nothing undoes it.
+        """
+        one = self.standing
+        if what.outcome == "compensate" and one is not None and not one.compensation:
+            raise DefinitionError(
+                f"nothing undoes {one.name}: it declares no compensate=",
+                run=run,
+                operation=operation,
+                step=one.name,
+                hint="say whether it happened: applied=, not_applied=True or failed=",
+            )
+
+
+def seen_in(image: RunImage | None, operation: str) -> Seen:
+    """Return what the present generation of a run says of an operation."""
+    if image is None:
+        return Seen(None)
+    entries = _entries(image)
+    found = [one for one in standings(entries, ()) if one.operation == operation]
+    doubt = None if not found else NO_DOUBT if found[0].doubt is None else found[0].doubt
+    return Seen(doubt, _put_aside(entries, operation), found[0] if found else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which page of which doubts; see `Runs.doubts`."""
+
+    effect: str
+    workflow: str
+    run_id: str
+    limit: int
+    after: Doubt | None
+
+    @property
+    def behind(self) -> tuple[str, str]:
+        """Run id and operation of the last one of the page before; all others come later."""
+        return ("", "") if self.after is None else (self.after.run_id, self.after.operation)
+
+    def takes(self, one: Doubt) -> bool:
+        """Whether a doubt is among them, of whichever page."""
+        return self.effect in {"", one.effect} and self.workflow in {"", one.workflow}
+
+
+async def doubts(client: Port, wanted: Wanted) -> list[Doubt]:
+    """Return a page of the tenant's doubts.
+
+    Raises:
+        RunNotFoundError: One run's are wanted, and there is no such run.
+    """
+    if wanted.run_id:
+        return await _doubts_of(client, wanted)
+    rows = await client.store.doubts(
+        client.tenant,
+        effect=wanted.effect,
+        workflow=wanted.workflow,
+        limit=wanted.limit,
+        after=wanted.behind,
+    )
+    found: list[Doubt] = []
+    # They come by run: each is read once.
+    for run, of_run in groupby(rows, key=lambda row: row.run):
+        operations = {row.operation for row in of_run}
+        image = await client.store.load(run)
+        if image is not None:
+            found += [one for one in doubts_in(image) if one.operation in operations]
+    return found
+
+
+async def _doubts_of(client: Port, wanted: Wanted) -> list[Doubt]:
+    run = RunKey(client.tenant, wanted.run_id)
+    image = await client.store.load(run)
+    if image is None:
+        raise not_found(run)
+    found = [] if image.head.status.closed else doubts_in(image)
+    later = [one for one in found if (one.run_id, one.operation) > wanted.behind]
+    return [one for one in later if wanted.takes(one)][: wanted.limit]
+
+
+def doubts_in(image: RunImage) -> list[Doubt]:
+    """Return the doubts of one run, by operation."""
+    entries = _entries(image)
+    found = sorted(standings(entries, image.operations), key=lambda one: one.operation)
+    return [
+        _doubt(image.head, one, one.doubt, _put_aside(entries, one.operation))
+        for one in found
+        if one.doubt is not None
+    ]
+
+
+async def resolve(client: Port, of: Sequence[Doubt], what: Said) -> list[Resolved]:
+    """Say the same of many doubts, each as it was seen; see `Runs.resolve`."""
+    found: list[Resolved] = []
+    for start in range(0, len(of), _BATCH):
+        found += await _resolve_batch(client, of[start : start + _BATCH], what)
+    return found
+
+
+async def _resolve_batch(client: Port, of: Sequence[Doubt], what: Said) -> list[Resolved]:
+    try:
+        rows = [
+            await client.store.operation(RunKey(client.tenant, one.run_id), one.operation)
+            for one in of
+        ]
+        standing = [one for one, row in zip(of, rows, strict=True) if row and row.in_doubt]
+        if what.outcome == "compensate":
+            standing = [one for one in standing if one.compensation]
+        changes = [_put(client, one, what) for one in standing]
+        verdicts = await client.commit_all(changes) if changes else []
+    except StoreUnavailableError as error:
+        return [Resolved(one, accepted=False, why=str(error)) for one in of]
+    told = {
+        (one.run_id, one.operation): verdict
+        for one, verdict in zip(standing, verdicts, strict=True)
+    }
+    is_undone = what.outcome == "compensate"
+    return [
+        _resolved(one, told.get((one.run_id, one.operation)), is_undone=is_undone) for one in of
+    ]
+
+
+def _put(client: Port, doubt: Doubt, what: Said) -> PutMessage:
+    resolution = what.of(client.principal, doubt.operation, doubt.generation, doubt.position)
+    message = what.message(resolution, doubt.put_aside, client.principal)
+    return PutMessage(RunKey(client.tenant, doubt.run_id), message, generation=doubt.generation)
+
+
+def _resolved(doubt: Doubt, verdict: Verdict | None, *, is_undone: bool) -> Resolved:
+    match verdict:
+        case Applied():
+            return Resolved(doubt, accepted=True)
+        case None:
+            why = _NO_LONGER if doubt.compensation or not is_undone else _NOT_UNDONE
+            return Resolved(doubt, accepted=False, why=why)
+        case Refused(reason=reason):
+            return Resolved(doubt, accepted=False, why=_WHY_NOT.get(reason, reason))
+        case _:
+            return Resolved(doubt, accepted=False, why=f"the store answered {verdict}")
+
+
+def _put_aside(entries: list[tuple[Entry, datetime, int]], operation: str) -> int:
+    aside = alarms((entry, at) for entry, at, _ in entries)
+    return sum(one.operation == operation for one in aside)
+
+
+def _doubt(head: RunHead, one: Standing, position: int, put_aside: int) -> Doubt:
+    return Doubt(
+        run_id=head.run.run_id,
+        workflow=head.workflow,
+        generation=head.generation,
+        operation=one.operation,
+        effect=one.name,
+        position=position,
+        since=one.since,
+        why=one.why,
+        arguments=one.arguments,
+        key=one.key,
+        failures=one.failures,
+        attempts=one.attempts,
+        probes=one.probes,
+        put_aside=put_aside,
+        compensation=one.compensation,
+        needs_result=one.needs_result,
+        compensates=one.compensates,
+        has_given_up=one.has_given_up,
+    )
+
+
+def _entries(image: RunImage) -> list[tuple[Entry, datetime, int]]:
+    """Return the entries that can be read, each with its time and position."""
+    found: list[tuple[Entry, datetime, int]] = []
+    for one in image.rows:
+        try:
+            found.append((from_row(one.row), one.at, one.row.seq))
+        except DecodeError:
+            continue
+    return found
