@@ -87,6 +87,52 @@ async def wire(label: str) -> str:
     return act("wire", label)
 
 
+# Two that are undone, each by another one
+
+
+@outlast.effect(idempotent=True, start_to_close_timeout=TIMEOUT, settle=SETTLE)
+async def give_back(label: str) -> str:
+    """Give back what was rented."""
+    return act("give_back", label)
+
+
+@outlast.effect(
+    idempotent=True, start_to_close_timeout=TIMEOUT, settle=SETTLE, compensate=give_back
+)
+async def rent(label: str) -> str:
+    """Rent, at a receiver that is said to know keys."""
+    return act("rent", label)
+
+
+def _look(body: str, label: str) -> outlast.Applied[str] | outlast.NotApplied:
+    found = [one for one in acts(body) if one["key"] == outlast.idempotency_key()]
+    return outlast.Applied(f"{body} {label}") if found else outlast.NotApplied()
+
+
+def find_refund(label: str) -> outlast.Applied[str] | outlast.NotApplied:
+    """Look into the receiver's log."""
+    return _look("refund", label)
+
+
+@outlast.effect(probe=find_refund, start_to_close_timeout=TIMEOUT, settle=SETTLE)
+async def refund(label: str) -> str:
+    """Refund, at a receiver that can be asked."""
+    return act("refund", label)
+
+
+def find_purchase(label: str) -> outlast.Applied[str] | outlast.NotApplied:
+    """Look into the receiver's log."""
+    return _look("buy", label)
+
+
+@outlast.effect(
+    probe=find_purchase, start_to_close_timeout=TIMEOUT, settle=SETTLE, compensate=refund
+)
+def buy(label: str) -> str:
+    """Buy, at a receiver that can be asked; in a thread."""
+    return act("buy", label)
+
+
 # One workflow of each declaration, and one of everything
 
 
@@ -122,6 +168,18 @@ async def errand(label: str) -> str:
     )
     said = await asyncio.gather(charge(label), book(label))
     return f"{numbers} {word} {grant.by} {said} {await wire(label)}"
+
+
+@outlast.workflow
+async def toured(label: str) -> str:
+    """Two effects that are undone; the workflow bears why."""
+    try:
+        async with outlast.saga():
+            await rent(label)
+            await buy(label)
+            raise LookupError("closed")
+    except LookupError as error:
+        return f"{error} {await read(label, 1)}"
 
 
 CHILD_ID = "kin"

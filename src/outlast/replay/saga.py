@@ -249,7 +249,8 @@ class Sagas:
         Args:
             error: What its body raised.
         """
-        if self._loop.evicting:
+        if self._loop.evicting or not self._loop.is_running():
+            # The run leaves memory, in order or by being forgotten: that is no exception of the body's.
             return None
         if error is None:
             self._keep(scope)

@@ -35,6 +35,8 @@ _OPTIONS = WorkerOptions(
 """Runs leave memory while they wait; and what a worker does regularly is seldom enough for workloads that take days."""
 
 _IN_DOUBT = "in doubt"
+_ASKING = (_IN_DOUBT, "compensation failed")
+"""Why a run is blocked that an operator can help on by saying what became of an effect."""
 
 
 class CrashPointError(OutlastError):
@@ -50,7 +52,7 @@ class Trial(Generic[R]):
     Args:
         points: Where its processes were killed, in order; none when it was undisturbed.
         lives: What each process did; one more than were killed, unless the last one died when all was over.
-        status: Of the run at the end: closed, or `blocked` while an effect is in doubt.
+        status: Of the run at the end: closed, or `blocked` while an effect is in doubt, or a compensation was given up.
         journal: Of the run at the end.
         requests: How often the workload's receiver was asked for each key; all receivers, where it names none.
         changes: How often it changed the world under each key.
@@ -297,10 +299,10 @@ class _Running(Generic[R]):
         return self._over(head) and not await self._simulation.store.outbox(1)
 
     def _over(self, head: RunHead) -> bool:
-        return head.status.closed or (head.reason == _IN_DOUBT and self._workload.resolve is None)
+        return head.status.closed or (head.reason in _ASKING and self._workload.resolve is None)
 
     def _refuse_blocked(self, head: RunHead) -> None:
-        if head.status is not Status.BLOCKED or head.reason == _IN_DOUBT:
+        if head.status is not Status.BLOCKED or head.reason in _ASKING:
             return
         note: dict[str, Any] = msgspec.json.decode(head.note) if head.note else {}
         raise RunBlockedError(
@@ -312,7 +314,7 @@ class _Running(Generic[R]):
     async def _resolve(self, head: RunHead) -> None:
         """Say of each effect in doubt what became of it, once."""
         resolve = self._workload.resolve
-        if resolve is None or head.reason != _IN_DOUBT or head.version == self._resolved:
+        if resolve is None or head.reason not in _ASKING or head.version == self._resolved:
             return
         self._resolved = head.version
         for one in (await self._handle.detail()).operations:

@@ -31,8 +31,8 @@ class Workload(Generic[R]):
         call: Gives the call of a workflow, anew for each process that starts it: `lambda: fix(finding)`.
         receiver: What the bodies change; every `Receiver` that lives by default. All of them forget everything before each trial.
         meanwhile: Sends and decides, as a client that nobody kills. Begins once the run exists; cancelled at its end.
-        resolve: What an operator finds out about an effect in doubt, by its key; `receiver.find` tells the truth. Without it,
-            a trial ends where an effect is in doubt.
+        resolve: What an operator finds out about an effect in doubt, or a compensation that was given up, by its key; `receiver.find`
+            tells the truth. Without it, a trial ends there.
         definitions: What the worker registers. Everything decorated so far by default, as `outlast.open()` does.
         doubles: Stand in for definitions of the same kind and name; see `double`.
         reset: Called before each trial: puts back what no receiver knows of.
