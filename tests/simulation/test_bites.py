@@ -368,7 +368,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "no doubt before the last call can act no more": (
         60,
         {3, 4},
-        (Break(EffectRun, "_give_up", "await self._quiet(", "(lambda _: None)("),),
+        (Break(EffectRun, "_leave", "await self._quiet(", "(lambda _: None)("),),
     ),
     "an error proves nothing of the attempts before": (
         60,
