@@ -229,7 +229,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         (Break(EffectRun, "_attempt", "await self._announce()", "pass"),),
     ),
     "an effect that no cancel interrupts": (
-        60,
+        240,
         {1, 3, 4},
         (Break(EffectOperation, "bind", "future.uncancellable = True", "pass"),),
     ),
@@ -478,7 +478,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "what the origin has begun is not called again by its fork": (
         60,
         {3, 4},
-        (Break(Gate, "attempted_before", "return self._known", "return None and self._known"),),
+        (Break(Gate, "attempted_before", "self._known.find(", "(lambda *_: None)("),),
     ),
     "a fork knows what its origin did": (
         120,
@@ -569,7 +569,14 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "the second answer to a token changes nothing": (
         200,
         {1, 0},
-        (Break(pilot, "sift", "extra.append(proposal)", "now.append(proposal)"),),
+        (
+            Break(
+                pilot,
+                "sift",
+                '{"later": later, "extra": extra, "needless": needless}[place].append(proposal)',
+                "now.append(proposal)",
+            ),
+        ),
     ),
     "a task is with one worker": (
         60,
