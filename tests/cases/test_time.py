@@ -30,6 +30,7 @@ from outlast.workflows.attempt import Attempt
 from outlast.workflows.heartbeat import Beats
 
 SECOND = timedelta(seconds=1)
+TIMEOUT = {"start_to_close_timeout": 5 * SECOND}
 bodies: Counter[str] = Counter()
 told: list[Any] = []
 receiver = Receiver()
@@ -247,6 +248,18 @@ def find(amount: int, note: str) -> Any:
     return receiver.find(outlast.idempotency_key())
 
 
+def cannot_say(amount: int, note: str) -> Any:
+    return outlast.Unknown("who knows")
+
+
+async def never_says(amount: int, note: str) -> Any:
+    await asyncio.sleep(10_000)
+
+
+@outlast.effect(idempotent=True, **TIMEOUT)
+async def take_back(amount: int) -> None: ...
+
+
 Body = Callable[..., Any]
 Seen = dict[str, Any]
 
@@ -304,6 +317,7 @@ def observe(kind: str, does: str, options: dict[str, Any], seconds: float) -> Se
             "keys": len({one.key for one in intents}),
             "actions": [one.action_sha256 for one in intents],
             "doubt": [round((at - entries[0].at).total_seconds()) for at in doubts],
+            "undo": [one.compensation for one in intents],
             "names": {one.row.name for one in await rows_of(sim) if one.row.operation},
             "probes": receiver.probes.total(),
         }
@@ -315,7 +329,6 @@ def observe(kind: str, does: str, options: dict[str, Any], seconds: float) -> Se
     return sim.run(scenario)
 
 
-TIMEOUT = {"start_to_close_timeout": 5 * SECOND}
 TWICE = outlast.RetryPolicy(maximum_attempts=2)
 PROBED = {**TIMEOUT, "probe": find}
 OPTIONS: dict[tuple[str, str], tuple[str, dict[str, Any], Any, str, Any, Any]] = {
@@ -363,6 +376,11 @@ OPTIONS: dict[tuple[str, str], tuple[str, dict[str, Any], Any, str, Any, Any]] =
     ),
     ("effect", "heartbeat_timeout"): (
         "hang", {"idempotent": True}, 5 * SECOND, "began", [0], [0, 6, 13],
+    ),
+    ("effect", "compensate"): ("work", {"idempotent": True, **TIMEOUT}, take_back, "undo", ["", ""], ["take_back", "take_back"]),
+    ("effect", "probe_retry"): ("lose", {"probe": cannot_say, **TIMEOUT}, TWICE, "doubt", [14], [8]),
+    ("effect", "probe_timeout"): (
+        "lose", {"probe": never_says, "probe_retry": TWICE, **TIMEOUT}, SECOND, "doubt", [18], [10],
     ),
     ("effect", "same_as"): (
         "work", {"idempotent": True}, outlast.SameAs("amount"), "result", ["5", "RepeatedEffectError", "5"],

@@ -247,7 +247,7 @@ def _runs(database: Database) -> Iterator[Finding]:
         yield Finding("blocked", "ok", f"open runs: {total}, none blocked")
     doubtful = database.value(_IN_DOUBT)
     if doubtful:
-        hint = "`outlast runs explain RUN` says what to look up and what to type"
+        hint = "`outlast runs doubts` lists them, and what to type; `outlast runs explain RUN` says what to look up"
         yield Finding("in_doubt", "warn", f"effects in doubt: {doubtful}", hint)
     else:
         yield Finding("in_doubt", "ok", "no effect is in doubt")
