@@ -191,8 +191,10 @@ class Series:
         )
 
     def doubtful(self) -> OperationPut:
-        """Return the row that says that the effect is in doubt, and what the last attempt said."""
-        return msgspec.structs.replace(self.begun(), in_doubt=True)
+        """Return the row that says that the effect is in doubt, and what the last attempt said; that one is not counted as failed."""
+        recorded = row_of(self._bridge, self._operation, self._definition)
+        failures = 0 if recorded is None else recorded.failures
+        return msgspec.structs.replace(self.begun(), in_doubt=True, failures=failures)
 
     def drop(self) -> OperationDrop | None:
         """Return what removes the operation's row, which goes with the outcome."""
