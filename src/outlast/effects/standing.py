@@ -42,7 +42,7 @@ from outlast.journal.entry import (
 from outlast.journal.failure import Failure, tell
 from outlast.journal.parse import NotJsonError, parse, parse_as
 from outlast.store.beat import silent_at
-from outlast.store.change import OTHER_RUN, OperationPut
+from outlast.store.change import OTHER_RUN, SAGA, OperationPut
 
 _failures = msgspec.json.Decoder(Failure)
 State: TypeAlias = Literal["retrying", "intended", "in doubt", "attempted", "handed out"]
@@ -256,7 +256,7 @@ def standings(
             case _:
                 pass
     for row in rows:
-        if row.kind not in OTHER_RUN:
+        if row.kind not in (*OTHER_RUN, SAGA):
             _add_row(found, row)
     return list(found.values())
 

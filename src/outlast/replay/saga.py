@@ -280,7 +280,7 @@ class Sagas:
         root.open_count -= 1
         if root.open_count or not root.has_left:
             return
-        if any(act.compensation and act.fate is not Fate.VOID for act in root.acts):
+        if any(act.compensation for act in root.acts):
             self._note(SagaEnded(root.operation, "kept"))
         root.acts.clear()
 

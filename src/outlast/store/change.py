@@ -181,6 +181,10 @@ OTHER_RUN = frozenset({CHILD_TERMINATE, CHILD_CANCEL, CHILD_ABANDON, WATCHED})
 a run that is watched."""
 
 
+SAGA = "saga"
+"""Kind of the open operation that stands for a saga in which something was done that may have to be undone."""
+
+
 def origin_of(run_id: str, generation: int, operation: str) -> str:
     """Return what the row of a run says of the operation that started it."""
     return f"{run_id}~{generation}~{operation}"
@@ -190,7 +194,7 @@ class OperationPut(Struct, frozen=True, tag="put"):
     """The mutable row of an open operation: what is known of its attempts, or which other run it stands for.
 
     Args:
-        kind: `step`, `effect`, or one of `OTHER_RUN`.
+        kind: `step`, `effect`, `saga`, or one of `OTHER_RUN`.
         name: Of the step or effect; the id of the other run.
         failures: Attempts recorded as failed. An attempt cut off by a crash is not among them.
         due_at: No attempt begins before this; of a step that was handed out, when it is no longer waited for.
@@ -472,11 +476,10 @@ class Terminate(Struct, frozen=True, tag="terminate"):
 
     The store bumps the epoch, so that the owner is fenced. Refused with `not_found` or `closed`; with `origin` when `origin` is given
     and another operation, or none, started the run; with `incarnation` when `incarnation` is given and another generation began it;
-    with `moved` when `next_seq` is given and the journal has come further, or is that of another generation.
+    with `saga` while a saga of the run is open, unless `abandon` is given.
 
     Args:
-        next_seq: How long the journal was that was looked at.
-        generation: Of that journal, with `next_seq`.
+        abandon: What its sagas did may stay.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -484,8 +487,7 @@ class Terminate(Struct, frozen=True, tag="terminate"):
     reason: Annotated[str, PLAIN]
     origin: Annotated[str, PLAIN] = ""
     incarnation: Annotated[int, PLAIN] = 0
-    next_seq: Annotated[int | None, PLAIN] = None
-    generation: Annotated[int, PLAIN] = 0
+    abandon: Annotated[bool, PLAIN] = False
 
 
 class FinishTask(Struct, frozen=True, tag="finish_task"):

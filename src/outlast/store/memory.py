@@ -23,6 +23,7 @@ from outlast.store.bound import CORRUPT, UNSTORABLE, unstorable_part
 from outlast.store.change import (
     CAPPED,
     MAX_UNREAD,
+    SAGA,
     Applied,
     ApprovalRow,
     BeatOperation,
@@ -546,11 +547,8 @@ class MemoryStore:
             return Refused(refusal)
         if run.head.status.closed:
             return Refused("closed")
-        if change.next_seq is not None and (change.generation, change.next_seq) != (
-            run.head.generation,
-            run.head.next_seq,
-        ):
-            return Refused("moved")
+        if not change.abandon and any(row.kind == SAGA for row in run.operations.values()):
+            return Refused(SAGA)
         at = max(now, run.head.changed_at)
         run.head = replace(
             run.head,

@@ -43,6 +43,7 @@ from outlast.journal.entry import (
     OperationId,
     Patched,
     RunTimedOut,
+    SagaEnded,
     StampedRow,
     Started,
     Taken,
@@ -77,10 +78,12 @@ from outlast.replay.operation import (
     StepOperation,
 )
 from outlast.store.change import (
+    SAGA,
     Applied,
     ApprovalWithdraw,
     HeadUpdate,
     MessageKind,
+    OperationDrop,
     OperationPut,
     Refused,
     RunChange,
@@ -596,8 +599,10 @@ class Pilot:
                     self._abandon(command)
                 case AnswerUpdate():
                     self.post(answering(command, self._elsewhere))
-                case NoteSaga():
-                    self._marks.append(Proposal(Rank.MARK, command.entry))
+                case NoteSaga(entry):
+                    is_open = isinstance(entry, SagaEnded) and entry.operation in self._rows
+                    drop = OperationDrop(entry.operation) if is_open else None
+                    self._marks.append(Proposal(Rank.MARK, entry, row=drop))
                 case MarkPatch():
                     marker = Patched(command.name, command.deprecated)
                     self._marks.append(Proposal(Rank.MARK, marker))
@@ -792,10 +797,12 @@ class Pilot:
         )
         match answer:
             case Leave(intent, spend):
-                self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend))
+                row = self._saga_of(intent)
+                self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend, row=row))
             case Settled(intent, outcome):
                 log_known(self.run_key, outcome)
-                self.post(Proposal(Rank.INTENT, intent, guard=guard))
+                row = self._saga_of(intent)
+                self.post(Proposal(Rank.INTENT, intent, guard=guard, row=row))
                 self.post(Proposal(Rank.OUTCOME, outcome, guard=guard))
             case Doubtful(intent, doubt):
                 log_doubt(self.run_key, doubt)
@@ -804,6 +811,12 @@ class Pilot:
                 self.post(Proposal(Rank.OUTCOME, doubt, guard=guard, row=row))
             case EffectRefused() as refusal:
                 self.post(Proposal(Rank.OUTCOME, refusal, guard=guard))
+
+    def _saga_of(self, intent: EffectIntended) -> OperationPut | None:
+        """Return the row that says that the run is inside a saga which may have something to undo, where it is not there yet."""
+        if not (intent.saga and intent.compensation) or intent.saga in self._rows:
+            return None
+        return OperationPut(intent.saga, SAGA, "")
 
     def _refused_for_time(self, command: IntendEffect, effect: Any) -> EffectRefused | None:
         limit = effect.options.schedule_to_close_timeout

@@ -398,7 +398,7 @@ class Relay:
         return isinstance(first, Started) and first.parent == parent
 
     async def _terminate(self, sender: RunKey, item: OutboxItem) -> None:
-        change = Terminate(item.target, f"run {sender.run_id}", PARTED, item.origin)
+        change = Terminate(item.target, f"run {sender.run_id}", PARTED, item.origin, abandon=True)
         await self._submit(change)
 
     # Messages

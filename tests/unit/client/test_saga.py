@@ -16,7 +16,7 @@ from outlast.app import App
 from outlast.client import RunHandle
 from outlast.effects.undone import at_stake, kept_and_undone, left_standing, undone_from
 from outlast.journal.entry import EffectInDoubt, EffectIntended, Entry, from_row
-from outlast.store.change import Refused, RunKey, Status, Terminate
+from outlast.store.change import RunKey, Status
 from outlast.testing import Receiver
 
 receiver = Receiver()
@@ -154,19 +154,6 @@ async def test_a_saga_that_has_ended_keeps_nobody_from_terminating() -> None:
             await asyncio.sleep(0.005)
         await handle.terminate("enough")
         assert await ended(handle) == "terminated"
-
-
-@on_a_loop
-async def test_an_end_that_met_another_journal_is_refused() -> None:
-    """What was read is what is ended: the run may have begun something in between."""
-    async with outlast.open("memory://", idle=NOW) as app:
-        handle = await collected(app, "a", "cup")
-        length = len(await entries_of(app, "a"))
-        run = RunKey("default", "a")
-        for seen in ((1, length - 1), (1, length + 1), (2, length)):
-            change = Terminate(run, "me", "enough", generation=seen[0], next_seq=seen[1])
-            assert await app.commit(change) == Refused("moved")
-        assert (await handle.status()).status == "waiting"
 
 
 @on_a_loop

@@ -9,6 +9,7 @@ from outlast.store.beat import AWAITS
 from outlast.store.change import (
     CAPPED,
     MAX_UNREAD,
+    SAGA,
     Applied,
     BeatOperation,
     BeatTask,
@@ -86,7 +87,9 @@ UPDATE run SET mail = 1, calls = calls OR {_IS_OFFERED}, due_set_at = ?1,
     due = CASE WHEN owner IS NULL AND {_IS_OFFERED} THEN min(ifnull(due, ?1), ?1) ELSE due END
 WHERE tenant = ?2 AND run_id = ?3
 """
-_LENGTH = "SELECT generation, next_seq FROM run WHERE tenant = ? AND run_id = ?"
+_HAS_SAGA = (
+    f"SELECT EXISTS (SELECT 1 FROM operation WHERE tenant = ? AND run_id = ? AND kind = '{SAGA}')"
+)
 _TERMINATE = """
 UPDATE run SET status = 'terminated', reason = ?, ended_by = ?, changed_at = ?,
     epoch = CASE WHEN epoch < 9223372036854775807 THEN epoch + 1 ELSE epoch END
@@ -279,9 +282,8 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
         return Refused(refusal)
     if not open_:
         return Refused("closed")
-    seen = (change.generation, change.next_seq)
-    if change.next_seq is not None and seen != writing.database.row(_LENGTH, key):
-        return Refused("moved")
+    if not change.abandon and writing.database.value(_HAS_SAGA, key):
+        return Refused(SAGA)
     # A time beyond the calendar is damage, and keeps nobody from ending the run.
     at = max(writing.micros, changed_at) if changed_at < END_OF_TIME else writing.micros
     writing.database.run(_TERMINATE, (change.reason, change.by, at, *key))

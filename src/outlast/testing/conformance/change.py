@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from outlast.store.bound import MAX_BODY_BYTES
 from outlast.store.change import (
+    SAGA,
     Applied,
     ApprovalExpire,
     ApprovalWithdraw,
@@ -460,21 +461,27 @@ class ChangeConformance:
         assert (await bench.head(head.run)).ended_by == ""
 
     @scenario
-    async def test_an_end_may_be_bound_to_a_journal(self, bench: Bench) -> None:
-        """Nothing of it is written when the journal has come further than it was looked at, or is another generation's."""
+    async def test_a_run_inside_a_saga_is_ended_only_when_that_is_meant(self, bench: Bench) -> None:
+        """What a saga has done would stay: the end is refused while its row is there, and nothing of it is written."""
         head = await bench.owned()
-        for generation, length in (
-            (1, head.next_seq - 1),
-            (1, head.next_seq + 1),
-            (2, head.next_seq),
-        ):
-            moved = Terminate(head.run, "root", "enough", generation=generation, next_seq=length)
-            assert await bench.one(moved) == Refused("moved")
+        await bench.apply(following(head, operations=(OperationPut("r:1", SAGA, ""),)))
+        head = await bench.head(head.run)
+        assert await bench.one(Terminate(head.run, "root", "enough")) == Refused(SAGA)
         assert await bench.head(head.run) == head
-        await bench.apply(
-            Terminate(head.run, "root", "enough", generation=1, next_seq=head.next_seq)
-        )
+        await bench.apply(Terminate(head.run, "root", "enough", abandon=True))
         assert (await bench.head(head.run)).status is Status.TERMINATED
+
+    @scenario
+    async def test_a_saga_that_has_ended_keeps_nobody_from_ending_the_run(
+        self, bench: Bench
+    ) -> None:
+        """Its row goes with its end; a row of another kind is none."""
+        head = await bench.owned()
+        rows = (OperationPut("r:1", SAGA, ""), OperationPut("r:2", "effect", SAGA))
+        await bench.apply(following(head, operations=rows))
+        head = await bench.head(head.run)
+        await bench.apply(following(head, operations=(OperationDrop("r:1"),)))
+        await bench.apply(Terminate(head.run, "root", "enough"))
 
     @scenario
     async def test_entry_times_never_go_back(self, bench: Bench) -> None:

@@ -40,6 +40,7 @@ from outlast.journal.entry import (
 )
 from outlast.store.change import (
     OTHER_RUN,
+    SAGA,
     ApprovalExpire,
     ApprovalPut,
     GrantSpend,
@@ -138,6 +139,8 @@ class Written:
         Of what was handed out the time is another one, and no attempt is under way. With the run given back the time alone may be
         written, of an effect that nobody has begun since it was last settled. Another run has a row too.
         """
+        if row.kind == SAGA:
+            return
         if row.kind in OTHER_RUN:
             self._check(
                 row.operation not in run.others,
