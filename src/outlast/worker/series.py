@@ -190,9 +190,15 @@ class Series:
             in_doubt=False,
         )
 
-    def doubtful(self) -> OperationPut:
-        """Return the row that says that the effect is in doubt, and what the last attempt said."""
-        return msgspec.structs.replace(self.begun(), in_doubt=True)
+    def doubtful(self, *, given_up: bool) -> OperationPut:
+        """Return the row that says that the effect is in doubt, and what the last attempt said.
+
+        Args:
+            given_up: No attempt was left. They begin anew when an operator says that it did not happen.
+        """
+        known = row_of(self._bridge, self._operation, self._definition)
+        failures = 0 if known is None or given_up else known.failures
+        return msgspec.structs.replace(self.begun(), in_doubt=True, failures=failures)
 
     def drop(self) -> OperationDrop | None:
         """Return what removes the operation's row, which goes with the outcome."""

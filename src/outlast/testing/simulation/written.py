@@ -151,6 +151,9 @@ class Written:
         known = run.failures.get(row.operation, 0)
         rests = row.due_at is not None and not row.awaits
         right = known + 1 if rests else known
+        if row.in_doubt and not row.failures:
+            # It was given up: an operator may let its attempts begin anew.
+            right = 0
         if rests and row.failures == known:
             released = change.head is not None and change.head.release
             self._check(
