@@ -378,7 +378,7 @@ OPTIONS: dict[tuple[str, str], tuple[str, dict[str, Any], Any, str, Any, Any]] =
         "hang", {"idempotent": True}, 5 * SECOND, "began", [0], [0, 6, 13],
     ),
     ("effect", "compensate"): ("work", {"idempotent": True, **TIMEOUT}, take_back, "undo", ["", ""], ["take_back", "take_back"]),
-    ("effect", "probe_retry"): ("lose", {"probe": cannot_say, **TIMEOUT}, TWICE, "doubt", [14], [8]),
+    ("effect", "probe_retry"): ("lose", {"probe": cannot_say, **TIMEOUT}, TWICE, "doubt", [15], [8]),
     ("effect", "probe_timeout"): (
         "lose", {"probe": never_says, "probe_retry": TWICE, **TIMEOUT}, SECOND, "doubt", [18], [10],
     ),

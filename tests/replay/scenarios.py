@@ -295,6 +295,10 @@ PATIENT = dataclasses.replace(OPTIONS, lease=timedelta(hours=6), poll=timedelta(
 SMALL = dataclasses.replace(OPTIONS, history=HistoryLimits(warn_entries=9, most_entries=12))
 
 
+UNDONE = (*[""] * 8, "lost", "", "no", "no")
+"""The ninth attempt is that of what comes in doubt; what undoes it is followed by what undoes the hotel."""
+
+
 async def gather_kin(play: Play) -> None:
     """Start the other runs, then let the first one go on."""
     for kin in ("kin-2", "kin-3"):
@@ -306,6 +310,18 @@ async def gather_kin(play: Play) -> None:
 async def say(play: Play) -> None:
     """Send a word."""
     await play.handle.send(flows.word, "hear", id="1")
+
+
+async def undo_and_leave(play: Play) -> None:
+    """Have what is in doubt undone; let one compensation be made again, and leave another one."""
+    await play.waits("blocked")
+    (doubt,) = (await play.handle.detail()).operations
+    await play.handle.resolve(doubt.operation, compensate="a dinner", reason="nobody knows")
+    for outcome in ({"not_applied": True}, {"failed": "they are closed"}):
+        await play.sim.until(play.handle.id, lambda head: head.reason == "compensation failed")
+        (stuck,) = (await play.handle.detail()).operations
+        await play.handle.resolve(stuck.operation, reason="as it is", **outcome)
+        await asyncio.sleep(60)
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -339,6 +355,10 @@ SCENARIOS: dict[str, Scenario] = {
     "in_doubt_applied": Scenario(lambda: flows.unknown("once"), happened, ("lost",)),
     "in_doubt_cleared": Scenario(lambda: flows.unknown("once"), did_not_happen, ("lost",)),
     "in_doubt_died": Scenario(lambda: flows.unknown("once"), look_after, ("die",)),
+    "saga_kept": Scenario(lambda: flows.trip("stay")),
+    "saga_undone": Scenario(
+        lambda: flows.trip("fail"), undo_and_leave, UNDONE, ends="failed", options=PATIENT
+    ),
     "entropy": Scenario(flows.entropy),
     "parks": Scenario(lambda: flows.parks(2), visit),
     "generation_1": Scenario(lambda: flows.generations("end"), begin_again, generation=1),

@@ -954,6 +954,51 @@ async def purposes() -> list[str]:
     return said
 
 
+# What is undone
+
+
+@outlast.effect(idempotent=True, start_to_close_timeout=SOON, retry=outlast.RetryPolicy(maximum_attempts=1))  # fmt: skip
+async def call_off(result: str) -> str:
+    return await act(f"no {result}")
+
+
+@outlast.effect(idempotent=True, start_to_close_timeout=SOON, compensate=call_off)
+async def reserve(what: str) -> str:
+    return await act(what)
+
+
+@outlast.effect(start_to_close_timeout=SOON, compensate=call_off)
+async def prepay(what: str) -> str:
+    return await act(what)
+
+
+@outlast.workflow
+async def trip(ends: str) -> list[str]:
+    """Parts that stand, that are tried again, that are undone at once, in sagas inside one that is undone as a whole, or not."""
+    had: list[str] = []
+    async with outlast.saga():
+        had.append(await reserve("train"))
+        try:
+            async with outlast.saga():
+                await asyncio.gather(reserve("tent"), reserve("boat"))
+                raise OSError("rain")
+        except OSError:
+            had.append("no camping")
+        tries = outlast.RetryPolicy(initial_interval=timedelta(seconds=1), maximum_attempts=2)
+        async for part in outlast.save_point(tries):
+            async with part:
+                had.append(await reserve("hotel"))
+                if part.number == 1:
+                    raise OSError("a noisy room")
+        if ends == "fail":
+            try:
+                had.append(await prepay("dinner"))
+            except outlast.EffectCompensatedError as error:
+                had.append(f"{error.step} was undone")
+            raise OSError("ill")
+    return had
+
+
 CODE = [
     one for one in list(globals().values()) if type(one).__name__ in ("Step", "Effect", "Workflow")
 ]

@@ -355,8 +355,7 @@ class EffectRun:
         if self._may_have_happened and undone and intent.needs_result:
             self._post_in_doubt(
                 f"it was given up, may have happened, and {intent.compensation} needs its result to undo it; the last attempt ended in "
-                f"{tell(failure)} (name the exceptions that prove that nothing happened in not_applied=)",
-                given_up=True,
+                f"{tell(failure)} (name the exceptions that prove that nothing happened in not_applied=)"
             )
             return
         self._post_failed(failure)
@@ -381,7 +380,7 @@ class EffectRun:
     def _post_failed(self, failure: Failure) -> None:
         if self._command.intent.compensates:
             # What is to be undone is not left at that: somebody sees to it.
-            self._post_in_doubt(f"it was given up: {tell(failure)}", failure, given_up=True)
+            self._post_in_doubt(f"it was given up: {tell(failure)}", failure)
             return
         unknown = self._may_have_happened
         if unknown:
@@ -390,9 +389,7 @@ class EffectRun:
         log_failed(self._bridge.run_key, failed)
         self._post(failed)
 
-    def _post_in_doubt(
-        self, why: str, failure: Failure | None = None, *, given_up: bool = False
-    ) -> None:
+    def _post_in_doubt(self, why: str, failure: Failure | None = None) -> None:
         doubt = EffectInDoubt(
             self._operation,
             self._effect.name,
@@ -407,7 +404,7 @@ class EffectRun:
                 Rank.OUTCOME,
                 doubt,
                 guard=self._operation,
-                row=self._series.doubtful(given_up=given_up),
+                row=self._series.doubtful(),
                 # What an attempt has come to elsewhere may lie in the inbox already.
                 yields=True,
             )

@@ -686,10 +686,17 @@ class Pilot:
         self.hold.expect(self._proposals)
 
     def _note_cleared(self, proposal: Proposal) -> None:
-        """Let the row of an effect say no more that it is in doubt, and of no attempt since, when somebody clears the doubt."""
+        """Let the row of an effect say no more that it is in doubt, and of no attempt since, when somebody clears the doubt.
+
+        A compensation that had given up has all its attempts anew.
+        """
         entry = proposal.entry
         if isinstance(entry, EffectCleared) and (row := self._rows.get(entry.operation)):
-            proposal.row = msgspec.structs.replace(row, in_doubt=False, begun_at=None)
+            found = self._machine.find(entry.operation)
+            is_stuck = isinstance(found, EffectOperation) and found.is_stuck
+            proposal.row = msgspec.structs.replace(
+                row, in_doubt=False, begun_at=None, failures=0 if is_stuck else row.failures
+            )
 
     async def _stop_growing(self) -> bool:
         """Let what is under way end, and begin nothing; True when the run was blocked: its journal is at its limit."""

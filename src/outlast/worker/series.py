@@ -190,14 +190,10 @@ class Series:
             in_doubt=False,
         )
 
-    def doubtful(self, *, given_up: bool) -> OperationPut:
-        """Return the row that says that the effect is in doubt, and what the last attempt said.
-
-        Args:
-            given_up: No attempt was left. They begin anew when an operator says that it did not happen.
-        """
-        known = row_of(self._bridge, self._operation, self._definition)
-        failures = 0 if known is None or given_up else known.failures
+    def doubtful(self) -> OperationPut:
+        """Return the row that says that the effect is in doubt, and what the last attempt said; that one is not counted as failed."""
+        recorded = row_of(self._bridge, self._operation, self._definition)
+        failures = 0 if recorded is None else recorded.failures
         return msgspec.structs.replace(self.begun(), in_doubt=True, failures=failures)
 
     def drop(self) -> OperationDrop | None:

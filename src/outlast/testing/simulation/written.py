@@ -149,11 +149,14 @@ class Written:
             run.others.add(row.operation)
             return
         known = run.failures.get(row.operation, 0)
+        if any(
+            isinstance(entry, EffectCleared) and entry.operation == row.operation
+            for entry in map(from_row, change.entries)
+        ):
+            # Of a compensation that had given up none counts any more.
+            known = min(known, row.failures)
         rests = row.due_at is not None and not row.awaits
         right = known + 1 if rests else known
-        if row.in_doubt and not row.failures:
-            # It was given up: an operator may let its attempts begin anew.
-            right = 0
         if rests and row.failures == known:
             released = change.head is not None and change.head.release
             self._check(
