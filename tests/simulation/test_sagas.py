@@ -11,7 +11,7 @@ import pytest
 from mutation import Break, broken
 from saga_system import BrokenPromiseError, look_at
 
-from outlast.replay.machine import Machine
+from outlast.replay.effects import Effects
 from outlast.replay.saga import Sagas
 
 CHUNK = 25
@@ -51,7 +51,7 @@ MUTANTS = {
         Sagas, "settle", "self._notes.popleft()", "pass"
     ),
     "what an operator has undone is known to be": Break(
-        Machine, "_settle_effect", "self._sagas.undone(act, whole=succeeded)", "pass"
+        Effects, "settled", "self._sagas.undone(act, whole=succeeded)", "pass"
     ),
     "what an operator has undone no saga undoes": Break(
         *(Sagas, "compensate", "act.become(Fate.UNDOING, ", "act.become(Fate.STANDING, ")

@@ -988,6 +988,25 @@ def test_a_compensation_that_gives_up_waits_for_an_operator(
     assert ended.sagas[-1] == f"r:1 {status}"
 
 
+def test_the_attempts_of_a_compensation_that_gave_up_begin_anew() -> None:
+    """As many as before: it is given up again only when all of them have failed once more."""
+    plans["undo a"] = ["fail"] * 5
+
+    async def body() -> None:
+        async with outlast.saga():
+            await do("a")
+            raise FELL
+
+    async def look(sim: Simulation, handle: RunHandle[Any]) -> None:
+        await stuck(sim, "compensation failed")
+        await handle.resolve("r:1u:1", not_applied=True)
+        await sim.closed("r")
+
+    ended = run(body, look)
+    assert (ended.status, done()) == ("compensated", ["a", "undo a"])
+    assert len(ended.of(EffectInDoubt)) == 1
+
+
 def test_a_compensation_that_fails_first_is_repeated_by_its_own_retries() -> None:
     """With one key; nobody is asked."""
     plans["undo a"] = ["lose", "fail"]
