@@ -316,7 +316,9 @@ async def undo_and_leave(play: Play) -> None:
     """Have what is in doubt undone; let one compensation be made again, and leave another one."""
     await play.waits("blocked")
     (doubt,) = (await play.handle.detail()).operations
-    await play.handle.resolve(doubt.operation, compensate="a dinner", reason="nobody knows")
+    await play.handle.resolve(
+        doubt.operation, compensate=True, result="a dinner", reason="nobody knows"
+    )
     for outcome in ({"not_applied": True}, {"failed": "they are closed"}):
         await play.sim.until(play.handle.id, lambda head: head.reason == "compensation failed")
         (stuck,) = (await play.handle.detail()).operations

@@ -113,7 +113,9 @@ def _said(
     if applied is not None:
         said["applied"] = json_of(applied)
     if compensate:
-        said["compensate"] = True if result is None else json_of(result)
+        said["compensate"] = True
+    if result is not None:
+        said["result"] = json_of(result)
     return said
 
 

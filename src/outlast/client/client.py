@@ -942,14 +942,15 @@ class Runs:
         wanted = Wanted(effect, workflow, run_id, limit, after)
         return await doubts(self._client, wanted)
 
-    async def resolve(
+    async def resolve(  # noqa: PLR0913 - what is said, of what, and why
         self,
         doubts: Sequence[Doubt],
         *,
         applied: Any = UNSET,
         not_applied: bool = False,
         failed: str = "",
-        compensate: Any = UNSET,
+        compensate: bool = False,
+        result: Any = UNSET,
         reason: str,
     ) -> Sequence[Resolved]:
         """Say the same of many effects in doubt, and return for each whether that was accepted.
@@ -961,7 +962,8 @@ class Runs:
             applied: They happened, each with this result. See `RunHandle.resolve`.
             not_applied: They did not happen; they are attempted again.
             failed: They failed for good, with this message.
-            compensate: Have each undone, whether it happened or not. See `RunHandle.resolve`.
+            compensate: Have each undone, whether it happened or not. One that cannot be is not accepted; see `RunHandle.resolve`.
+            result: With that: what each returned, or would have, where undoing takes it.
             reason: Why you say so; kept in each journal.
 
         Raises:
@@ -1002,6 +1004,7 @@ class Runs:
             not_applied=not_applied,
             failed=failed,
             compensate=compensate,
+            result=result,
             reason=reason,
         )
         if not reason.strip():

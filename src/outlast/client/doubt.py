@@ -45,7 +45,6 @@ _WHY_NOT = {
     "generation": "the run has begun another generation",
 }
 _NO_LONGER = "it is no longer in doubt"
-_NOT_UNDONE = "nothing undoes it: it declares no compensate="
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -134,12 +133,35 @@ class Said:
         value: JSON of the result.
         failure: Of one that failed for good.
         reason: Why they say so.
+        has_result: Of one that is to be undone: it was said what it returned.
     """
 
     outcome: str
     value: bytes
     failure: Failure | None
     reason: str
+    has_result: bool = False
+
+    def misfit(self, one: Doubt | Standing) -> tuple[str, str]:
+        """Return why this cannot be said of an effect, as far as its journal shows, and what can; empty when it can.
+
+        Only what is to be undone can be told from here: whether a value fits a type is known where the code is.
+        """
+        name = one.effect if isinstance(one, Doubt) else one.name
+        undo = one.compensation
+        if self.outcome != "compensate" or (undo and one.needs_result == self.has_result):
+            return "", ""
+        if not undo:
+            return (
+                f"nothing undoes {name}: it declares no compensate=",
+                "say whether it happened: applied=, not_applied=True or failed=",
+            )
+        if one.needs_result:
+            return (
+                f"{undo} takes what {name} returned",
+                "add --result JSON (result=): what it returned, or would have",
+            )
+        return f"{undo} takes nothing that {name} returned", "leave out --result (result=)"
 
     def of(self, by: str, operation: str, generation: int, doubt: int | None) -> Resolution:
         """Return it as said of one operation.
@@ -185,20 +207,33 @@ def said(
     applied: Any,
     not_applied: bool,
     failed: str,
-    compensate: Any,
+    compensate: bool,
+    result: Any,
     reason: str,
 ) -> Said:
     """Return what is said; see `RunHandle.resolve`.
 
     Raises:
-        DefinitionError: It is not one thing.
+        DefinitionError: It is not one thing, or a result belongs to none.
         EncodeError: The result cannot be stored.
     """
+    given: Any = compensate
+    if not isinstance(given, bool):
+        raise DefinitionError(
+            f"compensate={given!r} is neither True nor False",
+            hint="write compensate=True; what the effect returned, or would have, is result=",
+        )
+    has_result = result is not UNSET
+    if has_result and not compensate:
+        raise DefinitionError(
+            "result= belongs to compensate=True",
+            hint="of an effect that happened, write applied= with what it returned",
+        )
     outcomes = {
         "applied": applied is not UNSET,
         "not_applied": not_applied,
         "failed": bool(failed),
-        "compensate": compensate is not UNSET and compensate is not False,
+        "compensate": compensate,
     }
     if sum(outcomes.values()) != 1:
         raise DefinitionError(
@@ -206,10 +241,10 @@ def said(
             hint="give one of applied=, not_applied=True, failed= and compensate=",
         )
     outcome = next(word for word, is_meant in outcomes.items() if is_meant)
-    result = applied if outcome == "applied" else compensate
-    value = codec_for(Any, where="the outcome").encode(None if result is UNSET else result)
+    told = applied if outcome == "applied" else result
+    value = codec_for(Any, where="the outcome").encode(None if told is UNSET else told)
     failure = Failure(type="RuntimeError", message=failed) if failed else None
-    return Said(outcome, value, failure, reason)
+    return Said(outcome, value, failure, reason, has_result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,17 +264,12 @@ class Seen:
         """Return when that can be said of the operation, as far as its journal shows.
 
         Raises:
-            DefinitionError: Nothing undoes it.
+            DefinitionError: Nothing undoes it; or what does takes its result, and none is said, or the other way round.
         """
         one = self.standing
-        if what.outcome == "compensate" and one is not None and not one.compensation:
-            raise DefinitionError(
-                f"nothing undoes {one.name}: it declares no compensate=",
-                run=run,
-                operation=operation,
-                step=one.name,
-                hint="say whether it happened: applied=, not_applied=True or failed=",
-            )
+        why, hint = ("", "") if one is None else what.misfit(one)
+        if one is not None and why:
+            raise DefinitionError(why, run=run, operation=operation, step=one.name, hint=hint)
 
 
 def seen_in(image: RunImage | None, operation: str) -> Seen:
@@ -333,8 +363,7 @@ async def _resolve_batch(client: Port, of: Sequence[Doubt], what: Said) -> list[
             for one in of
         ]
         standing = [one for one, row in zip(of, rows, strict=True) if row and row.in_doubt]
-        if what.outcome == "compensate":
-            standing = [one for one in standing if one.compensation]
+        standing = [one for one in standing if not what.misfit(one)[0]]
         changes = [_put(client, one, what) for one in standing]
         verdicts = await client.commit_all(changes) if changes else []
     except StoreUnavailableError as error:
@@ -343,10 +372,7 @@ async def _resolve_batch(client: Port, of: Sequence[Doubt], what: Said) -> list[
         (one.run_id, one.operation): verdict
         for one, verdict in zip(standing, verdicts, strict=True)
     }
-    is_undone = what.outcome == "compensate"
-    return [
-        _resolved(one, told.get((one.run_id, one.operation)), is_undone=is_undone) for one in of
-    ]
+    return [_resolved(one, told.get((one.run_id, one.operation)), what) for one in of]
 
 
 def _put(client: Port, doubt: Doubt, what: Said) -> PutMessage:
@@ -355,13 +381,13 @@ def _put(client: Port, doubt: Doubt, what: Said) -> PutMessage:
     return PutMessage(RunKey(client.tenant, doubt.run_id), message, generation=doubt.generation)
 
 
-def _resolved(doubt: Doubt, verdict: Verdict | None, *, is_undone: bool) -> Resolved:
+def _resolved(doubt: Doubt, verdict: Verdict | None, what: Said) -> Resolved:
     match verdict:
         case Applied():
             return Resolved(doubt, accepted=True)
         case None:
-            why = _NO_LONGER if doubt.compensation or not is_undone else _NOT_UNDONE
-            return Resolved(doubt, accepted=False, why=why)
+            why, hint = what.misfit(doubt)
+            return Resolved(doubt, accepted=False, why=f"{why}: {hint}" if why else _NO_LONGER)
         case Refused(reason=reason):
             return Resolved(doubt, accepted=False, why=_WHY_NOT.get(reason, reason))
         case _:

@@ -403,7 +403,8 @@ class RunHandle(Generic[R]):
         applied: Any = UNSET,
         not_applied: bool = False,
         failed: str = "",
-        compensate: Any = UNSET,
+        compensate: bool = False,
+        result: Any = UNSET,
         reason: str = "",
         generation: int | None = None,
         doubt: int | None = None,
@@ -419,15 +420,15 @@ class RunHandle(Generic[R]):
             applied: It happened, and this is its result (plain data, as JSON holds it; None is a result too).
             not_applied: It did not happen; the effect is attempted again.
             failed: It failed for good, with this message. A compensation that was given up is left at that.
-            compensate: Have it undone, whether it happened or not, by the effect that it declares as `compensate=`. The value is what
-                it returned, or would have, where that takes it; True where it does not.
+            compensate: Have it undone, whether it happened or not, by the effect that it declares as `compensate=`.
+            result: With that, where what undoes it takes `result`: what it returned, or would have. Refused where it takes none.
             reason: Why you say so; kept in the journal.
             generation: The one that you looked at: operations of others have the same ids. The present one by default.
             doubt: Position in the journal of the doubt that you looked at (`Standing.doubt`); by default the one that stands.
             id: The same id again is the same word on the operation. By default the same outcome, said again of the same doubt, is.
 
         Raises:
-            DefinitionError: It is not one outcome.
+            DefinitionError: It is not one outcome; nothing undoes the effect; or `result` is missing, or nothing takes it.
             EncodeError: The result cannot be stored.
             RunNotFoundError: There is no such run.
             RunConflictError: The run has ended.
@@ -460,6 +461,7 @@ class RunHandle(Generic[R]):
             not_applied=not_applied,
             failed=failed,
             compensate=compensate,
+            result=result,
             reason=reason,
         )
         head = await self._client.head(self._run)

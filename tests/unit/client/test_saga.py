@@ -93,6 +93,21 @@ async def borrow(what: str) -> str:
         return f"{error.step}: {error.message}"
 
 
+@outlast.effect(idempotent=True, start_to_close_timeout=NOW)
+async def call_back(what: str) -> None:
+    receiver.apply_once(outlast.idempotency_key(), f"not {what}")
+
+
+@outlast.effect(start_to_close_timeout=NOW, settle=timedelta(0), compensate=call_back)
+async def announce(what: str) -> bool:
+    raise ConnectionError(f"was {what} announced?")
+
+
+@outlast.workflow
+async def publish(what: str) -> bool:
+    return await announce(what)
+
+
 @outlast.workflow
 async def ask_first(what: str) -> str:
     covers = [take(what), take.where(what="cup"), give_back(what, "x")]
@@ -241,15 +256,43 @@ async def test_an_effect_in_doubt_is_undone_on_request() -> None:
     async with outlast.open("memory://", idle=NOW) as app:
         handle = await app.start(borrow("book"), id="a")
         assert await standing(handle, "blocked") == "in doubt"
-        await handle.resolve("r:1", compensate=17, reason="whatever")
+        await handle.resolve("r:1", compensate=True, result=17, reason="whatever")
         while not (await handle.detail()).alarms:
             await asyncio.sleep(0.005)
         assert "give_back cannot be called" in (await handle.detail()).alarms[0].why
-        await handle.resolve("r:1", compensate="a book", reason="nobody knows")
+        await handle.resolve("r:1", compensate=True, result="a book", reason="nobody knows")
         told = await handle.result()
         assert told.startswith("lend: ")
         assert "nobody knows" in told
         assert [value for _, value in receiver.log] == ["not a book"]
+
+
+@on_a_loop
+async def test_what_undoing_takes_is_said_with_it_and_nothing_else() -> None:
+    """Refused before anything is sent, of one run and of many: a value that nobody gave is never made up."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        lent = await app.start(borrow("book"), id="a")
+        told = await app.start(publish("news"), id="b")
+        assert await standing(lent, "blocked") == await standing(told, "blocked") == "in doubt"
+        with pytest.raises(outlast.DefinitionError, match="takes what lend returned") as caught:
+            await lent.resolve("r:1", compensate=True, reason="nobody knows")
+        assert "--result JSON (result=)" in str(caught.value)
+        with pytest.raises(outlast.DefinitionError, match="nothing that announce returned"):
+            await told.resolve("r:1", compensate=True, result=True, reason="nobody knows")
+        with pytest.raises(outlast.DefinitionError, match="belongs to compensate=True"):
+            await lent.resolve("r:1", not_applied=True, result="a book")
+        value: Any = "a book"
+        with pytest.raises(outlast.DefinitionError, match="neither True nor False"):
+            await lent.resolve("r:1", compensate=value)
+        doubts = await app.runs.doubts()
+        both = await app.runs.resolve(doubts, compensate=True, reason="nobody knows")
+        assert [one.accepted for one in both] == [False, True]
+        assert "give_back takes what lend returned: add --result" in both[0].why
+        with pytest.raises(outlast.WorkflowFailedError, match="nobody knows"):
+            await told.result()
+        (still,) = await app.runs.doubts()
+        assert (still.run_id, still.put_aside) == ("a", 0)
+        assert [value for _, value in receiver.log] == ["not news"]
 
 
 @on_a_loop

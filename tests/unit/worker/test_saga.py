@@ -942,10 +942,10 @@ def test_a_compensation_that_needs_the_result_is_given_what_the_operator_says() 
 
     async def look(sim: Simulation, handle: RunHandle[Any]) -> None:
         await stuck(sim, "in doubt")
-        await handle.resolve("r:1", compensate=17)
+        await handle.resolve("r:1", compensate=True, result=17)
         await asyncio.sleep(60)
         assert (await handle.status()).status is Status.BLOCKED
-        await handle.resolve("r:1", compensate="number 9", reason="be safe")
+        await handle.resolve("r:1", compensate=True, result="number 9", reason="be safe")
         await sim.closed("r")
 
     ended = run(body, look)
