@@ -70,7 +70,6 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("complexity", "testing/simulation/written.py:Written._entry"): (
         "one flat match over the kinds of entries"
     ),
-    ("complexity", "cli/show.py:run"): "one line of the page each",
     ("complexity", "store/sqlite/unowned.py:start"): "one condition of a start each",
     ("public methods", "worker/pilot.py:Pilot"): "the Bridge protocol names half of them",
     ("public methods", "replay/loop.py:WorkflowLoop"): "asyncio.AbstractEventLoop names them",

@@ -75,7 +75,7 @@ def export_run(
         Path | None, typer.Option("--output", "-o", help="Write it to this file.")
     ] = None,
 ) -> None:
-    """Print a run's journal as a file that `outlast replay --file` replays elsewhere."""
+    """Print a run's journal as a file that `outlast replay MODULE --file FILE` replays elsewhere."""
     if module:
         load_all(module)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +21,7 @@ from outlast.client import (
     Standing,
     Status,
 )
-from outlast.client.view import retry_makes_effects
+from outlast.client.undoing import doing_again, undoing
 from outlast.journal.entry import Forked
 
 LAST_ENTRIES = 10
@@ -53,7 +53,7 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
         ("status", _status_text(detail)),
         ("started", ago(status.created_at, now)),
         ("changed", ago(status.changed_at, now)),
-        ("worker", status.worker or "none has it in memory"),
+        ("worker", _worker_text(detail)),
         ("entries", f"{status.entries} in generation {status.generation}"),
         *([("durability", detail.durability)] if detail.durability else []),
         *(("before", _generation_text(one)) for one in detail.generations[1:]),
@@ -63,13 +63,7 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     if detail.retry is not None:
         lines.append(("retry", f"{detail.retry.run_id}, {detail.retry.status}"))
     if not status.status.closed:
-        lines.append(("waits for", _waits_for(status, alarms=False) or "see explain"))
-    if detail.paused_by and not status.status.closed:
-        lines.append(("paused", detail.paused_by))
-    if detail.deadline is not None and not status.status.closed:
-        lines.append(("done by", ago(detail.deadline, now)))
-    if status.wake_at is not None and not status.status.closed:
-        lines.append(("goes on", ago(status.wake_at, now)))
+        lines += _open_lines(detail)
     if detail.unread:
         lines.append(("messages", f"{detail.unread} not taken in yet"))
     lines += [("put aside", _alarm_text(one)) for one in detail.alarms]
@@ -78,8 +72,12 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
     for name, text in lines:
         say(f"{name:<11}{text}")
     for one in detail.operations:
-        tried = f", failed {one.failures}x, last {one.failure}" if one.failures else ""
-        say(f"{'open':<11}{one.kind} {one.name} ({one.operation}): {one.state}{tried}")
+        # What is in doubt tells of each attempt by itself.
+        is_tried = one.failures and one.doubt is None
+        tried = f", failed {one.failures}x, last {one.failure}" if is_tried else ""
+        undoes = f", which undoes {one.compensates}" if one.compensates else ""
+        state = "has given up" if one.has_given_up else one.state
+        say(f"{'open':<11}{one.kind} {one.name} ({one.operation}){undoes}: {state}{tried}")
         if one.doubt is not None:
             _print_known(one)
     _print_end(detail)
@@ -128,11 +126,9 @@ def _print_commands(detail: RunDetail, command: Callable[..., str]) -> None:
     if not status.status.closed:
         say("")
         say(f"why it is there: {command('runs', 'explain', status.run_id)}")
-    elif status.status is not Status.COMPLETED and detail.retry is None:
+    elif detail.retry is None and (again := doing_again(detail, command)) is not None:
         say("")
-        retry = command("runs", "retry", status.run_id, "--reason", "TEXT")
-        what = "make what was refused" if retry_makes_effects(status) else "do it again from there"
-        say(f"to {what}: {retry}")
+        say(f"to {again[1]}: {again[0]}")
 
 
 def _print_end(detail: RunDetail) -> None:
@@ -268,6 +264,27 @@ def _status_text(detail: RunDetail) -> str:
     is_told = status.status in {Status.FAILED, Status.CANCELLED} and detail.entries
     by = f" by {detail.terminated_by}" if detail.terminated_by else ""
     return f"{status.status}{by}" + (f": {status.reason}" if status.reason and not is_told else "")
+
+
+def _open_lines(detail: RunDetail) -> Iterator[tuple[str, str]]:
+    """Yield what is to be told of a run that has not ended."""
+    status, now = detail.status, detail.now
+    yield "waits for", _waits_for(status, alarms=False) or "see explain"
+    if (undone := undoing(detail)) is not None:
+        yield "undoes", f"what it did in its saga ({undone.saga}), because of {undone.why}"
+    if detail.paused_by:
+        yield "paused", detail.paused_by
+    if detail.deadline is not None:
+        yield "done by", ago(detail.deadline, now)
+    if status.wake_at is not None:
+        yield "goes on", ago(status.wake_at, now)
+
+
+def _worker_text(detail: RunDetail) -> str:
+    worker = detail.status.worker
+    if worker is None:
+        return "none has it in memory"
+    return worker if detail.attended else f"{worker}, which is gone"
 
 
 def _generation_text(one: Generation) -> str:

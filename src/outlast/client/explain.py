@@ -15,9 +15,10 @@ import msgspec
 from outlast.client.mail import arrived
 from outlast.client.task import TaskView
 from outlast.client.text import ago, counted, json_text, safe
+from outlast.client.undoing import UNDONE, doing_again, entries_in, place_to_fork, undoing
 from outlast.client.view import ApprovalView, RunDetail, cancel_in, retry_makes_effects
 from outlast.effects.standing import Alarm, Standing
-from outlast.effects.undone import left_standing
+from outlast.effects.undone import at_stake, left_standing
 from outlast.journal.entry import (
     CancelRequested,
     ContinueSuggested,
@@ -56,7 +57,7 @@ _GIVEN_UP = (
     "it can be done now; attempt it again",
     "leave it: what it was to undo stands",
 )
-_UNDONE = (Status.COMPENSATED, Status.PARTLY_COMPENSATED)
+_STUCK = "compensation failed"
 _ENDABLE = frozenset(
     {
         "non-determinism",
@@ -82,7 +83,7 @@ class Wait(msgspec.Struct, frozen=True):
 
     Args:
         kind: `timer`, `retry`, `step`, `completion`, `signal`, `update`, `approval`, `in doubt`, `compensation failed`, `effect`, `blocked`, `mail`, `condition`, `alarm`,
-            `run`, `paused`, `timeout`, `growth`, `untaken` for messages that nobody asks for, `handling` for an update that has no answer yet, `cancel`, `worker`, `task` for a step that waits for a worker of its queue or is with one, or `queue`
+            `undoing`, `run`, `paused`, `timeout`, `growth`, `untaken` for messages that nobody asks for, `handling` for an update that has no answer yet, `cancel`, `worker`, `task` for a step that waits for a worker of its queue or is with one, or `queue`
             for one that nobody serves.
         about: The operation, approval or signal.
         until: When something happens without anyone acting.
@@ -231,8 +232,19 @@ class _Teller:
         retry = self._detail.retry
         if self._status.status is Status.COMPLETED:
             return "Nothing more happens."
-        if self._status.status in _UNDONE:
+        if self._status.status in UNDONE:
             return self._what_was_undone()
+        if retry is None and place_to_fork(self._detail) is not None:
+            return (
+                "An effect that was in doubt was undone, and that is what it was told; a retry would be told the same, so none is made. "
+                "Nothing more happens; to do it after all, begin it anew."
+            )
+        if retry is None and (was := undoing(self._detail)) is not None:
+            left = self._left()
+            return (
+                f"It was undoing what it did in its saga ({was.saga}), because of {was.why}{f'; {left}' if left else ''}. "
+                "Nothing more happens by itself; a retry goes on undoing."
+            )
         if retry is None and self._was_refused:
             return "Nothing more happens by itself; a retry goes on from there, and really makes the effects that it was refused."
         if retry is None:
@@ -242,13 +254,26 @@ class _Teller:
         return f"It is being done again as run {retry.run_id}, which is {retry.status}."
 
     def _what_was_undone(self) -> str:
-        left = left_standing([one.entry for one in self._detail.entries])
-        if not left:
+        left = left_standing(entries_in(self._detail))
+        if self._status.status is Status.COMPENSATED:
             return "What it had done in its sagas was undone. Nothing more happens; to do it after all, begin it anew."
+        which = f"{', '.join(left)} stand{'s' if len(left) == 1 else ''}" if left else "part stands"
         return (
-            f"Part of what it had done in its sagas was undone; {', '.join(left)} stand{'s' if len(left) == 1 else ''}, and somebody has to "
-            "see to that. Nothing more happens by itself."
+            f"Not all of what it had done in its sagas was undone; {which}, and somebody has to see to that. "
+            "Nothing more happens by itself."
         )
+
+    def _left(self) -> str:
+        """Return what stands, or would if the run ended now; empty when that is nothing."""
+        left = at_stake(entries_in(self._detail))
+        return f"{', '.join(left)} stand{'s' if len(left) == 1 else ''}" if left else ""
+
+    def _giving_up(self, purpose: str) -> tuple[str, str]:
+        """Return what ends the run as it is, and what that is for: with what then stands, where a saga would undo it."""
+        end = ("runs", "terminate", self._run, "--reason", "TEXT")
+        if left := self._left():
+            return self._command(*end, "--abandon-compensation"), f"{purpose}: {left} then"
+        return self._command(*end), purpose
 
     def after_the_end(self) -> dict[str, str]:
         """Return what can be typed about a closed run, and what each command is for."""
@@ -257,10 +282,8 @@ class _Teller:
         if retry is not None:
             word = "show" if retry.status.closed else "explain"
             typed[self._command("runs", word, retry.run_id)] = "see its latest retry"
-        done = (self._status if retry is None else retry).status
-        if done.closed and done is not Status.COMPLETED and done not in _UNDONE:
-            again = self._command("runs", "retry", self._run, "--reason", "TEXT")
-            typed[again] = "make what was refused" if self._was_refused else "do it again"
+        if (again := doing_again(self._detail, self._command)) is not None:
+            typed[again[0]] = again[1]
         return typed
 
     @property
@@ -273,6 +296,7 @@ class _Teller:
         yield from self._held_up()
         if self._is_over:
             yield from self._timeout()
+        yield from self._undoing()
         ended = {one.operation for one in self._detail.mail if one.ends}
         for one in self._detail.operations:
             if one.operation not in ended:
@@ -296,6 +320,20 @@ class _Teller:
             )
         if not self._detail.fitting:
             yield self._no_worker()
+        yield from self._left_undone()
+
+    def _undoing(self) -> Iterator[Wait]:
+        """Yield that a saga was aborted, and why."""
+        if (now := undoing(self._detail)) is not None:
+            text = f"Since {self._ago(now.since)} it undoes what it did in its saga ({now.saga}), because of {now.why}."
+            yield Wait("undoing", now.saga, text, since=now.since)
+
+    def _left_undone(self) -> Iterator[Wait]:
+        """Yield, last of all, that a run whose compensation failed can be ended as it is."""
+        if self._status.status is Status.BLOCKED and self._status.reason == _STUCK:
+            end, purpose = self._giving_up("end it as it is")
+            text = f"Who ends the run instead leaves it as it is: {self._left() or 'nothing more is undone'}."
+            yield Wait("blocked", _STUCK, text, self._status.changed_at, None, (end,), (purpose,))
 
     def _held_up(self) -> Iterator[Wait]:
         if self._status.status is Status.BLOCKED:
@@ -386,15 +424,15 @@ class _Teller:
     def _blocked(self) -> Iterator[Wait]:
         reason = self._status.reason
         error = _one_line(_BROKEN.sub("; ", self._noted.get("error", "")))
-        if reason == "in doubt":
+        if reason in {"in doubt", _STUCK}:
             return
         said = f" The worker said: {error}." if error else ""
         if reason == "undecodable" and (given := self._given_anew()) is not None:
             yield self._unfit_outcome(given, said)
             return
-        end = self._command("runs", "terminate", self._run, "--reason", "TEXT")
+        end, purpose = self._giving_up("give it up, without clean-up")
         remedy = REMEDIES.get(reason, "An operator must act.")
-        typed = {end: "give it up, without clean-up"}
+        typed = {end: purpose}
         if reason == "history":
             room: dict[str, int] = self._noted.get("room") or {}
             more = str(room.get("more", 2 * self._status.entries))
@@ -436,7 +474,7 @@ class _Teller:
         again = self._command(
             *("runs", "fork", origin, "--outcome", what, "--id", "NEW-ID", "--reason", "TEXT")
         )
-        end = self._command("runs", "terminate", self._run, "--reason", "TEXT")
+        end, purpose = self._giving_up("give this one up")
         return Wait(
             "blocked",
             self._status.reason,
@@ -444,7 +482,7 @@ class _Teller:
             f"does not fit the type of the step's result. Fork run {origin} again with a value that fits, and end this one.{said}",
             since=self._status.changed_at,
             commands=(again, end),
-            purposes=("fork it again", "give this one up"),
+            purposes=("fork it again", purpose),
         )
 
     def _growth(self) -> Iterator[Wait]:
@@ -475,7 +513,7 @@ class _Teller:
                 return Wait(
                     "effect",
                     one.operation,
-                    f"Effect {one.name} ({one.operation}) was intended at {self._ago(one.since)} and has no outcome yet: "
+                    f"{_named(one)} was intended at {self._ago(one.since)} and has no outcome yet: "
                     f"{'no attempt of it has begun.' if one.due_at else self._intended()}",
                     since=one.since,
                 )
@@ -483,8 +521,8 @@ class _Teller:
     def _intended(self) -> str:
         """Return what becomes of an effect that was intended and has no outcome."""
         finds_out = (
-            "waits until a lost attempt can no longer act (its timeout, and a little more), then does what the effect declares: "
-            "calls again with the same key, asks the probe, or puts it in doubt."
+            "does what the effect declares: calls again with the same key, if it is idempotent; else waits until a lost attempt can no "
+            "longer act (its timeout, and a little more), then asks the probe, or puts it in doubt."
         )
         if self._status.worker is not None and self._detail.attended:
             return f"it is being attempted, or its worker {finds_out} Nobody needs to act."
@@ -506,7 +544,7 @@ class _Teller:
         return Wait(
             "retry",
             one.operation,
-            f"{one.kind.capitalize()} {one.name} ({one.operation}) failed {tried}{last}{_said(one)}; {then}",
+            f"{_named(one)} failed {tried}{last}{_said(one)}; {then}",
             since=one.since,
             until=one.due_at,
         )
@@ -539,7 +577,7 @@ class _Teller:
         return Wait(
             "in doubt",
             one.operation,
-            f"Effect {one.name} ({one.operation}) is in doubt since {self._ago(one.since)}: {_one_line(one.why)}. "
+            f"{_named(one)} is in doubt since {self._ago(one.since)}: {_one_line(one.why)}. "
             f"It was called with {json_text(one.arguments, indent=None)} under the key {one.key}. {self._tried(one)}"
             "An operator looks up in the remote system whether it happened, and says so.",
             since=one.since,
@@ -806,6 +844,12 @@ class _Teller:
 
     def _ago(self, time: datetime | None) -> str:
         return "an unknown time" if time is None else ago(time, self._detail.now)
+
+
+def _named(one: Standing) -> str:
+    """Return what an operation is, and what it undoes, to begin a sentence."""
+    undoes = f", which undoes {one.compensates}," if one.compensates else ""
+    return f"{one.kind.capitalize()} {one.name} ({one.operation}){undoes}"
 
 
 def _said(one: Standing) -> str:

@@ -24,7 +24,7 @@ from outlast.client.family import (
     lost_messages,
 )
 from outlast.client.port import Port
-from outlast.client.retry import retry_position
+from outlast.client.retry import place_before_undone, retry_position, undone_at_end
 from outlast.client.view import Retry
 from outlast.effects.key import check_run_id, namespace
 from outlast.effects.kin import marker
@@ -42,6 +42,7 @@ from outlast.journal.entry import (
     NO_OPERATION,
     Completed,
     ContinuedAsNew,
+    EffectIntended,
     EffectPolicy,
     Entry,
     EntryRow,
@@ -215,7 +216,9 @@ async def _retriable(client: Port, run: RunKey, asked: RunKey | None = None) -> 
     """
     head = await client.head(run)
     if head.status in _RETRIED:
-        return await read_origin(client, run)
+        origin = await read_origin(client, run)
+        _check_end(origin)
+        return origin
     if head.status in _UNDONE:
         raise await _undone(client, head)
     ended = f"it ended as {head.status}" if head.status.closed else f"it is {head.status}"
@@ -234,12 +237,36 @@ async def _undone(client: Port, head: RunHead) -> RunConflictError:
     """Return why a run is not retried that has undone what it did."""
     run = head.run.run_id
     entries = (await read_origin(client, head.run)).entries
-    seq = min(kept_and_undone(entries, len(entries), since=0).values(), default=1)
+    seq = place_before_undone(entries)
     return RunConflictError(
         f"the run cannot be retried: it ended as {head.status}, and nothing is left to go on from",
         run=run,
-        hint=f"start the workflow anew, with another id or if_closed='restart'; or `outlast runs fork {run} --at {seq} "
-        "--effects new_key` does it again from there",
+        hint=_doing_after_all(run, seq),
+    )
+
+
+def _check_end(origin: Origin) -> None:
+    """Return when a run that failed may come to something else when that is done again.
+
+    Raises:
+        RunConflictError: An effect was undone, and that is what it was told.
+    """
+    seq = undone_at_end(origin.entries)
+    if seq is None:
+        return
+    intent = origin.entries[seq]
+    assert isinstance(intent, EffectIntended)
+    raise RunConflictError(
+        f"the run cannot be retried: it failed because {intent.operation} was undone, and would be told the same again",
+        run=origin.run.run_id,
+        hint=_doing_after_all(origin.run.run_id, seq),
+    )
+
+
+def _doing_after_all(run: str, seq: int) -> str:
+    return (
+        f"start the workflow anew, with another id or if_closed='restart'; or "
+        f"`outlast runs fork {run} --at {seq} --effects new-key --id NEW-ID --reason TEXT` does it again from there"
     )
 
 
@@ -409,13 +436,16 @@ async def _retried(
     end = origin.entries[-1]
     if head.status is Status.COMPLETED and isinstance(end, Completed):
         return Retried(latest.run_id, value=end.value)
-    if head.status in _UNDONE and asked.effects != "new_key":
+    is_undone = head.status in _UNDONE or (
+        head.status is Status.FAILED and undone_at_end(origin.entries) is not None
+    )
+    if is_undone and asked.effects != "new_key":
         raise RunConflictError(
             f"run {latest.run_id}, which it started, has undone what it did, and its keys are used up",
             run=latest.run_id,
-            hint="retry its parent with effects='new_key' (--effects new_key), to have it made anew",
+            hint="retry its parent with effects='new_key' (--effects new-key), to have it made anew",
         )
-    if head.status in _UNDONE:
+    if is_undone:
         return None
     if head.status not in _RETRIED and latest != child:
         raise RunConflictError(
@@ -561,8 +591,7 @@ def _check_standing(origin: Origin, position: int) -> None:
             f"{operation} had happened before position {position}, and was undone since: a fork from there would go on as if it stood",
             run=run,
             operation=operation,
-            hint=f"`outlast runs fork {run} --at {first} --effects new_key` does it again from there; or start the workflow anew, "
-            "with another id or if_closed='restart'",
+            hint=_doing_after_all(run, first),
         )
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from outlast.errors import RunCancelledError, RunTerminatedError, WorkflowFailedError
+from outlast.effects.undone import kept_and_undone
+from outlast.errors import (
+    EffectCompensatedError,
+    RunCancelledError,
+    RunTerminatedError,
+    WorkflowFailedError,
+)
 from outlast.journal.entry import (
     NO_OPERATION,
     ApprovalDecided,
@@ -13,6 +19,7 @@ from outlast.journal.entry import (
     Cancelled,
     CancelRequested,
     ChildRefused,
+    EffectCompensating,
     EffectCompleted,
     EffectFailed,
     EffectIntended,
@@ -40,6 +47,8 @@ _ENDS = frozenset(
 )
 """How the end of another run is raised."""
 
+_COMPENSATED = f"outlast.errors.{EffectCompensatedError.__name__}"
+
 
 def retry_position(entries: Sequence[Entry]) -> int:
     """Return the position from which a run that has ended is done anew.
@@ -51,6 +60,39 @@ def retry_position(entries: Sequence[Entry]) -> int:
     be asked again.
     """
     return _before_unused_approvals(entries, _failing_place(entries))
+
+
+def undone_at_end(entries: Sequence[Entry]) -> int | None:
+    """Return where the effect was intended that an operator had undone, where that is what a run failed with; None for other ends.
+
+    Done again from where it failed, the run would be told the same, and fail with it.
+    """
+    match entries[-1:]:
+        case [Failed(failure)]:
+            ends = [leaf for leaf in _leaves(failure) if _place(entries, leaf) is None]
+        case _:
+            return None
+    told = [
+        each.details.get("operation")
+        for leaf in ends
+        for each in _causes(leaf)
+        if each.type == _COMPENSATED
+    ]
+    kept = [
+        one for one in entries[: retry_position(entries)] if isinstance(one, EffectCompensating)
+    ]
+    undone = {one.operation for one in kept if one.operation in told}
+    places = (
+        seq
+        for seq, one in enumerate(entries)
+        if isinstance(one, EffectIntended) and one.operation in undone
+    )
+    return next(places, None)
+
+
+def place_before_undone(entries: Sequence[Entry]) -> int:
+    """Return the position from which a run that has undone what it did can be forked, to do it after all."""
+    return min(kept_and_undone(entries, len(entries), since=0).values(), default=1)
 
 
 def _failing_place(entries: Sequence[Entry]) -> int:

@@ -11,7 +11,9 @@ from outlast.journal.entry import (
     EffectIntended,
     EffectRefused,
     Entry,
+    Forked,
     OperationId,
+    SagaAborted,
     SagaEnded,
 )
 
@@ -84,8 +86,28 @@ def at_stake(entries: Sequence[Entry]) -> tuple[OperationId, ...]:
     return tuple(open_)
 
 
+def unwinding(entries: Sequence[Entry]) -> int | None:
+    """Return where the first saga was aborted that has not ended: what it did is being undone; None when none is."""
+    ended = {one.operation for one in entries if isinstance(one, SagaEnded)}
+    aborted = (
+        seq
+        for seq, one in enumerate(entries)
+        if isinstance(one, SagaAborted) and one.operation not in ended
+    )
+    return next(aborted, None)
+
+
 def left_standing(entries: Sequence[Entry]) -> tuple[OperationId, ...]:
-    """Return the effects whose compensation was given up, in order: they stand, although what they belonged to was undone."""
+    """Return the effects that stand, in order, although what they belonged to was undone.
+
+    Their compensation was given up; or a fork has them from its origin, whose they are; or the run has ended without undoing them.
+    """
+    given_up = _given_up(entries)
+    left = (*given_up, *_left_to_origin(entries), *at_stake(entries))
+    return tuple(dict.fromkeys(left))
+
+
+def _given_up(entries: Sequence[Entry]) -> dict[OperationId, None]:
     undoes: dict[OperationId, OperationId] = {}
     left: dict[OperationId, None] = {}
     for entry in entries:
@@ -97,4 +119,30 @@ def left_standing(entries: Sequence[Entry]) -> tuple[OperationId, ...]:
                 left[undoes[entry.operation]] = None
             case _:
                 pass
-    return (*left, *(one for one in at_stake(entries) if one not in left))
+    return left
+
+
+def _left_to_origin(entries: Sequence[Entry]) -> tuple[OperationId, ...]:
+    """Return what sagas of a fork did not undo because its origin had done it."""
+    forks = [seq for seq, one in enumerate(entries) if isinstance(one, Forked)]
+    if not forks:
+        return ()
+    inherited = {
+        one.operation
+        for seq, one in enumerate(entries)
+        if (isinstance(one, EffectCompleted) and (seq < forks[-1] or one.source == "fork"))
+        or (isinstance(one, EffectFailed) and one.unknown and seq < forks[-1])
+    }
+    left: list[OperationId] = []
+    for seq, one in enumerate(entries):
+        if isinstance(one, SagaEnded) and one.outcome == "partly compensated" and seq > forks[-1]:
+            left += [each for each in _open_in(entries[:seq], one.operation) if each in inherited]
+    return tuple(left)
+
+
+def _open_in(entries: Sequence[Entry], saga: OperationId) -> tuple[OperationId, ...]:
+    """Return what is at stake of one saga."""
+    within = {
+        one.operation for one in entries if isinstance(one, EffectIntended) and one.saga == saga
+    }
+    return tuple(one for one in at_stake(entries) if one in within)

@@ -28,7 +28,7 @@ def terminated(run_id: str, reason: str, *, is_former: bool = False) -> RunTermi
     return RunTerminatedError(
         f"the run was terminated: {reason}" if reason else "the run was terminated",
         run=run_id,
-        hint=f"`outlast runs retry {run_id}` goes on with what it had done; a start under another id is new work, effects and all",
+        hint=f"`outlast runs retry {run_id} --reason TEXT` goes on with what it had done; a start under another id is new work, effects and all",
     )
 
 

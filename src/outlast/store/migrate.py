@@ -140,7 +140,8 @@ def migrate(
             f"{migration.number:04}_{migration.phase}_{migration.subject}" for migration in pending
         )
         raise StoreUnavailableError(
-            f"{where} lacks migrations: {names}", hint="run `outlast migrate`"
+            f"{where} lacks migrations: {names}",
+            hint="whoever opens the store without check_only brings it up to date",
         )
     with target.exclusively():
         # Another process may have been faster: what is pending is asked again under the lock.

@@ -130,7 +130,7 @@ class Golden(Struct, frozen=True):
             raise DecodeError(
                 f"this journal has {len(self.rows)} rows and no stands, where the code stood after each turn: it can be replayed, and is not golden",
                 hint="export the run with its code, `outlast runs export RUN --module MODULE`, or record it with outlast.testing.record(); "
-                "`outlast replay --file` replays this one",
+                "`outlast replay MODULE --file FILE` replays this one",
             )
         if not turns or turns != len(self.stands):
             raise DecodeError(

@@ -129,8 +129,8 @@ def _unknown(known: KnownEffect, name: str) -> ForkedEffectError:
     return ForkedEffectError(
         f"{name} was intended as {where}, and nobody knows what became of it; it is not made again",
         origin=known.run_id,
-        hint=f"find out, and say so there if that run is open: `outlast runs resolve {known.run_id} --operation {known.operation}`; "
-        "then fork again. Or go on with effects='same_key', and say so in the fork where it asks",
+        hint=f"find out, and say so there if that run is open: `outlast runs resolve {known.run_id} --operation {known.operation}` "
+        "with --applied JSON, --not-applied or --failed TEXT; then fork again. Or go on with effects='same_key', and say so in the fork where it asks",
     )
 
 

@@ -120,7 +120,7 @@ def test_retry_counts_and_says_when(due: datetime, words: str) -> None:
 
 
 def test_intended_effect_needs_nobody() -> None:
-    """An effect without an outcome is being attempted, not in doubt; with its worker gone, it waits for the next one."""
+    """An effect without an outcome is being attempted, not in doubt; with its worker gone, the next one does what it declares."""
     one = Standing("r:1", "effect", "pay", "intended", since=NOON, key="k", arguments={})
     detail = _detail(status=Status.RUNNING, worker="w1", operations=[one])
     told = explain(detail, COMMAND)
@@ -130,7 +130,10 @@ def test_intended_effect_needs_nobody() -> None:
     gone = explain(replace(detail, attended=False, fitting=[]), COMMAND)
     assert "being attempted" not in gone.text
     assert "Nobody needs to act" not in gone.text
-    assert "The next worker waits until a lost attempt can no longer act" in gone.text
+    assert (
+        "The next worker does what the effect declares: calls again with the same key" in gone.text
+    )
+    assert "else waits until a lost attempt can no longer act" in gone.text
 
 
 def test_condition() -> None:

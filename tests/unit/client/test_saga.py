@@ -179,8 +179,15 @@ async def test_a_compensation_that_gave_up_is_left_to_an_operator() -> None:
         handle = await collected(app, "a", "cup", "pen")
         await handle.send(go, False)
         assert await standing(handle, "blocked") == "compensation failed"
-        told = str(await handle.explain())
-        assert "give_back" in told
+        told = await handle.explain()
+        assert "because of LookupError: not needed" in told.text
+        assert "Effect give_back (r:1u:1), which is to undo r:3, has given up" in told.text
+        end = "outlast runs terminate a --reason TEXT --abandon-compensation"
+        assert (told.commands[-1], told.purposes[-1]) == (
+            end,
+            "end it as it is: r:2, r:3 stand then",
+        )
+        assert [one for one in told.commands if "terminate" in one] == [end]
         (stuck,) = (await handle.detail()).operations
         await handle.resolve(stuck.operation, failed="the shop is closed", reason="let it be")
         assert await ended(handle) == "partly compensated"
@@ -188,6 +195,59 @@ async def test_a_compensation_that_gave_up_is_left_to_an_operator() -> None:
         assert left_standing(journal) == ("r:3",)
         assert "r:3 stands" in str(await handle.explain())
         assert [value for _, value in receiver.log] == ["cup", "pen", "not a cup"]
+
+
+@on_a_loop
+async def test_a_run_that_was_ended_while_it_undid_goes_on_with_that_when_it_is_retried() -> None:
+    """Which is said before anybody types it."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        broken.add("pen")
+        handle = await collected(app, "a", "cup", "pen")
+        await handle.send(go, False)
+        assert await standing(handle, "blocked") == "compensation failed"
+        await handle.terminate("enough", abandon_compensation=True)
+        told = await handle.explain()
+        assert "It was undoing what it did in its saga" in told.text
+        assert (
+            "r:2, r:3 stand. Nothing more happens by itself; a retry goes on undoing." in told.text
+        )
+        assert told.purposes[-1] == "go on undoing"
+        broken.clear()
+        again = await handle.retry(reason="they are open again")
+        assert await ended(again) == "compensated"
+        assert [value for _, value in receiver.log] == ["cup", "pen", "not a pen", "not a cup"]
+
+
+@on_a_loop
+async def test_what_failed_because_an_effect_was_undone_is_not_told_so_again() -> None:
+    """No retry, as of a run that has undone what it did; a fork from before it, under new keys, does it after all."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        handle = await app.start(publish("news"), id="a")
+        assert await standing(handle, "blocked") == "in doubt"
+        await handle.resolve("r:1", compensate=True, reason="nobody knows")
+        assert await ended(handle) == "failed"
+        told = await handle.explain()
+        assert "a retry would be told the same" in told.text
+        fork = "outlast runs fork a --at 2 --effects new-key --id NEW-ID --reason TEXT"
+        assert told.commands == ["outlast runs show a", fork]
+        with pytest.raises(outlast.RunConflictError, match="r:1 was undone") as refused:
+            await handle.retry(reason="again")
+        assert fork in refused.value.hint
+        anew = await handle.fork(2, id="b", reason="again", effects="new_key")
+        assert await standing(anew, "blocked") == "in doubt"
+
+
+@on_a_loop
+async def test_what_a_fork_has_from_its_origin_stands_when_the_fork_is_undone() -> None:
+    """It is the origin's, which goes on with it; the fork says so, and not that all was undone."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        origin = await collected(app, "a", "cup")
+        fork = await origin.fork(id="b", reason="to see")
+        await fork.send(go, False)
+        assert await ended(fork) == "partly compensated"
+        assert left_standing(await entries_of(app, "b")) == ("r:2",)
+        assert "r:2 stands, and somebody has to see to that" in str(await fork.explain())
+        assert [value for _, value in receiver.log] == ["cup"]
 
 
 @on_a_loop
