@@ -22,6 +22,7 @@ from outlast.client import (
     Status,
 )
 from outlast.client.undoing import doing_again, undoing
+from outlast.effects.standing import Clearing
 from outlast.journal.entry import Forked
 
 LAST_ENTRIES = 10
@@ -78,7 +79,7 @@ def run(detail: RunDetail, command: Callable[..., str]) -> None:
         undoes = f", which undoes {one.compensates}" if one.compensates else ""
         state = "has given up" if one.has_given_up else one.state
         say(f"{'open':<11}{one.kind} {one.name} ({one.operation}){undoes}: {state}{tried}")
-        if one.doubt is not None:
+        if one.doubt is not None or one.cleared:
             _print_known(one)
     _print_end(detail)
     say("")
@@ -107,12 +108,21 @@ def doubts(
 
 
 def _print_known(one: Doubt | Standing) -> None:
-    """Print what is known of an effect in doubt."""
+    """Print what is known of an effect in doubt, or that was."""
     say(f"{'':<11}called with {json_text(one.arguments, indent=None)} under the key {one.key}")
-    for attempt in one.attempts:
+    for over in one.cleared:
+        _print_attempts(over)
+        why = f": {over.reason}" if over.reason else ""
+        say(f"{'':<11}{over.by or 'somebody'} said at {at(over.at)} that it had not happened{why}")
+    _print_attempts(one)
+
+
+def _print_attempts(of: Doubt | Standing | Clearing) -> None:
+    """Print how attempts ended, and what the probe said of them."""
+    for attempt in of.attempts:
         began = f", begun at {at(attempt.began_at)}" if attempt.began_at else ""
         say(f"{'':<11}attempt {attempt.number}{began}: {attempt.ended or 'nobody knows its end'}")
-    for probe in one.probes:
+    for probe in of.probes:
         say(f"{'':<11}the probe at {at(probe.at)}: {probe.said}")
 
 

@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw
 from outlast.client.port import Port
 from outlast.client.view import not_found
 from outlast.effects.intent import NO_DOUBT, Resolution
-from outlast.effects.standing import Standing, alarms, standings
+from outlast.effects.standing import Clearing, Standing, alarms, standings
 from outlast.errors import DecodeError, DefinitionError, StoreUnavailableError
 from outlast.journal.codec import codec_for
 from outlast.journal.entry import Attempted, Entry, Probed, from_row
@@ -58,8 +58,9 @@ class Doubt(msgspec.Struct, frozen=True):
         arguments: With which it was called, by parameter name.
         key: Its idempotency key.
         failures: Attempts recorded as failed.
-        attempts: The last ones, oldest first.
+        attempts: The last ones, oldest first; numbered on from those before it was cleared.
         probes: What the probe said, oldest first.
+        cleared: The doubts about it that are over, oldest first: who said that it had not happened, and which attempts were made before.
         put_aside: How many words on it were put aside so far, because they did not fit.
         compensation: The effect that undoes it, which `compensate=` would have done; empty for none.
         needs_result: That takes what it returned.
@@ -109,6 +110,7 @@ class Doubt(msgspec.Struct, frozen=True):
     needs_result: bool = False
     compensates: str = ""
     has_given_up: bool = False
+    cleared: tuple[Clearing, ...] = ()
 
 
 class Resolved(msgspec.Struct, frozen=True):
@@ -419,6 +421,7 @@ def _doubt(head: RunHead, one: Standing, position: int, put_aside: int) -> Doubt
         needs_result=one.needs_result,
         compensates=one.compensates,
         has_given_up=one.has_given_up,
+        cleared=one.cleared,
     )
 
 

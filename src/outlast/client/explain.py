@@ -17,7 +17,7 @@ from outlast.client.task import TaskView
 from outlast.client.text import ago, counted, json_text, safe
 from outlast.client.undoing import UNDONE, doing_again, entries_in, place_to_fork, undoing
 from outlast.client.view import ApprovalView, RunDetail, cancel_in, retry_makes_effects
-from outlast.effects.standing import Alarm, Standing
+from outlast.effects.standing import Alarm, Clearing, Standing
 from outlast.effects.undone import at_stake, left_standing
 from outlast.journal.entry import (
     CancelRequested,
@@ -514,7 +514,7 @@ class _Teller:
                     "effect",
                     one.operation,
                     f"{_named(one)} was intended at {self._ago(one.since)} and has no outcome yet: "
-                    f"{'no attempt of it has begun.' if one.due_at else self._intended()}",
+                    f"{'no attempt of it has begun.' if one.due_at else self._intended()}{self._before(one)}",
                     since=one.since,
                 )
 
@@ -544,7 +544,7 @@ class _Teller:
         return Wait(
             "retry",
             one.operation,
-            f"{_named(one)} failed {tried}{last}{_said(one)}; {then}",
+            f"{_named(one)} failed {tried}{last}{_said(one)}; {then}{self._before(one)}",
             since=one.since,
             until=one.due_at,
         )
@@ -600,16 +600,29 @@ class _Teller:
             purposes=_GIVEN_UP,
         )
 
+    def _before(self, one: Standing) -> str:
+        """Return what was known when it was cleared last; empty, or a space and a sentence."""
+        return f" {self._tried(one)}".rstrip()
+
     def _tried(self, one: Standing) -> str:
-        """Return what is known of the attempts of an effect in doubt, and of what the probe said; empty or a sentence and a space."""
+        """Return what is known of the attempts of an effect, and of what the probe said; empty or a sentence and a space."""
+        told: list[str] = []
+        for over in one.cleared:
+            why = f": {_one_line(over.reason)}" if over.reason else ""
+            said = f"{over.by or 'somebody'} said at {self._ago(over.at)} that it had not happened{why}"
+            told += [*self._attempts(over), said]
+        told += self._attempts(one)
+        return f"What is known: {'; '.join(map(_one_line, told))}. " if told else ""
+
+    def _attempts(self, of: Standing | Clearing) -> list[str]:
+        """Return how each attempt ended, and what the probe said of them."""
         told = [
             f"attempt {attempt.number}"
             + (f", begun at {self._ago(attempt.began_at)}" if attempt.began_at else "")
             + f": {_one_line(attempt.ended) or 'nobody knows its end'}"
-            for attempt in one.attempts
+            for attempt in of.attempts
         ]
-        told += [f"the probe at {self._ago(probe.at)}: {probe.said}" for probe in one.probes]
-        return f"What is known: {'; '.join(map(_one_line, told))}. " if told else ""
+        return told + [f"the probe at {self._ago(probe.at)}: {probe.said}" for probe in of.probes]
 
     def _resolving(
         self, operation: str, *, undo: str = "", result: bool = False

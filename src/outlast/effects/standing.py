@@ -6,6 +6,7 @@ What leaves no trace is not here: a step under its first attempt that has said n
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias, cast
 
@@ -160,6 +161,51 @@ def alarms(entries: Iterable[tuple[Entry, datetime]]) -> list[Alarm]:
     return found.standing
 
 
+class Clearing(msgspec.Struct, frozen=True):
+    """A doubt that is over: an operator has said that the effect had not happened, and it was attempted again.
+
+    Args:
+        at: When that was taken in.
+        by: Who said so.
+        reason: Why.
+        attempts: The last ones until then, oldest first.
+        probes: What the probe had said, oldest first.
+    """
+
+    at: datetime
+    by: str = ""
+    reason: str = ""
+    attempts: tuple[Attempted, ...] = ()
+    probes: tuple[Probed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """A doubt that was cleared.
+
+    Args:
+        last_number: Of its last attempt, as it is told.
+    """
+
+    entry: EffectInDoubt
+    last_number: int
+
+    def counted(self, later: EffectInDoubt) -> int:
+        """Return how many attempts before it the next doubt counts too; those of a compensation that gave up begin anew.
+
+        The one that was in doubt is not among them, unless the doubt came after an attempt that is known to have failed.
+        """
+        attempts = self.entry.attempts
+        if self.entry.failure is not None or not attempts:
+            return 0
+        last = attempts[-1]
+        is_told_again = later.attempts[-1:] and later.attempts[-1].number > last.number
+        same = (one for one in later.attempts if one.number == last.number)
+        if is_told_again and any(one.began_at is None and one.ended == last.ended for one in same):
+            return last.number
+        return last.number - 1
+
+
 class Standing(msgspec.Struct, frozen=True):
     """One open step or effect.
 
@@ -175,8 +221,9 @@ class Standing(msgspec.Struct, frozen=True):
         arguments: The effect's, by parameter name.
         why: What is known of an effect in doubt.
         doubt: Position in the journal of the doubt that stands; None when the operation is not in doubt.
-        attempts: Of an effect in doubt: the last ones, oldest first.
+        attempts: Of an effect in doubt: the last ones, oldest first; numbered on from those before it was cleared.
         probes: Of an effect in doubt: what the probe said, oldest first.
+        cleared: The doubts about it that are over, oldest first.
         compensation: The effect that undoes it; empty for none.
         needs_result: That takes what it returned.
         compensates: Of a compensation: the operation that it undoes.
@@ -209,6 +256,13 @@ class Standing(msgspec.Struct, frozen=True):
     needs_result: bool = False
     compensates: str = ""
     has_given_up: bool = False
+    cleared: tuple[Clearing, ...] = ()
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last attempt that is told of; 0 when none is."""
+        told = (self.attempts, *(one.attempts for one in self.cleared))
+        return max((one.number for attempts in told for one in attempts), default=0)
 
 
 def standings(
@@ -221,11 +275,13 @@ def standings(
         rows: The run's open-operation rows.
     """
     found: dict[str, Standing] = {}
-    intended: dict[str, datetime] = {}
+    begun: dict[str, datetime] = {}
+    doubts: dict[str, EffectInDoubt] = {}
+    cleared: dict[str, _Over] = {}
     for entry, at, position in entries:
         match entry:
             case EffectIntended():
-                intended[entry.operation] = at
+                begun[entry.operation] = at
                 found[entry.operation] = Standing(
                     operation=entry.operation,
                     kind="effect",
@@ -239,7 +295,9 @@ def standings(
                     compensates=entry.compensates,
                 )
             case EffectInDoubt():
-                attempts = _with_times(entry.attempts, intended.get(entry.operation))
+                over = cleared.get(entry.operation)
+                attempts = _attempts(entry, begun.get(entry.operation), over)
+                doubts[entry.operation] = entry
                 doubt: dict[str, Any] = {
                     "why": entry.why,
                     "attempts": attempts,
@@ -248,9 +306,10 @@ def standings(
                 }
                 _change(found, entry.operation, state="in doubt", since=at, doubt=position, **doubt)
             case EffectCleared():
-                none: dict[str, Any] = {"why": "", "doubt": None, "attempts": (), "probes": ()}
-                doubt = {**none, "has_given_up": False}
-                _change(found, entry.operation, state="intended", since=at, **doubt)
+                begun[entry.operation] = at
+                _clear(found, entry, at)
+                if (former := doubts.get(entry.operation)) and entry.operation in found:
+                    cleared[entry.operation] = _Over(former, found[entry.operation].last_number)
             case EffectCompleted() | EffectFailed() | EffectCompensating():
                 found.pop(entry.operation, None)
             case _:
@@ -261,15 +320,43 @@ def standings(
     return list(found.values())
 
 
-def _with_times(
-    attempts: tuple[Attempted, ...], intended_at: datetime | None
+def _attempts(
+    entry: EffectInDoubt, begun_at: datetime | None, over: _Over | None
 ) -> tuple[Attempted, ...]:
-    """Return attempts with the time of the first one: it begins with the intent, which is not announced again."""
+    """Return the attempts since the effect was cleared, if it was, numbered on.
+
+    Args:
+        begun_at: When the first of them may have begun: with the intent or the clearing, and that is not announced.
+        over: The doubt that was cleared.
+    """
+    counted = 0 if over is None else over.counted(entry)
+    before = 0 if over is None else over.last_number
     return tuple(
-        msgspec.structs.replace(one, began_at=intended_at)
-        if one.number == 1 and one.began_at is None
-        else one
-        for one in attempts
+        msgspec.structs.replace(
+            one,
+            number=before + one.number - counted,
+            began_at=one.began_at or (begun_at if one.number == counted + 1 else None),
+        )
+        for one in entry.attempts
+        if one.number > counted
+    )
+
+
+def _clear(found: dict[str, Standing], entry: EffectCleared, at: datetime) -> None:
+    known = found.get(entry.operation)
+    if known is None:
+        return
+    over = Clearing(at, entry.by, entry.reason, known.attempts, known.probes)
+    found[entry.operation] = msgspec.structs.replace(
+        known,
+        state="intended",
+        since=at,
+        why="",
+        doubt=None,
+        attempts=(),
+        probes=(),
+        has_given_up=False,
+        cleared=(*known.cleared, over),
     )
 
 

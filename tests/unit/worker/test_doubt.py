@@ -205,6 +205,40 @@ def test_the_first_attempt_began_with_its_intent() -> None:
     assert (attempt.began_at - begin).total_seconds() < 1
 
 
+def test_what_was_known_before_an_effect_was_cleared_is_kept() -> None:
+    """Its attempts, who said that it had not happened, when and why; those that follow are numbered on, and told once."""
+    plan.extend([RefusedError("busy"), OSError("cut off"), RefusedError("late"), OSError("again")])
+
+    async def scenario(sim: Simulation) -> tuple[list[Any], list[str], datetime]:
+        await worker(sim)
+        handle = await sim.client.start(use("asks", 5), id="r")
+        await sim.until("r", over)
+        seen = sim.clock.now()
+        await handle.resolve("r:1", not_applied=True, reason="not on the list")
+        await sim.until("r", lambda head: head.status is not Status.BLOCKED)
+        told = (await handle.explain()).text
+        await sim.until("r", over)
+        (standing,) = (await handle.detail()).operations
+        (doubt,) = await sim.client.runs.doubts()
+        return [standing, doubt], [told, (await handle.explain()).text], seen
+
+    found, told, seen = simulation().run(scenario)
+    for one in found:
+        (before,) = one.cleared
+        assert (before.by, before.reason) == (sims[-1].client.principal, "not on the list")
+        assert seen <= before.at < seen + timedelta(seconds=5)
+        assert [attempt.number for attempt in before.attempts] == [1, 2]
+        assert [attempt.number for attempt in one.attempts] == [3, 4]
+        assert [attempt.ended.rpartition(".")[2] for attempt in one.attempts] == [
+            "RefusedError: late",
+            "OSError: again",
+        ]
+        assert one.attempts[0].began_at == before.at
+        assert len(before.probes) == 3
+    assert "that it had not happened: not on the list" in told[0]
+    assert "that it had not happened: not on the list; attempt 3" in told[1]
+
+
 def test_the_last_ten_are_told_of() -> None:
     """A doubt does not grow with the number of attempts."""
     plan.extend([RefusedError("busy")] * 14 + [OSError("cut off")])
