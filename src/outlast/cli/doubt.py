@@ -91,7 +91,7 @@ def resolve(  # noqa: PLR0913 - what an operator can say
         _resolve_many(session, meant, said)
     else:
         _resolve_one(session, named[0], operation, said)
-    if applied is not None:
+    if applied is not None or result is not None:
         where = session.command("runs", "explain", named[0] if named else "RUN")
         note(
             "if the value does not fit the effect's result type, nothing is recorded and an alarm will show in "
@@ -127,6 +127,10 @@ def _resolve_one(session: Session, run: str, operation: str, said: dict[str, Any
             detail, operation, may_be_unseen="applied" in said or bool(said["failed"])
         )
         meant, doubt = (chosen.operation, chosen.doubt) if chosen else (operation, None)
+        if doubt is not None and not said["reason"].strip():
+            raise usage_error(
+                f"--reason TEXT is needed of {meant}, which is in doubt: it is kept in the journal"
+            )
         generation = detail.status.generation
         await handle.resolve(meant, **said, generation=generation, doubt=doubt)
         return chosen

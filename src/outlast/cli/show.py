@@ -99,10 +99,14 @@ def doubts(
         _print_known(one)
     if with_commands:
         say("")
-        resolve = command("runs", "resolve", "RUN", "--operation", "OPERATION")
-        say(
-            f"to say what became of one: {resolve} --applied JSON | --not-applied | --failed TEXT | --compensate"
-        )
+        resolve = command("runs", "resolve", "RUN", "--operation", "OPERATION", "--reason", "TEXT")
+        outcomes = "--applied JSON | --not-applied | --failed TEXT"
+        say(f"to say what became of one: {resolve} {outcomes}")
+        if undone := [one for one in found if one.compensation]:
+            takes = " --result JSON" if any(one.needs_result for one in undone) else ""
+            some = f"{takes}, where that is asked for" if takes else ""
+            names = ", ".join(sorted({one.effect for one in undone}))
+            say(f"to have one undone ({names}): {resolve} --compensate{some}")
         every = f"{command('runs', 'resolve')} --all --effect NAME --not-applied --reason TEXT"
         say(f"of all calls of an effect: {every}")
 

@@ -398,7 +398,7 @@ class EffectRun:
             probes=tuple(self._probes),
             failure=failure,
         )
-        log_doubt(self._bridge.run_key, doubt)
+        log_doubt(self._bridge.run_key, doubt, self._command.intent)
         self._bridge.post(
             Proposal(
                 Rank.OUTCOME,

@@ -18,6 +18,7 @@ from outlast.journal.entry import (
     EffectCompleted,
     EffectFailed,
     EffectInDoubt,
+    EffectIntended,
     Failed,
 )
 from outlast.journal.failure import tell
@@ -53,11 +54,20 @@ def log_parked(run: RunKey, status: Status, note: Mapping[str, Any]) -> None:
         logger.info("run %s: parked, %s: %s", run, status, ", ".join(parts) or "a condition")
 
 
-def log_doubt(run: RunKey, doubt: EffectInDoubt) -> None:
-    """Say that nobody but an operator knows how an effect goes on."""
+def log_doubt(run: RunKey, doubt: EffectInDoubt, intent: EffectIntended | None) -> None:
+    """Say that nobody but an operator knows how an effect goes on.
+
+    Args:
+        intent: Says what would undo it; None for one that was refused before it was intended.
+    """
     is_stuck = doubt.failure is not None
+    undo = ""
+    if intent is not None and intent.compensation:
+        undo = (
+            f", or --compensate{' --result JSON' if intent.needs_result else ''} to have it undone"
+        )
     logger.warning(
-        "run %s: effect %s (%s) %s: %s; %s: `outlast runs resolve %s --operation %s` with --applied JSON, --not-applied or --failed TEXT",
+        "run %s: effect %s (%s) %s: %s; %s: `outlast runs resolve %s --operation %s --reason TEXT` with --applied JSON, --not-applied or --failed TEXT%s",
         run,
         doubt.name,
         doubt.operation,
@@ -68,6 +78,7 @@ def log_doubt(run: RunKey, doubt: EffectInDoubt) -> None:
         else "look up whether it happened, then say so",
         run.run_id,
         doubt.operation,
+        undo,
     )
 
 

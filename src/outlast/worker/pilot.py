@@ -805,7 +805,7 @@ class Pilot:
                 self.post(Proposal(Rank.INTENT, intent, guard=guard, row=row))
                 self.post(Proposal(Rank.OUTCOME, outcome, guard=guard))
             case Doubtful(intent, doubt):
-                log_doubt(self.run_key, doubt)
+                log_doubt(self.run_key, doubt, intent)
                 self.post(Proposal(Rank.INTENT, intent, guard=guard))
                 row = OperationPut(guard, "effect", command.name, in_doubt=True)
                 self.post(Proposal(Rank.OUTCOME, doubt, guard=guard, row=row))

@@ -13,11 +13,14 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner, Result
 
 import outlast
+from outlast.cli import show
 from outlast.cli.main import app
-from outlast.client import Client
+from outlast.cli.session import Session
+from outlast.client import Client, Doubt
 from outlast.effects.intent import Resolution
 from outlast.journal.parse import parse_as
 from outlast.store.change import RunKey
@@ -128,6 +131,24 @@ def test_doubts_are_listed_with_what_is_known_of_them(url: str) -> None:
     assert cli(url, "runs", "doubts", "--effect", "none").stdout == "no effect is in doubt\n"
 
 
+def test_what_undoes_an_effect_is_offered_where_there_is_something(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With the result, where that is taken; of which effects is said."""
+    plain = Doubt("a", "bill", 1, "r:1", "pay_bill", 3)
+    undone = replace(plain, effect="ship", compensation="take_back")
+    needy = replace(plain, effect="book", compensation="cancel", needs_result=True)
+
+    def printed(*doubts: Doubt) -> str:
+        show.doubts(doubts, Session().command)
+        return capsys.readouterr().out
+
+    resolve = "outlast runs resolve RUN --operation OPERATION --reason TEXT"
+    assert "--compensate" not in printed(plain)
+    assert f"(ship): {resolve} --compensate\n" in printed(plain, undone)
+    assert f"(book, ship): {resolve} --compensate --result JSON," in printed(undone, needy)
+
+
 def test_all_doubts_of_an_effect_are_resolved_as_seen(url: str) -> None:
     """One message each, bound to its doubt, with the reason; other effects are left alone."""
     words = ("runs", "resolve", "--all", "--effect", "pay_bill", "--not-applied")
@@ -161,6 +182,7 @@ def test_nobody_can_be_asked_without_a_terminal(url: str) -> None:
         (("a", "--all", "--effect", "pay_bill", "--not-applied"), "name runs"),
         (("--not-applied",), "name runs"),
         (("a", "b", "--not-applied"), "--reason"),
+        (("a", "--not-applied"), "--reason"),
         (("a", "b", "--reason", "x"), "say one of"),
     ],
 )
@@ -213,7 +235,7 @@ def test_who_is_asked_sees_what_is_meant(url: str, monkeypatch: pytest.MonkeyPat
 
 def test_one_run_is_resolved_as_it_was_seen(url: str) -> None:
     """The command names the doubt by itself."""
-    assert cli(url, "runs", "resolve", "a", "--not-applied").exit_code == 0
+    assert cli(url, "runs", "resolve", "a", "--not-applied", "--reason", "x").exit_code == 0
     (said,) = asked(url, lambda client: mail_of(client, "a"))
     (doubt,) = asked(url, lambda client: client.runs.doubts(run_id="a"))
     assert said.doubt == doubt.position

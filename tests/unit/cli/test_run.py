@@ -274,9 +274,9 @@ def test_send_of_another_name_is_noted(world: World) -> None:
 
 def test_resolve_says_where_an_unfit_value_shows(world: World) -> None:
     """The client does not know the type, so it says where to look."""
-    applied = world.cli("runs", "resolve", "doubt", "--applied", "5")
+    applied = world.cli("runs", "resolve", "doubt", "--applied", "5", "--reason", "x")
     assert "an alarm will show in `outlast runs explain doubt`" in applied.stderr
-    assert world.cli("runs", "resolve", "doubt", "--not-applied").stderr == ""
+    assert world.cli("runs", "resolve", "doubt", "--not-applied", "--reason", "x").stderr == ""
 
 
 def test_commands_stand_on_lines_of_their_own(world: World) -> None:

@@ -40,6 +40,15 @@ async def lose(kind: str) -> int:
 
 
 never = outlast.effect(start_to_close_timeout=TIMEOUT, name="never")(lose)
+
+
+@outlast.effect(idempotent=True, start_to_close_timeout=TIMEOUT)
+async def find_again(result: int) -> None: ...
+
+
+undoable = outlast.effect(start_to_close_timeout=TIMEOUT, name="undoable", compensate=find_again)(
+    lose
+)
 probed = outlast.effect(start_to_close_timeout=TIMEOUT, probe=cannot_say, name="probed")(lose)
 
 
@@ -56,6 +65,8 @@ async def flow(kind: str) -> int:
             return await afar(kind)
         case "doubted":
             return await doubted(kind)
+        case "undoable":
+            return await undoable(kind)
         case "never":
             return await never(kind)
         case _:
@@ -77,7 +88,9 @@ def log_of(kind: str, caplog: pytest.LogCaptureFixture, *, then: int | None = No
             await handle.send(go, then)
             await sim.closed("r7")
 
-    Simulation([fail, together, afar, doubted, never, probed, flow]).run(scenario)
+    Simulation([fail, together, afar, doubted, find_again, undoable, never, probed, flow]).run(
+        scenario
+    )
     return [one.getMessage() for one in caplog.records if "r7" in one.getMessage()]
 
 
@@ -120,7 +133,10 @@ def test_doubt_says_what_to_type(caplog: pytest.LogCaptureFixture) -> None:
     """The warning holds the command that settles it."""
     (line,) = [one for one in log_of("never", caplog) if "in doubt:" in one and "never" in one]
     assert line.startswith("run r7: effect never (r:1) is in doubt: ")
-    assert "`outlast runs resolve r7 --operation r:1`" in line
+    typed = "`outlast runs resolve r7 --operation r:1 --reason TEXT` with --applied JSON, --not-applied or --failed TEXT"
+    assert line.endswith(typed)
+    (line,) = [one for one in log_of("undoable", caplog) if "effect undoable (r:1) is in" in one]
+    assert line.endswith(f"{typed}, or --compensate --result JSON to have it undone")
 
 
 def test_each_ask_of_a_probe_that_cannot_say_is_logged(caplog: pytest.LogCaptureFixture) -> None:
