@@ -109,6 +109,11 @@ async def publish(what: str) -> bool:
 
 
 @outlast.workflow
+async def spread(what: str) -> bool:
+    return await outlast.run_child(publish(what))
+
+
+@outlast.workflow
 async def ask_first(what: str) -> str:
     covers = [take(what), take.where(what="cup"), give_back(what, "x")]
     await outlast.approval(what, covers=covers, role="owner", expires_in=timedelta(hours=1))
@@ -235,6 +240,26 @@ async def test_what_failed_because_an_effect_was_undone_is_not_told_so_again() -
         assert fork in refused.value.hint
         anew = await handle.fork(2, id="b", reason="again", effects="new_key")
         assert await standing(anew, "blocked") == "in doubt"
+
+
+@on_a_loop
+async def test_a_child_that_failed_because_an_effect_was_undone_is_begun_anew_or_not_at_all() -> (
+    None
+):
+    """With its parent, under new keys; under the old ones it would be told the same again."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        parent = await app.start(spread("news"), id="p")
+        while not (doubts := await app.runs.doubts()):
+            await asyncio.sleep(0.005)
+        await app.runs.resolve(doubts, compensate=True, reason="nobody knows")
+        assert await ended(parent) == "failed"
+        with pytest.raises(outlast.RunConflictError, match="has undone what it did") as refused:
+            await parent.retry(reason="again")
+        assert "--effects new-key" in refused.value.hint
+        await parent.retry(reason="again", effects="new_key")
+        while not (anew := await app.runs.doubts()):
+            await asyncio.sleep(0.005)
+        assert anew[0].key != doubts[0].key
 
 
 @on_a_loop
