@@ -232,7 +232,17 @@ class Seen:
             DefinitionError: Nothing undoes it.
         """
         one = self.standing
-        if what.outcome == "compensate" and one is not None and not one.compensation:
+        if what.outcome != "compensate" or one is None:
+            return
+        if one.compensates:
+            raise DefinitionError(
+                f"{one.name} is a compensation itself, and has not happened: there is nothing to undo",
+                run=run,
+                operation=operation,
+                step=one.name,
+                hint="say applied= (it was done by hand), not_applied=True (attempt it again) or failed= (leave it)",
+            )
+        if not one.compensation:
             raise DefinitionError(
                 f"nothing undoes {one.name}: it declares no compensate=",
                 run=run,

@@ -37,7 +37,7 @@ from outlast.journal.failure import capture
 from outlast.replay.agenda import Agenda
 from outlast.replay.command import NoteSaga
 from outlast.replay.context import EffectRequest
-from outlast.replay.ledger import EffectLedger
+from outlast.replay.ledger import EffectLedger, kind_of
 from outlast.replay.loop import WorkflowLoop
 from outlast.replay.operation import EffectOperation
 from outlast.replay.scope import (
@@ -100,6 +100,10 @@ class Sagas:
         self._untaken: deque[Note] = deque()
         self._has_undone = False
         self._has_left_standing = False
+        self.refuse_held: (
+            Callable[[Scope, Callable[[str, OperationId], Exception]], None] | None
+        ) = None
+        """Refuses the calls of a saga that wait for a person's yes."""
         self.undoes_inherited = False
         """Whether the run, a fork, takes the place of its origin, which is over: what that has done is its own then."""
 
@@ -111,12 +115,18 @@ class Sagas:
         self._scopes = [one for one in self._scopes if not (one.has_left or one.is_undone)]
         return [one for one in self._scopes if any(act.is_at_stake for act in one.within)]
 
-    def cancel(self) -> bool:
-        """Cancel the code of what is at stake, once, but for what is being undone; True when there is any to cancel."""
+    def cancel(self, *, again: bool = False) -> bool:
+        """Cancel the code of what is at stake, but for what is being undone; True when there is any to cancel.
+
+        Args:
+            again: Also what was cancelled before.
+        """
         tasks: dict[asyncio.Task[Any], None] = {}
         for scope in self.at_stake:
             task = scope.task
-            if task is not None and not (scope.is_aborted or task.done() or task.cancelling()):
+            if task is None or scope.is_aborted or task.done():
+                continue
+            if again or not task.cancelling():
                 tasks[task] = None
         for task in tasks:
             task.cancel()
@@ -155,6 +165,28 @@ class Sagas:
                 hint="make both calls in the block of the same saga; or wait for the first, and use its result",
             )
 
+    def check_unknown(
+        self, request: EffectRequest, number: int, scope: Scope | None, operation: OperationId
+    ) -> None:
+        """Return when a call may have the key of one that failed and may have happened: no saga will undo that one.
+
+        Raises:
+            RepeatedEffectError: Another saga, which has not ended, would.
+        """
+        root = None if scope is None else scope.root
+        for other in {id(one.root): one.root for one in self._scopes}.values():
+            if other is root or request.compensates:
+                continue
+            for act in other.acts:
+                same = (act.kind, act.number) == (kind_of(request), number)
+                if same and act.compensation and act.fate in (Fate.UNKNOWN, Fate.UNDOING):
+                    raise RepeatedEffectError(
+                        f"an equal call in another saga may have happened, as {act.operation}, and may be undone there",
+                        operation=operation,
+                        step=request.name,
+                        hint="make the call when that saga has ended, or inside it",
+                    )
+
     def check_none(self, what: str, *, run_id: str) -> None:
         """Return when no saga is open that holds anything to undo.
 
@@ -177,22 +209,31 @@ class Sagas:
             return
         if act is None:
             act = effect.act = Act(effect.operation, scope, effect.request.undo)
+            act.kind, act.number = kind_of(effect.request), effect.number
             scope.root.acts.append(act)
         if intent is not None:
             act.compensation = intent.compensation
             act.arguments, act.key = bytes(intent.effective), intent.key
-            act.order = self._ledger.order
 
     def settle_act(self, act: Act, end: Entry) -> None:
         """Take in what became of an effect."""
         match end:
             case EffectCompleted():
                 act.is_inherited = end.source == "fork"
+                self._supersede(act)
                 act.become(Fate.STANDING, bytes(end.value))
             case EffectFailed(unknown=True):
+                self._supersede(act)
                 act.become(Fate.UNKNOWN)
             case _:
                 act.become(Fate.VOID)
+
+    def _supersede(self, act: Act) -> None:
+        """Let what was not known of equal calls under the same key be known by this one: a receiver has done it once for all of them."""
+        for one in act.scope.root.acts:
+            same = (one.kind, one.number) == (act.kind, act.number)
+            if same and one is not act and one.fate is Fate.UNKNOWN:
+                one.become(Fate.VOID)
 
     def forked(self) -> None:
         """Take in that what was done until now was done by the origin of a fork."""
@@ -286,12 +327,16 @@ class Sagas:
 
     def _refuse_unintended(self, scope: Scope) -> None:
         """Let nothing begin any more that has not begun."""
+
+        def closed(name: str, operation: OperationId) -> Exception:
+            return self._closed(scope, name, operation)
+
         for effect in self._agenda.effects():
             inside = effect.scope is not None and effect.scope.is_within(scope)
             if inside and not effect.bound:
-                self._agenda.refuse(
-                    effect, self._closed(scope, effect.request.name, effect.operation)
-                )
+                self._agenda.refuse(effect, closed(effect.request.name, effect.operation))
+        if self.refuse_held is not None:
+            self.refuse_held(scope, closed)
 
     # Undoing
 
@@ -326,7 +371,7 @@ class Sagas:
             self._misfits(error)
             await self._loop.create_future()
             return
-        if self._ledger.claim(request, act.order):
+        if self._claim(act, request):
             # The workflow has undone it itself.
             self.undone(act, whole=True)
             return
@@ -336,6 +381,17 @@ class Sagas:
             self.undone(act, whole=False)
         else:
             self.undone(act, whole=True)
+
+    def _claim(self, act: Act, request: EffectRequest) -> bool:
+        """Whether the workflow has made an equal call of a compensation itself, later and in the same saga: it counts as that, once."""
+        acts = act.scope.root.acts
+        for one in acts[acts.index(act) + 1 :]:
+            inside = one.scope.is_within(act.scope) or act.scope.is_within(one.scope)
+            stands = one.kind == kind_of(request) and one.fate is Fate.STANDING
+            if inside and stands and not one.counts:
+                one.counts = True
+                return True
+        return False
 
     def compensate(self, effect: EffectOperation, entry: EffectCompensating) -> EffectRequest:
         """Return the call that undoes an effect in doubt, which an operator has asked for.
