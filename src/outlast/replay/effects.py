@@ -104,7 +104,8 @@ class Effects:
                 twin.followers.append(future)
                 return
             number = self._ledger.number(request, operation)
-            self._sagas.check_unknown(request, number, scope, operation)
+            if not request.compensates:
+                self._sagas.check_unknown(request, number, scope, operation)
             if first := self._ledger.first_of_purpose(request):
                 self._seconds.hold(operation, request, future, first, scope)
                 return

@@ -112,7 +112,6 @@ class Sagas:
     @property
     def at_stake(self) -> list[Scope]:
         """The sagas that have not come to their end, and inside which something would be left as it is if the run ended now."""
-        self._scopes = [one for one in self._scopes if not (one.has_left or one.is_undone)]
         return [one for one in self._scopes if any(act.is_at_stake for act in one.within)]
 
     def cancel(self, *, again: bool = False) -> bool:
@@ -174,18 +173,16 @@ class Sagas:
             RepeatedEffectError: Another saga, which has not ended, would.
         """
         root = None if scope is None else scope.root
-        for other in {id(one.root): one.root for one in self._scopes}.values():
-            if other is root or request.compensates:
-                continue
-            for act in other.acts:
-                same = (act.kind, act.number) == (kind_of(request), number)
-                if same and act.compensation and act.fate in (Fate.UNKNOWN, Fate.UNDOING):
-                    raise RepeatedEffectError(
-                        f"an equal call in another saga may have happened, as {act.operation}, and may be undone there",
-                        operation=operation,
-                        step=request.name,
-                        hint="make the call when that saga has ended, or inside it",
-                    )
+        others = {id(one.root): one.root for one in self._scopes if one.root is not root}
+        for act in (act for other in others.values() for act in other.unknown):
+            is_open = act.compensation and act.fate in (Fate.UNKNOWN, Fate.UNDOING)
+            if is_open and _is_same(act, kind_of(request), number):
+                raise RepeatedEffectError(
+                    f"an equal call in another saga may have happened, as {act.operation}, and may be undone there",
+                    operation=operation,
+                    step=request.name,
+                    hint="make the call when that saga has ended, or inside it",
+                )
 
     def check_none(self, what: str, *, run_id: str) -> None:
         """Return when no saga is open that holds anything to undo.
@@ -210,7 +207,9 @@ class Sagas:
         if act is None:
             act = effect.act = Act(effect.operation, scope, effect.request.undo)
             act.kind, act.number = kind_of(effect.request), effect.number
-            scope.root.acts.append(act)
+            root, act.place = scope.root, len(scope.root.acts)
+            root.acts.append(act)
+            root.kinds.setdefault(act.kind, []).append(act)
         if intent is not None:
             act.compensation = intent.compensation
             act.arguments, act.key = bytes(intent.effective), intent.key
@@ -225,20 +224,23 @@ class Sagas:
             case EffectFailed(unknown=True):
                 self._supersede(act)
                 act.become(Fate.UNKNOWN)
+                act.scope.root.unknown.append(act)
             case _:
                 act.become(Fate.VOID)
 
     def _supersede(self, act: Act) -> None:
         """Let what was not known of equal calls under the same key be known by this one: a receiver has done it once for all of them."""
-        for one in act.scope.root.acts:
-            same = (one.kind, one.number) == (act.kind, act.number)
-            if same and one is not act and one.fate is Fate.UNKNOWN:
+        root = act.scope.root
+        same = [one for one in root.unknown if _is_same(one, act.kind, act.number)]
+        for one in same:
+            root.unknown.remove(one)
+            if one.fate is Fate.UNKNOWN:
                 one.become(Fate.VOID)
 
     def forked(self) -> None:
         """Take in that what was done until now was done by the origin of a fork."""
         for scope in self._scopes:
-            for act in scope.acts:
+            for act in scope.root.acts:
                 act.is_inherited = act.fate is not Fate.OPEN
 
     def settle(self, entry: Note) -> None:
@@ -317,13 +319,14 @@ class Sagas:
 
     def _close(self, scope: Scope) -> None:
         """Note that nothing more comes of a saga; with the last one inside an outermost one, what stands there stands for good."""
+        self._scopes.remove(scope)
         root = scope.root
         root.open_count -= 1
         if root.open_count or not root.has_left:
             return
         if any(act.compensation for act in root.acts):
             self._note(SagaEnded(root.operation, "kept"))
-        root.acts.clear()
+        root.forget()
 
     def _refuse_unintended(self, scope: Scope) -> None:
         """Let nothing begin any more that has not begun."""
@@ -357,7 +360,7 @@ class Sagas:
     def _end(self, scope: Scope) -> None:
         scope.is_undone = True
         if scope.parent is None:
-            scope.acts.clear()
+            scope.forget()
         self._close(scope)
 
     async def _undo(self, act: Act) -> None:
@@ -384,11 +387,10 @@ class Sagas:
 
     def _claim(self, act: Act, request: EffectRequest) -> bool:
         """Whether the workflow has made an equal call of a compensation itself, later and in the same saga: it counts as that, once."""
-        acts = act.scope.root.acts
-        for one in acts[acts.index(act) + 1 :]:
+        for one in act.scope.root.kinds.get(kind_of(request), ()):
             inside = one.scope.is_within(act.scope) or act.scope.is_within(one.scope)
-            stands = one.kind == kind_of(request) and one.fate is Fate.STANDING
-            if inside and stands and not one.counts:
+            is_later = one.place > act.place and one.fate is Fate.STANDING
+            if inside and is_later and not one.counts:
                 one.counts = True
                 return True
         return False
@@ -460,6 +462,11 @@ class Sagas:
             operation=operation,
             hint="a part of the saga has failed; let the exception pass, so that this part ends too",
         )
+
+
+def _is_same(act: Act, kind: tuple[str, str], number: int) -> bool:
+    """Whether an effect has the key of that call."""
+    return (act.kind, act.number) == (kind, number)
 
 
 def _word(entry: Note) -> str:

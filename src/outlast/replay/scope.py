@@ -49,6 +49,7 @@ class Act:
         key: Its idempotency key.
         kind: Its name and the hash of its payload: equal calls have the same.
         number: Which of them it is: one with the same number has the same key.
+        place: Among all that was intended inside the outermost saga.
         value: Its result as JSON, once it is known.
         is_inherited: The origin of a fork has done it.
         counts: It was the workflow's own undoing of another one.
@@ -62,6 +63,7 @@ class Act:
     key: str = ""
     kind: tuple[str, str] = ("", "")
     number: int = 0
+    place: int = 0
     fate: Fate = Fate.OPEN
     value: bytes | None = None
     is_inherited: bool = False
@@ -101,6 +103,10 @@ class Scope:
         self.root: Scope = self if parent is None else parent.root
         self.acts: list[Act] = []
         """Of an outermost saga: all effects inside it, in the order of their intents."""
+        self.kinds: dict[tuple[str, str], list[Act]] = {}
+        """The same, equal calls together."""
+        self.unknown: list[Act] = []
+        """Of these, what was given up and may have happened."""
         self.open_count = 0
         """Of an outermost saga: how many there are, itself and inside it, that have not come to their end."""
         self.root.open_count += 1
@@ -110,6 +116,12 @@ class Scope:
         """Its body raised: nothing new begins in it."""
         self.is_undone = False
         """It was aborted, and all has been done about that."""
+
+    def forget(self) -> None:
+        """Forget what was done inside an outermost saga: nothing more comes of it."""
+        self.acts.clear()
+        self.kinds.clear()
+        self.unknown.clear()
 
     @property
     def closed_by(self) -> Scope | None:
