@@ -54,7 +54,8 @@ class Target:
         form: `quoted`, a Structured Field String, as the draft has it; `raw`, as most receivers that are older take it.
         carries: False for hosts that are sent no key, such as one that gives out tokens.
         refusal: The status by which the receiver says that it knows the key with other content.
-        is_reuse: Tells from an answer with that status, its body read, whether it says so; by default each does.
+        is_reuse: Tells from an answer with that status, its body read, whether it says so; by default each stops the effect. Of a receiver
+            that runs `outlast.http`, `outlast.http.transport.is_key_reused` does.
 
     Example:
         ```python
