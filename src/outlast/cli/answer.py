@@ -35,7 +35,7 @@ def check_answer(view: RequestView, answer: bytes) -> None:
         OutlastError: The extra that reads it is not installed.
     """
     if is_guarded(view.note):
-        _read(answer)
+        _read(answer, is_written=True)
 
 
 def unreadable_part(view: RequestView) -> str:
@@ -51,12 +51,12 @@ def unreadable_part(view: RequestView) -> str:
     return ""
 
 
-def _read(answer: bytes) -> None:
+def _read(answer: bytes, *, is_written: bool = False) -> None:
     try:
-        from outlast.http.answer import decode  # an extra
+        from outlast.http.answer import decode, decode_written  # an extra
     except ModuleNotFoundError as error:
         raise OutlastError(
             f"this request came by outlast.http, which cannot read an answer here: the package {error.name} is missing",
             hint="type this where the service is installed, so that the answer can be checked before it is given to anybody",
         ) from None
-    decode(answer)
+    (decode_written if is_written else decode)(answer)

@@ -170,7 +170,17 @@ def test_held_by_somebody(world: World) -> None:
 GUARDED = GuardedRequest("k", "", "ann", b"", {"method": "POST", "path": "/payments"}).note
 
 
-@pytest.mark.parametrize("bad", [b"", b"201 order 7", b'{"id": 7}', b'{"status": 99}', b"\xff"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b"201 order 7",
+        b'{"id": 7}',
+        b'{"status": 99}',
+        b"\xff",
+        b'{"status": 201, "Body": "7"}',
+    ],
+)
 def test_an_answer_that_no_client_could_get_is_not_taken(world: World, bad: bytes) -> None:
     """Of a request that came by HTTP: nothing is written, and what to write is shown. The template is an answer."""
     request = begin(world, "a", note=GUARDED)
