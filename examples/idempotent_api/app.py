@@ -80,7 +80,8 @@ async def find_payment(request: DoubtfulRequest) -> Applied[Answer] | NotApplied
 
 
 POLICY = IdempotencyPolicy(
-    principal=lambda scope: scope["user"].display_name,
+    # Whoever is not known is answered 401 by the route, and no answer of that is kept.
+    principal=lambda scope: scope["user"].display_name or "nobody",
     format=KeyFormat(shortest=8, lenient=True),
     link="/idempotency",
     keep=timedelta(days=7),
@@ -115,7 +116,7 @@ User = Annotated[str, Depends(known)]
 app = FastAPI(lifespan=lifespan)
 app.add_middleware(IdempotencyMiddleware, client=client_of, policy=POLICY)
 app.add_middleware(AuthenticationMiddleware, backend=Bearer())  # added last, so it is outermost
-app.mount("/idempotency", PublishedPolicy(POLICY))
+app.add_route("/idempotency", PublishedPolicy(POLICY))
 
 
 @app.post("/payments", status_code=201)

@@ -315,13 +315,15 @@ class SamePurposeError(AuthorError):
 
 
 class KeyReusedError(AuthorError):
-    """A receiver refused the content that an effect sent under its key: it knows the key with other content, or cannot take this one.
+    """A receiver refused the content that an effect sent under its key: it knows the key with other content, or may know it.
 
     No attempt follows: it would end the same way. It does not prove that nothing happened: what the receiver has under the key may be an
     earlier attempt of this effect, whose content was another because it held a time or a random number.
 
     Args:
         status: Of the receiver's answer.
+        certain: Whether the receiver says that it knows the key with other content. Where it does not, it may be the content itself
+            that it does not take.
 
     Example:
         ```python
@@ -350,9 +352,12 @@ class KeyReusedError(AuthorError):
 
     code = "key_reused"
 
-    def __init__(self, message: str, *, status: int = 0, **where: Any) -> None:
+    def __init__(
+        self, message: str, *, status: int = 0, certain: bool = False, **where: Any
+    ) -> None:
         super().__init__(message, **where)
         self.status = status
+        self.certain = certain
 
 
 class EncodeError(AuthorError):
@@ -1127,6 +1132,104 @@ class ReceiverBusyError(OutlastError):
         super().__init__(message, **where)
         self.status = status
         self.retry_after = retry_after
+
+
+class FinalAnswerError(OutlastError):
+    """A receiver has answered a key for good, and with no result: the first request failed, or its answer was not kept.
+
+    No attempt follows: it would get the same answer, or, when the receiver has forgotten the key, be carried out a second time. What the first
+    request did until it failed stands, so the effect may have happened.
+
+    Args:
+        status: Of the receiver's answer.
+        detail: What it says.
+
+    Example:
+        ```python
+        import httpx
+        import outlast
+        from outlast.http.transport import IdempotentTransport
+
+        kept = httpx.Response(500, headers={"Idempotent-Replayed": "true"}, text="the printer is out of paper")
+        double = httpx.MockTransport(lambda request: kept)
+
+        @outlast.effect(idempotent=True)
+        async def pay(amount: int) -> None:
+            async with httpx.AsyncClient(transport=IdempotentTransport(double)) as client:
+                await client.post("https://bank.example/payments", json={"amount": amount})
+
+        @outlast.workflow
+        async def settle(amount: int) -> None:
+            await pay(amount)
+
+        async with outlast.open("memory://") as app:
+            try:
+                await app.run(settle(10), id="settle-1")
+            except outlast.OutlastError as error:
+                assert error.__cause__.detail == "the printer is out of paper"
+        ```
+    """
+
+    code = "final_answer"
+
+    def __init__(self, message: str, *, status: int = 0, detail: str = "", **where: Any) -> None:
+        super().__init__(message, **where)
+        self.status = status
+        self.detail = detail
+
+
+class ReceiverInDoubtError(OutlastError):
+    """A receiver does not know whether it carried a request out, and repeats nothing under its key until somebody there has said.
+
+    The attempts of the effect go on as its retry policy says: one that comes when it was said learns what happened.
+
+    Args:
+        status: Of the receiver's answer.
+        detail: What it says.
+        request_id: What whoever operates the receiver finds the request by.
+
+    Example:
+        ```python
+        import httpx
+        import outlast
+        from outlast.http.transport import IdempotentTransport
+
+        problem = {"type": "urn:outlast:idempotency:in-doubt", "code": "in_doubt", "request_id": "2c26b46b"}
+        media_type = {"Content-Type": "application/problem+json"}
+        double = httpx.MockTransport(lambda request: httpx.Response(409, headers=media_type, json=problem))
+
+        @outlast.effect(idempotent=True, retry=outlast.RetryPolicy(maximum_attempts=1))
+        async def pay(amount: int) -> None:
+            async with httpx.AsyncClient(transport=IdempotentTransport(double)) as client:
+                await client.post("https://bank.example/payments", json={"amount": amount})
+
+        @outlast.workflow
+        async def settle(amount: int) -> None:
+            await pay(amount)
+
+        async with outlast.open("memory://") as app:
+            try:
+                await app.run(settle(10), id="settle-1")
+            except outlast.OutlastError as error:
+                assert error.__cause__.request_id == "2c26b46b"
+        ```
+    """
+
+    code = "receiver_in_doubt"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        detail: str = "",
+        request_id: str = "",
+        **where: Any,
+    ) -> None:
+        super().__init__(message, **where)
+        self.status = status
+        self.detail = detail
+        self.request_id = request_id
 
 
 class StoreError(OutlastError):

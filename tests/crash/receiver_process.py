@@ -35,17 +35,26 @@ class Books:
         self.fates: Counter[str] = Counter()
         self.results: dict[str, str] = {}
         self.unkind: Counter[str] = Counter()
+        self.decks: dict[bool, list[str]] = {True: [], False: []}
 
     def fate(self, key: str, *, idempotent: bool) -> str:
         """Return what becomes of a request."""
         self.requests[key] += 1
-        fate = self.chance.choice(FATES) if self.unkind[key] < MOST else ""
+        fate = self._draw(idempotent=idempotent) if self.unkind[key] < MOST else ""
         if fate == "twice" and not idempotent:
             # Who knows no keys applies each delivery: nothing can be promised of that.
             fate = ""
         self.unkind[key] += bool(fate)
         self.fates[fate] += 1
         return fate
+
+    def _draw(self, *, idempotent: bool) -> str:
+        """Return the next fate: each comes as often as any other, in an order that the seed says."""
+        deck = self.decks[idempotent]
+        if not deck:
+            deck.extend(FATES)
+            self.chance.shuffle(deck)
+        return deck.pop()
 
     def apply(self, key: str, *, idempotent: bool) -> str:
         """Act, once for each key where keys are known."""

@@ -121,7 +121,10 @@ async def journals(client: outlast.Client) -> dict[str, list[Entry]]:
     }
 
 
-@pytest.mark.parametrize("scene", [1, 2], indirect=True)
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))]
+
+
+@pytest.mark.parametrize("scene", SEEDS, indirect=True)
 def test_every_effect_happens_as_often_as_it_declares(scene: Scene) -> None:
     """And what was done inside a saga that raised was undone exactly once."""
     asyncio.run(begin(scene))

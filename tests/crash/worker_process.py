@@ -37,6 +37,7 @@ from outlast.demo.stage import REPO
 from outlast.errors import StoreUnavailableError
 from outlast.store.change import (
     OTHER_RUN,
+    SAGA,
     Change,
     Decide,
     FinishTask,
@@ -204,7 +205,7 @@ def names_of(change: Change) -> list[str]:
             rows = [
                 f"{_what(row)}:{row.name}"
                 for row in change.operations
-                if isinstance(row, OperationPut) and row.kind not in OTHER_RUN
+                if isinstance(row, OperationPut) and row.kind not in (*OTHER_RUN, SAGA)
             ]
             tasks = [f"task:{act.name}" for act in change.tasks if isinstance(act, TaskPut)]
             status = [] if change.head is None or entries else [f"head:{change.head.status}"]

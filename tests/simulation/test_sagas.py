@@ -51,10 +51,7 @@ MUTANTS = {
         Sagas, "settle", "self._notes.popleft()", "pass"
     ),
     "what an operator has undone is known to be": Break(
-        Effects, "settled", "self._sagas.undone(act, whole=succeeded)", "pass"
-    ),
-    "what an operator has undone no saga undoes": Break(
-        *(Sagas, "compensate", "act.become(Fate.UNDOING, ", "act.become(Fate.STANDING, ")
+        Effects, "_compensated", "self._sagas.undone(effect.act, whole=succeeded)", "pass"
     ),
     "what it would have returned is handed on": Break(
         Sagas, "compensate", "bytes(entry.value)", "None"

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from outlast.cli.answer import TEMPLATE
 from outlast.cli.main import app
+from outlast.http.answer import Answer, decode
 from outlast.store.request import RequestRow, RequestState
 
 PAGE = (Path(__file__).parents[2] / "docs/http_operating.md").read_text()
@@ -39,11 +41,19 @@ def test_the_commands_of_the_page_can_be_typed(
 ) -> None:
     """They are parsed; there is no such database."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "answer.bin").touch()
+    (tmp_path / "answer.json").touch()
     runner = CliRunner(env={"OUTLAST_DATABASE_URL": "sqlite:////nowhere/x.db"})
     result = runner.invoke(app, shlex.split(line)[1:])
     assert result.exit_code == 1, result.output
     assert "nowhere" in result.stderr
+
+
+def test_the_answer_of_the_page_is_one() -> None:
+    """It is the one that `show` prints, and the middleware reads it."""
+    (shown,) = re.findall(r"```json\n\s*(.*?)\n\s*```", PAGE, re.DOTALL)
+    assert shown == TEMPLATE
+    answer = decode(shown.encode())
+    assert isinstance(answer, Answer) and answer.body == b'{"payment": 7}'
 
 
 def test_the_tables_of_the_page_are_whole() -> None:

@@ -13,6 +13,7 @@ from outlast.http import problem
 from outlast.http.policy import NEVER_GIVEN_AGAIN, REFUSALS, keeps_status
 
 PAGE = (Path(__file__).parents[2] / "docs/http.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 ASK = """
 import asyncio
@@ -30,7 +31,7 @@ async def main() -> None:
         transport = httpx.ASGITransport(within)
         async with httpx.AsyncClient(transport=transport, base_url="http://shop") as http:
             for _ in range(2):
-                answer = await http.post("/payments", json=5, headers={"idempotency-key": '"a"'})
+                answer = await http.post("/payments", json={"amount": 5}, headers={"idempotency-key": '"a"'})
                 print(answer.status_code, answer.text, answer.headers.get("idempotent-replayed"))
             print((await http.get("/idempotency")).json() == app.user_middleware[0].kwargs["policy"].describe())
 
@@ -41,24 +42,39 @@ asyncio.run(main())
 
 def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
     """All Python of the page, in its order, is one application, which pays once."""
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    blocks = [block for block in BLOCKS if "FastAPI(" not in block]
     assert len(blocks) == 3
-    (tmp_path / "shop.py").write_text("\n\n".join(blocks) + ASK)
+    assert answers_of("\n\n".join(blocks), tmp_path) == [
+        '201 {"payment":1} None',
+        '201 {"payment":1} true',
+        "True",
+    ]
+
+
+def test_the_program_in_fastapi_runs(tmp_path: Path) -> None:
+    """It does the same, and its policy is there without a redirect."""
+    (program,) = [block for block in BLOCKS if "FastAPI(" in block]
+    answers = answers_of(program, tmp_path)
+    assert answers == ['201 {"payment":1} None', '201 {"payment":1} true', "True"]
+
+
+def answers_of(program: str, folder: Path) -> list[str]:
+    """Run a program of the page, and return what it answers to `ASK`."""
+    (folder / "shop.py").write_text(program + ASK)
     done = subprocess.run(
         [sys.executable, "-W", "error", "shop.py"],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ['201 {"payment":1} None', '201 {"payment":1} true', "True"]
+    return done.stdout.splitlines()
 
 
 def test_the_table_has_every_refusal() -> None:
     """And nothing that is none."""
-    codes = set(re.findall(r'"([a-z]+_[a-z_]+)",\n', Path(problem.__file__).read_text()))
-    assert codes == set(re.findall(r"\b[45]\d\d `(\w+)`", PAGE)) | {"handler_failed"}
+    assert set(problem.Code) == set(re.findall(r"\b[45]\d\d `(\w+)`", PAGE)) | {"handler_failed"}
     assert "`500 handler_failed`" in PAGE
 
 

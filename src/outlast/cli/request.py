@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from outlast.cli.answer import TEMPLATE, check_answer, is_guarded, unreadable_part
 from outlast.cli.output import print_json, print_table, say, say_lines
 from outlast.cli.session import Session, at_terminal, stored, usage_error
 from outlast.cli.text import ago, at, counted, length, safe
@@ -81,11 +82,18 @@ def show_request(session: Session, request: Request, as_json: Json = False) -> N
         print_json(view)
         return
     show(view)
+    resolve_words = ("requests", "resolve", view.request_id, "--token", view.token)
     if view.state == "in doubt":
         say("nobody knows what became of it: look it up, then say so")
-        resolve_words = ("requests", "resolve", view.request_id, "--token", view.token)
         say(f"  {session.command(*resolve_words, '--not-applied', '--reason', 'TEXT')}")
-        say(f"  {session.command(*resolve_words, '--applied', 'FILE', '--reason', 'TEXT')}")
+    elif (why := unreadable_part(view)) and view.resolved_at is not None:
+        say(f"{why}: whoever comes with the key is told that it was not kept. Give another one")
+    else:
+        return
+    say(f"  {session.command(*resolve_words, '--applied', 'FILE', '--reason', 'TEXT')}")
+    if is_guarded(view.note):
+        say("the FILE holds the answer that its client gets, as JSON:")
+        say(f"  {TEMPLATE}")
 
 
 @requests.command("resolve")
@@ -97,7 +105,8 @@ def resolve(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="It happened; the file (- for standard input) holds what is answered from now on, as the code that ends requests keeps it.",
+            help="It happened; the file (- for standard input) holds what is answered from now on, as the code that ends requests keeps it. "
+            f"That of a request that came by HTTP is JSON: {TEMPLATE}",
         ),
     ] = None,
     not_applied: Annotated[
@@ -112,18 +121,23 @@ def resolve(
         ),
     ] = "",
 ) -> None:
-    """Say what became of a request in doubt."""
+    """Say what became of a request in doubt; or mend an operator's answer that cannot be read."""
     if (applied is not None) + not_applied != 1:
         raise usage_error("say one of --applied FILE and --not-applied")
     if not reason:
         raise usage_error("say why: --reason TEXT")
     answer = None if applied is None else _read(applied)
     request = _id(request)
+    view = session.call(_find(request))
+    corrects = None
+    if answer is not None:
+        check_answer(view, answer)
+        corrects = view.resolved_at if unreadable_part(view) else None
     if not token:
-        token = _seen(session, request, answer)
+        token = _seen(view, answer, is_mended=corrects is not None)
     session.call(
         lambda client: client.requests.resolve(
-            request, answer=answer, reason=reason, seen_token=token
+            request, answer=answer, reason=reason, seen_token=token, corrects=corrects
         )
     )
     what = "the key is free again" if answer is None else "that is answered from now on"
@@ -162,15 +176,14 @@ def show(view: RequestView) -> None:
         say_lines(_text(view.answer))
 
 
-def _seen(session: Session, request: str, answer: bytes | None) -> str:
-    """Show a request in doubt, ask whether this is to be said of it, and return its token."""
+def _seen(view: RequestView, answer: bytes | None, *, is_mended: bool) -> str:
+    """Show a request, ask whether this is to be said of it, and return its token."""
     if not at_terminal():
         raise usage_error(
             "to resolve a request without a terminal, give --token: the one that `outlast requests show` printed"
         )
-    view = session.call(_find(request))
     show(view)
-    if view.state != "in doubt":
+    if view.state != "in doubt" and not is_mended:
         say(f"nothing is to be said: it is {view.state}")
         raise typer.Exit(1)
     said = "did not happen" if answer is None else f"happened ({counted(len(answer), 'byte')})"

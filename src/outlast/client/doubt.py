@@ -151,7 +151,14 @@ class Said:
         """
         name = one.effect if isinstance(one, Doubt) else one.name
         undo = one.compensation
-        if self.outcome != "compensate" or (undo and one.needs_result == self.has_result):
+        if self.outcome != "compensate":
+            return "", ""
+        if one.compensates:
+            return (
+                f"{name} is a compensation itself, and has not happened: there is nothing to undo",
+                "say applied= (it was done by hand), not_applied=True (attempt it again) or failed= (leave it)",
+            )
+        if undo and one.needs_result == self.has_result:
             return "", ""
         if not undo:
             return (

@@ -15,7 +15,7 @@ import msgspec
 from outlast.client.mail import arrived
 from outlast.client.task import TaskView
 from outlast.client.text import ago, counted, json_text, safe
-from outlast.client.undoing import UNDONE, doing_again, entries_in, place_to_fork, undoing
+from outlast.client.undoing import UNDONE, doing_again, entries_in, undoing
 from outlast.client.view import ApprovalView, RunDetail, cancel_in, retry_makes_effects
 from outlast.effects.standing import Alarm, Clearing, Standing
 from outlast.effects.undone import at_stake, left_standing
@@ -234,11 +234,6 @@ class _Teller:
             return "Nothing more happens."
         if self._status.status in UNDONE:
             return self._what_was_undone()
-        if retry is None and place_to_fork(self._detail) is not None:
-            return (
-                "An effect that was in doubt was undone, and that is what it was told; a retry would be told the same, so none is made. "
-                "Nothing more happens; to do it after all, begin it anew."
-            )
         if retry is None and (was := undoing(self._detail)) is not None:
             left = self._left()
             return (

@@ -24,7 +24,7 @@ from outlast.client.family import (
     lost_messages,
 )
 from outlast.client.port import Port
-from outlast.client.retry import place_before_undone, retry_position, undone_at_end
+from outlast.client.retry import place_before_undone, retry_position
 from outlast.client.view import Retry
 from outlast.effects.key import check_run_id, namespace
 from outlast.effects.kin import marker
@@ -42,7 +42,6 @@ from outlast.journal.entry import (
     NO_OPERATION,
     Completed,
     ContinuedAsNew,
-    EffectIntended,
     EffectPolicy,
     Entry,
     EntryRow,
@@ -216,9 +215,7 @@ async def _retriable(client: Port, run: RunKey, asked: RunKey | None = None) -> 
     """
     head = await client.head(run)
     if head.status in _RETRIED:
-        origin = await read_origin(client, run)
-        _check_end(origin)
-        return origin
+        return await read_origin(client, run)
     if head.status in _UNDONE:
         raise await _undone(client, head)
     ended = f"it ended as {head.status}" if head.status.closed else f"it is {head.status}"
@@ -242,24 +239,6 @@ async def _undone(client: Port, head: RunHead) -> RunConflictError:
         f"the run cannot be retried: it ended as {head.status}, and nothing is left to go on from",
         run=run,
         hint=_doing_after_all(run, seq),
-    )
-
-
-def _check_end(origin: Origin) -> None:
-    """Return when a run that failed may come to something else when that is done again.
-
-    Raises:
-        RunConflictError: An effect was undone, and that is what it was told.
-    """
-    seq = undone_at_end(origin.entries)
-    if seq is None:
-        return
-    intent = origin.entries[seq]
-    assert isinstance(intent, EffectIntended)
-    raise RunConflictError(
-        f"the run cannot be retried: it failed because {intent.operation} was undone, and would be told the same again",
-        run=origin.run.run_id,
-        hint=_doing_after_all(origin.run.run_id, seq),
     )
 
 
@@ -436,16 +415,13 @@ async def _retried(
     end = origin.entries[-1]
     if head.status is Status.COMPLETED and isinstance(end, Completed):
         return Retried(latest.run_id, value=end.value)
-    is_undone = head.status in _UNDONE or (
-        head.status is Status.FAILED and undone_at_end(origin.entries) is not None
-    )
-    if is_undone and asked.effects != "new_key":
+    if head.status in _UNDONE and asked.effects != "new_key":
         raise RunConflictError(
             f"run {latest.run_id}, which it started, has undone what it did, and its keys are used up",
             run=latest.run_id,
             hint="retry its parent with effects='new_key' (--effects new-key), to have it made anew",
         )
-    if is_undone:
+    if head.status in _UNDONE:
         return None
     if head.status not in _RETRIED and latest != child:
         raise RunConflictError(

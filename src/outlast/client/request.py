@@ -242,7 +242,13 @@ class Requests:
         return [msgspec.structs.replace(self._view(row), answer=None) for row in rows]
 
     async def resolve(
-        self, request_id: str, *, answer: bytes | None, reason: str, seen_token: str
+        self,
+        request_id: str,
+        *,
+        answer: bytes | None,
+        reason: str,
+        seen_token: str,
+        corrects: datetime | None = None,
     ) -> None:
         """Say what became of a request in doubt, as an operator; kept with who says so and why.
 
@@ -250,6 +256,7 @@ class Requests:
             request_id: The hash under which it is kept.
             answer: It happened, and this is answered from now on; None: it did not happen, and another may begin.
             seen_token: The token of the record that was looked at: nothing is said of one that has begun since.
+            corrects: The `resolved_at` of an operator's answer that this one replaces, since nobody can read it; only while that one stands.
 
         Raises:
             RequestStateError: It is not in doubt, not as it was seen, or not there.
@@ -263,7 +270,14 @@ class Requests:
             )
         tenant, by = self._client.tenant, self._client.principal
         change = ResolveRequest(
-            tenant, request_id, seen_token, answer is not None, by, reason, answer or b""
+            tenant,
+            request_id,
+            seen_token,
+            answer is not None,
+            by,
+            reason,
+            answer or b"",
+            corrects,
         )
         verdict = await self._commit(change)
         match verdict:

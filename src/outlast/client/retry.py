@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from outlast.effects.undone import kept_and_undone
+from outlast.effects.undone import undone_from
 from outlast.errors import (
-    EffectCompensatedError,
     RunCancelledError,
     RunTerminatedError,
     WorkflowFailedError,
@@ -19,7 +18,6 @@ from outlast.journal.entry import (
     Cancelled,
     CancelRequested,
     ChildRefused,
-    EffectCompensating,
     EffectCompleted,
     EffectFailed,
     EffectIntended,
@@ -47,8 +45,6 @@ _ENDS = frozenset(
 )
 """How the end of another run is raised."""
 
-_COMPENSATED = f"outlast.errors.{EffectCompensatedError.__name__}"
-
 
 def retry_position(entries: Sequence[Entry]) -> int:
     """Return the position from which a run that has ended is done anew.
@@ -62,37 +58,15 @@ def retry_position(entries: Sequence[Entry]) -> int:
     return _before_unused_approvals(entries, _failing_place(entries))
 
 
-def undone_at_end(entries: Sequence[Entry]) -> int | None:
-    """Return where the effect was intended that an operator had undone, where that is what a run failed with; None for other ends.
-
-    Done again from where it failed, the run would be told the same, and fail with it.
-    """
-    match entries[-1:]:
-        case [Failed(failure)]:
-            ends = [leaf for leaf in _leaves(failure) if _place(entries, leaf) is None]
-        case _:
-            return None
-    told = [
-        each.details.get("operation")
-        for leaf in ends
-        for each in _causes(leaf)
-        if each.type == _COMPENSATED
-    ]
-    kept = [
-        one for one in entries[: retry_position(entries)] if isinstance(one, EffectCompensating)
-    ]
-    undone = {one.operation for one in kept if one.operation in told}
+def place_before_undone(entries: Sequence[Entry]) -> int:
+    """Return the position from which a run that has undone what it did can be forked, to do it after all."""
+    undone = undone_from(entries)
     places = (
         seq
         for seq, one in enumerate(entries)
         if isinstance(one, EffectIntended) and one.operation in undone
     )
-    return next(places, None)
-
-
-def place_before_undone(entries: Sequence[Entry]) -> int:
-    """Return the position from which a run that has undone what it did can be forked, to do it after all."""
-    return min(kept_and_undone(entries, len(entries), since=0).values(), default=1)
+    return min(places, default=1)
 
 
 def _failing_place(entries: Sequence[Entry]) -> int:

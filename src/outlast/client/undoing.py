@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from outlast.client.retry import place_before_undone, undone_at_end
+from outlast.client.retry import place_before_undone
 from outlast.client.view import RunDetail, retry_makes_effects
 from outlast.effects.undone import unwinding
 from outlast.journal.entry import Entry, SagaAborted
@@ -27,8 +27,18 @@ def doing_again(detail: RunDetail, command: Callable[..., str]) -> tuple[str, st
     done = (detail.status if retry is None else retry).status
     if not done.closed or done is Status.COMPLETED:
         return None
-    if retry is None and (place := place_to_fork(detail)) is not None:
-        how = ("--at", str(place), "--effects", "new-key", "--id", "NEW-ID", "--reason", "TEXT")
+    if retry is None and done in UNDONE and detail.entries:
+        place = min(place_before_undone(entries_in(detail)), len(detail.entries) - 1)
+        how = (
+            "--at",
+            str(detail.entries[place].seq),
+            "--effects",
+            "new-key",
+            "--id",
+            "NEW-ID",
+            "--reason",
+            "TEXT",
+        )
         return command("runs", "fork", run, *how), "do it after all, in a run with new keys"
     if done in UNDONE:
         return None
@@ -38,16 +48,6 @@ def doing_again(detail: RunDetail, command: Callable[..., str]) -> tuple[str, st
     elif undoing(detail) is not None:
         what = "go on undoing"
     return command("runs", "retry", run, "--reason", "TEXT"), what
-
-
-def place_to_fork(detail: RunDetail) -> int | None:
-    """Return before which entry a run that undid something is forked, where its retry is refused; else None."""
-    entries = entries_in(detail)
-    if detail.status.status in UNDONE:
-        place: int | None = place_before_undone(entries)
-    else:
-        place = undone_at_end(entries)
-    return None if place is None or place >= len(entries) else detail.entries[place].seq
 
 
 class Undoing(msgspec.Struct, frozen=True):

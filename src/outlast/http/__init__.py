@@ -7,7 +7,7 @@ from importlib.util import find_spec as _find_spec
 
 if _find_spec("http_sf") is None:
     raise ModuleNotFoundError(
-        "outlast.http needs http-sf: pip install 'outlast[http]'", name="http_sf"
+        "outlast.http needs http-sf: in a clone of Outlast, pip install '.[http]'", name="http_sf"
     )
 
 from outlast.http.answer import Answer

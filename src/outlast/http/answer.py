@@ -18,7 +18,7 @@ import msgspec
 
 from outlast.errors import DecodeError, DefinitionError
 from outlast.http.asgi import Headers, Send, send_whole
-from outlast.journal.parse import NotJsonError, parse_as
+from outlast.journal.parse import NotJsonError, parse, parse_as
 
 REPLAYED = "idempotent-replayed"
 
@@ -168,6 +168,18 @@ def decode(data: bytes) -> Answer | Unkept:
     if why:
         raise _unreadable(why)
     return Answer(kept.status, headers, body)
+
+
+def decode_written(data: bytes) -> Answer | Unkept:
+    """Return what a person wrote to be kept: a member that is none of an answer is a slip, and not left out.
+
+    Raises: DecodeError: It is no answer.
+    """
+    answer = decode(data)
+    members: dict[str, Any] = parse(data, nesting=_NESTING)
+    if unknown := sorted(members.keys() - set(_Kept.__struct_fields__)):
+        raise _unreadable(f"{unknown[0][:80]!r} is no part of it")
+    return answer
 
 
 def kept_headers(lines: Iterable[tuple[str, str]], keeps: Callable[[str], bool]) -> Headers:

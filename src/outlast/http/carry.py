@@ -18,7 +18,7 @@ try:
     import httpx
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "outlast.http as a client needs httpx; install the extra: pip install 'outlast[http]'",
+        "outlast.http as a client needs httpx; install the extra: in a clone of Outlast, pip install '.[http]'",
         name="httpx",
     ) from error
 
@@ -54,7 +54,8 @@ class Target:
         form: `quoted`, a Structured Field String, as the draft has it; `raw`, as most receivers that are older take it.
         carries: False for hosts that are sent no key, such as one that gives out tokens.
         refusal: The status by which the receiver says that it knows the key with other content.
-        is_reuse: Tells from an answer with that status, its body read, whether it says so; by default each does.
+        is_reuse: Tells from an answer with that status, its body read, whether it says so; by default each stops the effect. Of a receiver
+            that runs `outlast.http`, `outlast.http.transport.is_key_reused` does.
 
     Example:
         ```python
@@ -201,7 +202,12 @@ def _first(
     if not target.carries or request.method not in KEYED:
         return Passage(target, request.url, attempt, removes=left)
     part: Any = request.extensions.get(PART, "")
-    key = key_for(_identity(request), describe(request), part=str(part))
+    key = key_for(
+        _identity(request),
+        _place(request),
+        part=str(part),
+        naming=f'client.post(…, extensions={{"{PART}": "receipt"}})',
+    )
     if not key:
         return Passage(target, request.url, attempt, removes=left)
     is_known = attempt is not None and attempt.idempotent
@@ -246,6 +252,12 @@ def _identity(request: httpx.Request) -> Hashable:
     if body is None:
         return object()  # nobody knows whether two streams are equal
     return request.method, str(request.url), hashlib.sha256(body).digest()
+
+
+def _place(request: httpx.Request) -> str:
+    """Return a request in words for whoever wrote it: method and address, without user and query."""
+    path = request.url.raw_path.partition(b"?")[0].decode("ascii", "replace")
+    return f"{describe(request)}{path}"
 
 
 def _is_same(one: httpx.URL, other: httpx.URL) -> bool:

@@ -15,9 +15,16 @@ from typing import Any
 import httpx
 
 from outlast.effects.retry import RetryPolicy
-from outlast.errors import DefinitionError, ReceiverBusyError
+from outlast.errors import DefinitionError, KeyReusedError, ReceiverBusyError
 from outlast.http.carry import REPEATABLE, Target, body_of, describe, passage_of
-from outlast.http.reply import IN_PROGRESS, LATER, refusal, retry_after
+from outlast.http.reply import (
+    IN_PROGRESS,
+    LATER,
+    final_error,
+    is_replayed,
+    may_be_final,
+    retry_after,
+)
 from outlast.workflows.attempt import current_attempt
 from outlast.workflows.carry import current_errand
 
@@ -79,6 +86,8 @@ class Course:
         self._may_repeat = may and body_of(request) is not None
         self._errand = current_errand.get(None)
         self._tries = 0
+        self._is_final = False
+        """Whether the answer would come again, however often the request is sent."""
         self._open: httpx.TransportError | None = None
         """How the first try ended that may have been carried out."""
 
@@ -122,19 +131,23 @@ class Course:
         return wait
 
     def must_read(self, response: httpx.Response) -> bool:
-        """Whether the answer says something about the key, for which its body is read."""
-        return self._passage.is_known and response.status_code == self._passage.target.refusal
+        """Whether the answer may say something about the key for good, for which its body is read."""
+        return may_be_final(response, self._passage)
 
     def judge(self, response: httpx.Response) -> None:
         """Look at an answer that had to be read.
 
         Raises:
             KeyReusedError: The receiver refuses the key with this content.
+            FinalAnswerError: In a step or effect, when the receiver has answered for good, and has no result.
+            ReceiverInDoubtError: In a step or effect, when the receiver does not know what became of the request.
         """
         response.request = self._request
-        is_reuse = self._passage.target.is_reuse
-        if is_reuse is None or is_reuse(response):
-            raise refusal(self._request, response, self._passage) from self._open
+        error = final_error(self._request, response, self._passage)
+        self._is_final = error is not None
+        is_attempt = current_attempt.get(None) is not None
+        if error is not None and (is_attempt or isinstance(error, KeyReusedError)):
+            raise error from self._open
 
     def answered(self, response: httpx.Response) -> float | None:
         """Return how many seconds to wait after an answer, or None where it is the one to give back.
@@ -145,7 +158,7 @@ class Course:
         """
         status = response.status_code
         is_later = status in LATER or (status == IN_PROGRESS and self._passage.is_known)
-        if not is_later or not self._may_repeat:
+        if not is_later or not self._may_repeat or self._is_kept(response):
             return None
         asked = retry_after(response, self._now())
         wait = self._gap(asked or 0.0)
@@ -168,6 +181,10 @@ class Course:
             operation=attempt.operation,
             hint="nothing needs to be done: the next attempt waits that long, if the retry policy allows one",
         )
+
+    def _is_kept(self, response: httpx.Response) -> bool:
+        """Whether the receiver gives this answer again, for as long as it keeps it."""
+        return self._is_final or (self._passage.is_known and is_replayed(response))
 
     def _gap(self, asked: float) -> float | None:
         """Return how long to wait before another try; None where none may follow."""

@@ -94,6 +94,8 @@ class IdempotencyMiddleware:
     async def _guard(self, key: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Read who asks for what; nothing is begun before all of it is known."""
         principal = await _identity(self._policy.principal, scope)
+        if not principal.strip():
+            raise _nobody(self._policy.principal, "empty text")
         tenant = await _identity(self._policy.tenant, scope)
         try:
             body = await read_body(scope, receive, self._policy.largest_body_bytes)
@@ -131,11 +133,16 @@ async def _identity(identify: Identify, scope: Scope) -> str:
     found = identify(scope)
     identity = await found if inspect.isawaitable(found) else found
     if type(identity) is not str:  # None would make all who are not known to it one and the same
-        raise DefinitionError(
-            f"a request belongs to nobody: {getattr(identify, '__qualname__', identify)} returned {type(identity).__name__}",
-            hint="return a str: an id that does not change; refuse whoever is not authenticated further out",
-        )
+        raise _nobody(identify, type(identity).__name__)
     return identity
+
+
+def _nobody(identify: Identify, returned: str) -> DefinitionError:
+    return DefinitionError(
+        f"a request belongs to nobody: {getattr(identify, '__qualname__', identify)} returned {returned}",
+        hint="return a str: an id that does not change; refuse whoever is not authenticated further out. Where all clients are "
+        'meant to be one, write so: principal=lambda scope: "all"',
+    )
 
 
 def _recorded(scope: Scope) -> Scope:

@@ -10,14 +10,16 @@ from outlast.http.policy import IdempotencyPolicy
 
 
 class PublishedPolicy:
-    """An ASGI application that answers GET and HEAD with the policy as JSON. Mount it at any path.
+    """An ASGI application that answers GET and HEAD with the policy as JSON.
+
+    It stands at any path, as a route: mounted, it would be reached by way of a redirect, with a slash at the end.
 
     Example:
         ```python
         from outlast.http import IdempotencyPolicy, PublishedPolicy
 
         policy = IdempotencyPolicy(principal=lambda scope: scope["user"].identity)
-        page = PublishedPolicy(policy)  # Starlette: Route("/idempotency", page); FastAPI: app.mount("/idempotency", page)
+        page = PublishedPolicy(policy)  # Starlette: Route("/idempotency", page); FastAPI: app.add_route("/idempotency", page)
         ```
     """
 

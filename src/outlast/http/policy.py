@@ -32,6 +32,11 @@ NEVER_GIVEN_AGAIN = frozenset({"set-cookie", "set-cookie2", "date", "age", "www-
 _LARGEST_BYTES = 1024 * 1024
 _MOST_BYTES = 16 * 1024 * 1024
 """Of an answer: written as JSON it is at most twice as long, and stays below the largest payload that a store takes."""
+_CALLED = {
+    "fingerprint": "lambda scope, body: …",
+    "keeps": "lambda status: …",
+    "keeps_header": "lambda name: …",
+}
 _LEAST = timedelta(milliseconds=1)
 _MOST = timedelta(days=3650)
 
@@ -73,8 +78,8 @@ class IdempotencyPolicy:
 
     Args:
         principal: Returns whose key it is, from the request's scope: the account or user that *was authenticated* and does not change when
-            a token is renewed. One principal never gets another one's answers. It has no default, since no default is safe; `lambda scope: ""`
-            says that all clients are one.
+            a token is renewed. One principal never gets another one's answers. It has no default, since no default is safe; `lambda scope: "all"`
+            says that all clients are one. Empty text is refused with each request: many frameworks call whoever is not known so.
         tenant: Returns the tenant of the API to which the principal belongs, where there are several.
         methods: The methods that are guarded.
         required: Whether a guarded request without a key is refused; it goes to the application unguarded otherwise.
@@ -140,6 +145,12 @@ class IdempotencyPolicy:
                 raise DefinitionError(
                     f"{name}={time!r} cannot be", hint="give a timedelta, as timedelta(hours=24)"
                 )
+        for name in ("principal", "tenant", "fingerprint", "keeps", "keeps_header"):
+            if not callable(getattr(self, name)):
+                raise DefinitionError(
+                    f"{name}={getattr(self, name)!r} is no function",
+                    hint=f"give one that is asked with each request, as {_CALLED.get(name, 'lambda scope: …')}",
+                )
         for name in ("largest_body_bytes", "largest_answer_bytes"):
             if not 0 < getattr(self, name) <= _MOST_BYTES:
                 raise DefinitionError(
@@ -168,7 +179,7 @@ class IdempotencyPolicy:
             ```python
             from outlast.http import IdempotencyPolicy
 
-            policy = IdempotencyPolicy(principal=lambda scope: "")
+            policy = IdempotencyPolicy(principal=lambda scope: "all")
             assert policy.describe()["methods"] == ["PATCH", "POST"]
             ```
         """

@@ -10,13 +10,47 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 from math import ceil
 from typing import Any
 
 from outlast.http.answer import Answer
 
-_MEDIA_TYPE = "application/problem+json"
+MEDIA_TYPE = "application/problem+json"
 _URN = "urn:outlast:idempotency:"
+
+
+class Code(StrEnum):
+    """Which refusal it is: the word in `code`. The client side of this package reads it."""
+
+    KEY_MISSING = "key_missing"
+    KEY_MALFORMED = "key_malformed"
+    KEY_REUSED = "key_reused"
+    IN_PROGRESS = "in_progress"
+    IN_DOUBT = "in_doubt"
+    ANSWER_NOT_KEPT = "answer_not_kept"
+    BODY_TOO_LARGE = "body_too_large"
+    HANDLER_FAILED = "handler_failed"
+    STORE_UNAVAILABLE = "store_unavailable"
+
+    @property
+    def slug(self) -> str:
+        """As it stands at the end of a `type`."""
+        return self.value.replace("_", "-")
+
+
+def code_of(code: object, type_: object) -> Code | None:
+    """Return which refusal of this package the members `code` and `type` of a problem name; None where it is somebody else's.
+
+    The `type` has to end with the word: another API may have a `code` of its own that reads the same.
+    """
+    if not isinstance(type_, str):
+        return None
+    return next((one for one in Code if code in (None, one.value) and _is_type(type_, one)), None)
+
+
+def _is_type(type_: str, code: Code) -> bool:
+    return type_ == f"{_URN}{code.slug}" or type_.endswith(f"#{code.slug}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +63,7 @@ class Problem:
     """
 
     status: int
-    code: str
+    code: Code
     title: str
     detail: str
     retry_after: timedelta | None = None
@@ -41,16 +75,16 @@ class Problem:
         Args:
             link: The policy's page, or nothing.
         """
-        slug = self.code.replace("_", "-")
+        slug = self.code.slug
         document = {
             "type": f"{link}#{slug}" if link else f"{_URN}{slug}",
             "title": self.title,
             "status": self.status,
             "detail": self.detail,
-            "code": self.code,
+            "code": self.code.value,
             **self.members,
         }
-        headers = [("content-type", _MEDIA_TYPE), ("cache-control", "no-store")]
+        headers = [("content-type", MEDIA_TYPE), ("cache-control", "no-store")]
         if link:
             headers.append(("link", f'<{link}>; rel="describedby"'))
         if self.retry_after is not None:
@@ -63,7 +97,7 @@ def key_missing() -> Problem:
     """A key is required."""
     return Problem(
         400,
-        "key_missing",
+        Code.KEY_MISSING,
         "Idempotency-Key is missing",
         "This operation requires an Idempotency-Key header, unique to the request.",
     )
@@ -73,7 +107,7 @@ def key_malformed(why: str) -> Problem:
     """The header is not in the published format."""
     return Problem(
         400,
-        "key_malformed",
+        Code.KEY_MALFORMED,
         "Idempotency-Key is malformed",
         f"The Idempotency-Key header cannot be used: {why}.",
     )
@@ -83,7 +117,7 @@ def key_reused() -> Problem:
     """The key stands for another request."""
     return Problem(
         422,
-        "key_reused",
+        Code.KEY_REUSED,
         "Idempotency-Key is already used",
         "This Idempotency-Key was used with another request. Use a new key for a new request; do not repeat this one.",
     )
@@ -93,7 +127,7 @@ def in_progress(retry_after: timedelta) -> Problem:
     """The first request with this key is still running."""
     return Problem(
         409,
-        "in_progress",
+        Code.IN_PROGRESS,
         "A request is outstanding for this Idempotency-Key",
         "The first request with this key is being carried out. Send it again, with the same key, later.",
         retry_after,
@@ -104,7 +138,7 @@ def in_doubt(request_id: str, why: str = "") -> Problem:
     """Nobody knows whether the first request was carried out, and nobody may repeat it until somebody says."""
     return Problem(
         409,
-        "in_doubt",
+        Code.IN_DOUBT,
         "It is not known whether this request was carried out",
         "The first request with this key was cut off. It is not repeated, under this key, until the operator of this service has "
         f"found out whether it was carried out.{f' ({why})' if why else ''} Do not send it under another key.",
@@ -116,7 +150,7 @@ def answer_not_kept(why: str, status: int) -> Problem:
     """The request was carried out, and its answer is not there to be given again."""
     return Problem(
         409,
-        "answer_not_kept",
+        Code.ANSWER_NOT_KEPT,
         "This request was carried out, and its answer was not kept",
         f"The first request with this key has ended; its answer {why}. It is not repeated. Do not send it under another key.",
         members={"original_status": status} if status else {},
@@ -127,7 +161,7 @@ def body_too_large(largest_bytes: int) -> Problem:
     """The request's body cannot be looked at whole."""
     return Problem(
         413,
-        "body_too_large",
+        Code.BODY_TOO_LARGE,
         "The body is too large for a request with an Idempotency-Key",
         f"The body of such a request has at most {largest_bytes} bytes.",
     )
@@ -141,7 +175,7 @@ def handler_failed(status: int = 0) -> Problem:
     """
     return Problem(
         500,
-        "handler_failed",
+        Code.HANDLER_FAILED,
         "The request failed while it was carried out",
         "The application failed. What it had done until then stands. The request is not repeated under this key.",
         members={"original_status": status} if status else {},
@@ -152,7 +186,7 @@ def store_unavailable(retry_after: timedelta) -> Problem:
     """The key cannot be looked up, so nothing is done."""
     return Problem(
         503,
-        "store_unavailable",
+        Code.STORE_UNAVAILABLE,
         "Idempotency keys cannot be looked up now",
         "Nothing was done. Send the request again, with the same key, later.",
         retry_after,

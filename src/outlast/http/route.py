@@ -23,7 +23,7 @@ class Idempotent:
         from outlast.http import Idempotent, IdempotencyPolicy, idempotent
 
         def once(client: outlast.Client) -> Idempotent:
-            return idempotent(client, IdempotencyPolicy(principal=lambda scope: ""))
+            return idempotent(client, IdempotencyPolicy(principal=lambda scope: "all"))
         ```
     """
 

@@ -15,17 +15,26 @@ from typing import Self
 import httpx
 
 from outlast.effects.retry import RetryPolicy
-from outlast.errors import KeyReusedError, ReceiverBusyError
+from outlast.errors import (
+    FinalAnswerError,
+    KeyReusedError,
+    ReceiverBusyError,
+    ReceiverInDoubtError,
+)
 from outlast.http.carry import KeyHook, Target
 from outlast.http.course import LONGEST_WAIT, TRIES, Course, Rules
+from outlast.http.reply import is_key_reused
 
 __all__ = [
+    "FinalAnswerError",
     "IdempotentTransport",
     "KeyHook",
     "KeyReusedError",
     "ReceiverBusyError",
+    "ReceiverInDoubtError",
     "SyncIdempotentTransport",
     "Target",
+    "is_key_reused",
 ]
 
 
@@ -39,7 +48,7 @@ class IdempotentTransport(httpx.AsyncBaseTransport):
     | any other | never |
 
     The receiver is taken to know the key of an effect that is declared `idempotent=True`, and one that the author writes into the header.
-    One effect has one key, so it makes one POST or PATCH (as often as it likes); several are named:
+    A step has no key: a POST of its own goes out without one, and once. One effect has one key, so it makes one POST or PATCH (as often as it likes); several are named:
     `client.post(…, extensions={"idempotency_part": "receipt"})`.
 
     Args:
@@ -50,6 +59,9 @@ class IdempotentTransport(httpx.AsyncBaseTransport):
 
     Raises:
         KeyReusedError: When a receiver answers 422 to a key; no retry policy repeats that.
+        FinalAnswerError: In a step or effect, when a receiver gives a failure again that it keeps for the key, or has no answer any more;
+            no retry policy repeats that either.
+        ReceiverInDoubtError: In a step or effect, when a receiver that runs `outlast.http` does not know what became of the request.
         ReceiverBusyError: In a step or effect, when a receiver asks for more time than an attempt has; the next attempt waits that long.
         DefinitionError: When a key would go out with a second request, or to an origin that nobody has named.
 

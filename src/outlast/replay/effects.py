@@ -33,7 +33,6 @@ from outlast.replay.loop import WorkflowLoop
 from outlast.replay.operation import EffectOperation
 from outlast.replay.purpose import Seconds
 from outlast.replay.saga import Sagas
-from outlast.replay.scope import Act
 from outlast.replay.task import WorkflowFuture
 
 
@@ -62,7 +61,8 @@ class Effects:
         self._sagas = sagas
         self._now = now
         self._seconds = Seconds(self._begin_held, ask)
-        self._compensating: dict[OperationId, Act] = {}
+        self._sagas.refuse_held = self._seconds.refuse
+        self._compensating: dict[OperationId, tuple[EffectOperation, EffectCompensating]] = {}
         self.accepted: set[int] = set()
         """Positions of intents whose arguments may differ from what the code asks."""
 
@@ -104,8 +104,10 @@ class Effects:
                 twin.followers.append(future)
                 return
             number = self._ledger.number(request, operation)
+            if not request.compensates:
+                self._sagas.check_unknown(request, number, scope, operation)
             if first := self._ledger.first_of_purpose(request):
-                self._seconds.hold(operation, request, future, first)
+                self._seconds.hold(operation, request, future, first, scope)
                 return
             grant, match = self._ledger.find_cover(request, operation)
         except OutlastError as error:
@@ -213,37 +215,47 @@ class Effects:
         succeeded = isinstance(entry, EffectCompleted)
         unknown = isinstance(entry, EffectCompensating) or getattr(entry, "unknown", False)
         self._ledger.settled(effect, succeeded=succeeded, unknown=unknown)
+        if isinstance(entry, EffectCompensating):
+            self._compensate(effect, entry)
+            return
         for future in effect.futures():
-            if isinstance(entry, EffectCompensating):
-                _set_error(future, self._undone_by(entry))
-            elif not isinstance(entry, EffectCompleted):
+            if not isinstance(entry, EffectCompleted):
                 _set_failure(future, entry.failure, effect.request.raises)
             elif not future.done():
                 future.set_result(effect.request.decode(bytes(entry.value)))
-        if isinstance(entry, EffectCompensating):
-            self._compensate(effect, entry)
-        elif effect.act is not None:
+        if effect.act is not None:
             self._sagas.settle_act(effect.act, entry)
-        act = self._compensating.pop(effect.operation, None)
-        if act is not None:
-            self._sagas.undone(act, whole=succeeded)
+        self._compensated(effect.operation, succeeded=succeeded)
 
     def _compensate(self, effect: EffectOperation, entry: EffectCompensating) -> None:
-        """Begin what undoes an effect that was in doubt; nobody waits for it, and the run does not end before it has."""
+        """Begin what undoes an effect that was in doubt; whoever waits for that hears when it is undone, and the run does not end before."""
         self._ledger.undone(effect.operation)
         request = self._sagas.compensate(effect, entry)
         operation = OperationId(f"{effect.operation}c")
         number = self._ledger.number(request, operation)
         future: WorkflowFuture[Any] = self._loop.create_future()
         future.add_done_callback(_retrieve)
-        assert effect.act is not None
-        self._compensating[operation] = effect.act
+        self._compensating[operation] = effect, entry
         self._open_effect(EffectOperation(operation, request, future, number, None, ""))
 
-    def _undone_by(self, entry: EffectCompensating) -> EffectCompensatedError:
+    def _compensated(self, operation: OperationId, *, succeeded: bool) -> None:
+        """Tell that what an operator has had undone is undone, or was left as it is."""
+        found = self._compensating.pop(operation, None)
+        if found is None:
+            return
+        effect, entry = found
+        assert effect.act is not None
+        self._sagas.undone(effect.act, whole=succeeded)
+        for future in effect.futures():
+            if not future.done():
+                future.set_exception(self._undone_by(entry, succeeded=succeeded))
+
+    def _undone_by(self, entry: EffectCompensating, *, succeeded: bool) -> EffectCompensatedError:
         said = f": {entry.reason}" if entry.reason else ""
+        by = entry.by or "an operator"
+        done = "had it undone" if succeeded else "had it undone, which was given up"
         return EffectCompensatedError(
-            f"it was in doubt whether it happened, and {entry.by or 'an operator'} has it undone{said}",
+            f"it was in doubt whether it happened, and {by} {done}{said}",
             run=self._ledger.run_id,
             operation=entry.operation,
             step=entry.name,
@@ -255,11 +267,6 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
     """Look at how a future ended that nobody waits for."""
     if not future.cancelled():
         future.exception()
-
-
-def _set_error(future: asyncio.Future[Any], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
 
 
 def _set_failure(

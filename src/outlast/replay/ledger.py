@@ -153,8 +153,7 @@ class EffectLedger:
         self._open: dict[tuple[str, str], EffectOperation] = {}
         # What may be undone: what succeeded, and what failed and may have happened.
         self._ended: dict[OperationId, tuple[EqualCalls, int]] = {}
-        self.order = 0
-        """How many effects have succeeded."""
+        self._undoings: dict[OperationId, tuple[EqualCalls, OperationId]] = {}
         # By effect and hash, so that a run with thousands of approvals finds its cover at once; patterns have no hash.
         self._covers: dict[tuple[str, str], list[_Cover]] = {}
         self._taken: dict[OperationId, _Cover] = {}
@@ -165,7 +164,7 @@ class EffectLedger:
         """Return the equal call that is in flight; a compensation joins none, and none joins it."""
         if request.compensates:
             return None
-        return self._open.get(_kind(request))
+        return self._open.get(kind_of(request))
 
     def number(self, request: EffectRequest, operation: OperationId) -> int:
         """Return which equal call this one is: the least number that none has used, or has now.
@@ -174,7 +173,7 @@ class EffectLedger:
             RepeatedEffectError: An equal call succeeded, was not undone, and the effect does not say `repeats=True`. A compensation is
                 made all the same: it has another purpose, and a number of its own.
         """
-        calls = self._calls.get(_kind(request))
+        calls = self._calls.get(kind_of(request))
         if calls is None:
             return 1
         if calls.standing and not (request.repeats or request.compensates):
@@ -189,9 +188,10 @@ class EffectLedger:
 
     def opened(self, effect: EffectOperation) -> None:
         """Remember that a call is in flight, under the number that `number` gave it just now."""
-        kind = _kind(effect.request)
+        kind = kind_of(effect.request)
         calls = self._calls.setdefault(kind, EqualCalls())
         calls.take(effect.number)
+        calls.forget_undoings()
         if effect.number in calls.used_at:
             effect.used_at, effect.is_repeated = calls.used_at[effect.number], True
         if not effect.request.compensates:
@@ -215,18 +215,15 @@ class EffectLedger:
             unknown: It failed, and may have happened: an equal call has its number, until it is undone.
         """
         operation, number = effect.operation, effect.number
-        calls = self._calls[_kind(effect.request)]
+        calls = self._calls[kind_of(effect.request)]
         if not effect.request.compensates:
-            del self._open[_kind(effect.request)]
+            del self._open[kind_of(effect.request)]
         if effect.intent is not None:
             calls.used_at.pop(number, None)
         if unknown:
             calls.used_at[number] = effect.used_at
         if succeeded:
-            self.order += 1
             calls.standing[operation] = number
-            if not (effect.request.compensates or effect.request.repeats):
-                calls.unclaimed.append(self.order)
         elif effect.request.compensates:
             # Of what undoes something no other call ever has the key, not even after an end that is known.
             calls.burn(number)
@@ -234,6 +231,8 @@ class EffectLedger:
             calls.give_back(number)
         if succeeded or unknown:
             self._ended[operation] = calls, number
+        if succeeded and effect.request.compensates:
+            self._undoings[effect.request.compensates] = calls, operation
         self._purposes.settled(effect, self._now(), succeeded=succeeded, unknown=unknown)
         taken = self._taken.pop(operation, None)
         if taken is not None and not effect.bound:
@@ -250,21 +249,10 @@ class EffectLedger:
         calls, number = self._ended.pop(operation)
         calls.standing.pop(operation, None)
         calls.burn(number)
+        undoing = self._undoings.pop(operation, None)
+        if undoing is not None:
+            calls.undoings.append(undoing)
         self._purposes.undone(operation)
-
-    def claim(self, request: EffectRequest, order: int) -> bool:
-        """Whether the workflow has made an equal call of a compensation itself: it counts as that, once.
-
-        Args:
-            order: Of what is to be undone; what succeeded before has not undone it.
-        """
-        calls = self._calls.get(_kind(request))
-        if calls is None or request.repeats:
-            return False
-        later = [one for one in calls.unclaimed if one > order]
-        if later:
-            calls.unclaimed.remove(later[0])
-        return bool(later)
 
     def asked(
         self,
@@ -301,6 +289,9 @@ class EffectLedger:
             ApprovalMismatchError: Approvals speak of the effect, and none that was granted covers this call.
             ApprovalSpentError: The only covers that fit were spent by other operations.
         """
+        if request.compensates:
+            # What undoes something is covered by the yes to what it undoes.
+            return None, ""
         spent_by: OperationId | None = None
         for one in self._fitting(request):
             if one.spent_by is None:
@@ -370,7 +361,7 @@ class EffectLedger:
         )
 
 
-def _kind(request: EffectRequest) -> tuple[str, str]:
+def kind_of(request: EffectRequest) -> tuple[str, str]:
     """Return what equal calls have in common."""
     return request.name, request.payload_sha256
 

@@ -521,6 +521,9 @@ class Machine:
                 self._stopped_by = self._stopped_by or entry
                 self._handlers.cancelled = True
                 self._cancel_code("the run was cancelled")
+                if self._root is not None and self._root.done():
+                    # What is waited for, because a saga is open there, may have taken its first cancel back.
+                    self._sagas.cancel(again=True)
                 self._stay()
             case RunTimedOut():
                 self._stopped_by = self._stopped_by or entry

@@ -22,8 +22,10 @@ class EqualCalls:
 
     standing: dict[OperationId, int] = field(default_factory=dict[OperationId, int])
     """What succeeded and was not undone, in the order in which it did, with its number."""
-    unclaimed: list[int] = field(default_factory=list[int])
-    """When the workflow itself made such calls that succeeded, as places among all that did; those that count as a compensation apart."""
+    undoings: list[tuple[EqualCalls, OperationId]] = field(
+        default_factory=list["tuple[EqualCalls, OperationId]"]
+    )
+    """What has undone such calls: as long as none is made anew, it has undone them."""
     used_at: dict[int, datetime | None] = field(default_factory=dict[int, "datetime | None"])
     """Numbers of what failed and may have happened, each with the time at which its key may have been used first."""
     _next: int = 1
@@ -53,6 +55,14 @@ class EqualCalls:
     def give_back(self, number: int) -> None:
         """Let the number of a call that did not happen, or may have, be the next equal one's."""
         heappush(self._free, number)
+
+    def forget_undoings(self) -> None:
+        """Let what has undone former calls refuse no equal call of its own: there is something to undo again."""
+        for calls, operation in self.undoings:
+            number = calls.standing.pop(operation, None)
+            if number is not None:
+                calls.burn(number)
+        self.undoings.clear()
 
     def burn(self, number: int) -> None:
         """Let no later call have the number, whatever becomes of one that has it now."""

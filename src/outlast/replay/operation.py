@@ -101,6 +101,9 @@ class EffectOperation:
         """Note that it is known not to have happened: its key, which its receiver need not know, is used from now on."""
         self.in_doubt, self.is_stuck, self.cleared = "", False, self.doubt
         self.used_at, self.is_repeated = at, False
+        if self.scheduled_at is not None:
+            # Its attempts have their time anew.
+            self.scheduled_at = at
 
     def futures(self) -> list[WorkflowFuture[Any]]:
         """Return the futures that wait for the outcome, the first caller's first."""

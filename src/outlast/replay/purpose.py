@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.errors import SamePurposeError
 from outlast.journal.entry import OperationId
 from outlast.replay.context import ApprovalRequest, EffectRequest, FirstCall
+from outlast.replay.scope import Scope
 from outlast.replay.task import WorkflowFuture
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class _Held:
         take_back: Takes the question back.
     """
 
-    calls: list[tuple[OperationId, EffectRequest, WorkflowFuture[Any]]]
+    calls: list[tuple[OperationId, EffectRequest, WorkflowFuture[Any], Scope | None]]
     take_back: Callable[[], None]
 
 
@@ -141,8 +142,12 @@ class Seconds:
         request: EffectRequest,
         future: WorkflowFuture[Any],
         first: FirstCall,
+        scope: Scope | None,
     ) -> None:
         """Let a person say whether a call is made; of equal ones that are held at once, only the first asks.
+
+        Args:
+            scope: The saga in which it is.
 
         Raises:
             SamePurposeError: Nobody may say so.
@@ -156,7 +161,7 @@ class Seconds:
             answer, take_back = self._ask(request.purpose.ask(first))
             held = self._held[kind] = _Held([], take_back)
             answer.add_done_callback(lambda answered: self._decided(kind, answered))
-        held.calls.append((operation, request, future))
+        held.calls.append((operation, request, future, scope))
         future.on_cancel = lambda: self._give_up(kind)
 
     def _decided(self, kind: tuple[str, str], answered: asyncio.Future[Any]) -> None:
@@ -164,7 +169,7 @@ class Seconds:
         if held is None or answered.cancelled():
             return
         error = answered.exception()
-        for operation, request, future in held.calls:
+        for operation, request, future, _ in held.calls:
             if future.done():
                 continue
             if error is None:
@@ -173,10 +178,18 @@ class Seconds:
                 # One exception is raised in one place: each keeps a traceback of its own.
                 future.set_exception(copy(error))
 
+    def refuse(self, scope: Scope, why: Callable[[str, OperationId], Exception]) -> None:
+        """Let the calls inside a saga fail that wait for an answer: nothing begins in it any more."""
+        for kind, held in list(self._held.items()):
+            for operation, request, future, at in held.calls:
+                if at is not None and at.is_within(scope) and not future.done():
+                    future.set_exception(why(request.name, operation))
+            self._give_up(kind)
+
     def _give_up(self, kind: tuple[str, str]) -> None:
         """Take the question back when nobody waits for the answer any more."""
         held = self._held.get(kind)
-        if held is not None and all(future.done() for _, _, future in held.calls):
+        if held is not None and all(one[2].done() for one in held.calls):
             del self._held[kind]
             held.take_back()
 

@@ -37,7 +37,7 @@ from outlast.journal.failure import capture
 from outlast.replay.agenda import Agenda
 from outlast.replay.command import NoteSaga
 from outlast.replay.context import EffectRequest
-from outlast.replay.ledger import EffectLedger
+from outlast.replay.ledger import EffectLedger, kind_of
 from outlast.replay.loop import WorkflowLoop
 from outlast.replay.operation import EffectOperation
 from outlast.replay.scope import (
@@ -100,6 +100,10 @@ class Sagas:
         self._untaken: deque[Note] = deque()
         self._has_undone = False
         self._has_left_standing = False
+        self.refuse_held: (
+            Callable[[Scope, Callable[[str, OperationId], Exception]], None] | None
+        ) = None
+        """Refuses the calls of a saga that wait for a person's yes."""
         self.undoes_inherited = False
         """Whether the run, a fork, takes the place of its origin, which is over: what that has done is its own then."""
 
@@ -108,15 +112,20 @@ class Sagas:
     @property
     def at_stake(self) -> list[Scope]:
         """The sagas that have not come to their end, and inside which something would be left as it is if the run ended now."""
-        self._scopes = [one for one in self._scopes if not (one.has_left or one.is_undone)]
         return [one for one in self._scopes if any(act.is_at_stake for act in one.within)]
 
-    def cancel(self) -> bool:
-        """Cancel the code of what is at stake, once, but for what is being undone; True when there is any to cancel."""
+    def cancel(self, *, again: bool = False) -> bool:
+        """Cancel the code of what is at stake, but for what is being undone; True when there is any to cancel.
+
+        Args:
+            again: Also what was cancelled before.
+        """
         tasks: dict[asyncio.Task[Any], None] = {}
         for scope in self.at_stake:
             task = scope.task
-            if task is not None and not (scope.is_aborted or task.done() or task.cancelling()):
+            if task is None or scope.is_aborted or task.done():
+                continue
+            if again or not task.cancelling():
                 tasks[task] = None
         for task in tasks:
             task.cancel()
@@ -155,6 +164,26 @@ class Sagas:
                 hint="make both calls in the block of the same saga; or wait for the first, and use its result",
             )
 
+    def check_unknown(
+        self, request: EffectRequest, number: int, scope: Scope | None, operation: OperationId
+    ) -> None:
+        """Return when a call may have the key of one that failed and may have happened: no saga will undo that one.
+
+        Raises:
+            RepeatedEffectError: Another saga, which has not ended, would.
+        """
+        root = None if scope is None else scope.root
+        others = {id(one.root): one.root for one in self._scopes if one.root is not root}
+        for act in (act for other in others.values() for act in other.unknown):
+            is_open = act.compensation and act.fate in (Fate.UNKNOWN, Fate.UNDOING)
+            if is_open and _is_same(act, kind_of(request), number):
+                raise RepeatedEffectError(
+                    f"an equal call in another saga may have happened, as {act.operation}, and may be undone there",
+                    operation=operation,
+                    step=request.name,
+                    hint="make the call when that saga has ended, or inside it",
+                )
+
     def check_none(self, what: str, *, run_id: str) -> None:
         """Return when no saga is open that holds anything to undo.
 
@@ -177,27 +206,41 @@ class Sagas:
             return
         if act is None:
             act = effect.act = Act(effect.operation, scope, effect.request.undo)
-            scope.root.acts.append(act)
+            act.kind, act.number = kind_of(effect.request), effect.number
+            root, act.place = scope.root, len(scope.root.acts)
+            root.acts.append(act)
+            root.kinds.setdefault(act.kind, []).append(act)
         if intent is not None:
             act.compensation = intent.compensation
             act.arguments, act.key = bytes(intent.effective), intent.key
-            act.order = self._ledger.order
 
     def settle_act(self, act: Act, end: Entry) -> None:
         """Take in what became of an effect."""
         match end:
             case EffectCompleted():
                 act.is_inherited = end.source == "fork"
+                self._supersede(act)
                 act.become(Fate.STANDING, bytes(end.value))
             case EffectFailed(unknown=True):
+                self._supersede(act)
                 act.become(Fate.UNKNOWN)
+                act.scope.root.unknown.append(act)
             case _:
                 act.become(Fate.VOID)
+
+    def _supersede(self, act: Act) -> None:
+        """Let what was not known of equal calls under the same key be known by this one: a receiver has done it once for all of them."""
+        root = act.scope.root
+        same = [one for one in root.unknown if _is_same(one, act.kind, act.number)]
+        for one in same:
+            root.unknown.remove(one)
+            if one.fate is Fate.UNKNOWN:
+                one.become(Fate.VOID)
 
     def forked(self) -> None:
         """Take in that what was done until now was done by the origin of a fork."""
         for scope in self._scopes:
-            for act in scope.acts:
+            for act in scope.root.acts:
                 act.is_inherited = act.fate is not Fate.OPEN
 
     def settle(self, entry: Note) -> None:
@@ -276,22 +319,27 @@ class Sagas:
 
     def _close(self, scope: Scope) -> None:
         """Note that nothing more comes of a saga; with the last one inside an outermost one, what stands there stands for good."""
+        self._scopes.remove(scope)
         root = scope.root
         root.open_count -= 1
         if root.open_count or not root.has_left:
             return
         if any(act.compensation for act in root.acts):
             self._note(SagaEnded(root.operation, "kept"))
-        root.acts.clear()
+        root.forget()
 
     def _refuse_unintended(self, scope: Scope) -> None:
         """Let nothing begin any more that has not begun."""
+
+        def closed(name: str, operation: OperationId) -> Exception:
+            return self._closed(scope, name, operation)
+
         for effect in self._agenda.effects():
             inside = effect.scope is not None and effect.scope.is_within(scope)
             if inside and not effect.bound:
-                self._agenda.refuse(
-                    effect, self._closed(scope, effect.request.name, effect.operation)
-                )
+                self._agenda.refuse(effect, closed(effect.request.name, effect.operation))
+        if self.refuse_held is not None:
+            self.refuse_held(scope, closed)
 
     # Undoing
 
@@ -312,7 +360,7 @@ class Sagas:
     def _end(self, scope: Scope) -> None:
         scope.is_undone = True
         if scope.parent is None:
-            scope.acts.clear()
+            scope.forget()
         self._close(scope)
 
     async def _undo(self, act: Act) -> None:
@@ -326,7 +374,7 @@ class Sagas:
             self._misfits(error)
             await self._loop.create_future()
             return
-        if self._ledger.claim(request, act.order):
+        if self._claim(act, request):
             # The workflow has undone it itself.
             self.undone(act, whole=True)
             return
@@ -336,6 +384,16 @@ class Sagas:
             self.undone(act, whole=False)
         else:
             self.undone(act, whole=True)
+
+    def _claim(self, act: Act, request: EffectRequest) -> bool:
+        """Whether the workflow has made an equal call of a compensation itself, later and in the same saga: it counts as that, once."""
+        for one in act.scope.root.kinds.get(kind_of(request), ()):
+            inside = one.scope.is_within(act.scope) or act.scope.is_within(one.scope)
+            is_later = one.place > act.place and one.fate is Fate.STANDING
+            if inside and is_later and not one.counts:
+                one.counts = True
+                return True
+        return False
 
     def compensate(self, effect: EffectOperation, entry: EffectCompensating) -> EffectRequest:
         """Return the call that undoes an effect in doubt, which an operator has asked for.
@@ -404,6 +462,11 @@ class Sagas:
             operation=operation,
             hint="a part of the saga has failed; let the exception pass, so that this part ends too",
         )
+
+
+def _is_same(act: Act, kind: tuple[str, str], number: int) -> bool:
+    """Whether an effect has the key of that call."""
+    return (act.kind, act.number) == (kind, number)
 
 
 def _word(entry: Note) -> str:

@@ -47,9 +47,12 @@ class Act:
         compensation: The effect that was to undo it when it was intended; empty for none: then it is only waited for.
         arguments: The effect's, as JSON.
         key: Its idempotency key.
+        kind: Its name and the hash of its payload: equal calls have the same.
+        number: Which of them it is: one with the same number has the same key.
+        place: Among all that was intended inside the outermost saga.
         value: Its result as JSON, once it is known.
-        order: How many effects of the run had succeeded when it was intended.
         is_inherited: The origin of a fork has done it.
+        counts: It was the workflow's own undoing of another one.
     """
 
     operation: OperationId
@@ -58,10 +61,13 @@ class Act:
     compensation: str = ""
     arguments: bytes = b""
     key: str = ""
-    order: int = 0
+    kind: tuple[str, str] = ("", "")
+    number: int = 0
+    place: int = 0
     fate: Fate = Fate.OPEN
     value: bytes | None = None
     is_inherited: bool = False
+    counts: bool = False
     waiting: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
 
     @property
@@ -97,6 +103,10 @@ class Scope:
         self.root: Scope = self if parent is None else parent.root
         self.acts: list[Act] = []
         """Of an outermost saga: all effects inside it, in the order of their intents."""
+        self.kinds: dict[tuple[str, str], list[Act]] = {}
+        """The same, equal calls together."""
+        self.unknown: list[Act] = []
+        """Of these, what was given up and may have happened."""
         self.open_count = 0
         """Of an outermost saga: how many there are, itself and inside it, that have not come to their end."""
         self.root.open_count += 1
@@ -106,6 +116,12 @@ class Scope:
         """Its body raised: nothing new begins in it."""
         self.is_undone = False
         """It was aborted, and all has been done about that."""
+
+    def forget(self) -> None:
+        """Forget what was done inside an outermost saga: nothing more comes of it."""
+        self.acts.clear()
+        self.kinds.clear()
+        self.unknown.clear()
 
     @property
     def closed_by(self) -> Scope | None:
@@ -135,8 +151,12 @@ current_saga: contextvars.ContextVar[Scope | None] = contextvars.ContextVar(
 
 
 def open_saga() -> Scope | None:
-    """Return the innermost saga around the code that runs whose body has not returned."""
-    return still_open(current_saga.get())
+    """Return the innermost saga around the code that runs whose body has not returned, or was undone by this very task."""
+    scope = still_open(current_saga.get())
+    while scope is not None and scope.is_undone and scope.task is asyncio.current_task():
+        # It was left out of order, by hand.
+        scope = still_open(scope.parent)
+    return scope
 
 
 def still_open(scope: Scope | None) -> Scope | None:

@@ -118,11 +118,15 @@ class EndRequest(Struct, frozen=True, tag="end_request"):
 class ResolveRequest(Struct, frozen=True, tag="resolve_request"):
     """Say what became of a request in doubt: that it happened, with this answer, or that it did not; then it is freed.
 
+    With `corrects`, another answer takes the place of the one that an operator gave at that time. A record that nobody has resolved keeps
+    its answer.
+
     Refused, in this order, with `unknown` (there is none), `mismatch` (the record has another token than the operator saw), `done` or
     `freed` (it was ended or resolved meanwhile) and `running` (it is held). The same change sent again is applied without effect.
 
     Args:
         token: That the operator saw.
+        corrects: The `resolved_at` that the operator saw, of the answer that is replaced; None for a request in doubt.
     """
 
     tenant: Annotated[str, PLAIN]
@@ -132,6 +136,7 @@ class ResolveRequest(Struct, frozen=True, tag="resolve_request"):
     by: Annotated[str, PLAIN]
     reason: Annotated[str, PLAIN]
     answer: Annotated[bytes, PAYLOAD] = b""
+    corrects: Annotated[datetime | None, PLAIN] = None
 
 
 class PurgeRequests(Struct, frozen=True, tag="purge_requests"):

@@ -113,10 +113,9 @@ def _resolve(
     if row.token != change.token:
         return Refused("mismatch", change.request_id), row
     resolved = RequestState.DONE if change.happened else RequestState.FREED
-    is_said_again = (row.by, row.reason) == (change.by, change.reason)
-    if state is resolved and row.resolved_at is not None and is_said_again:
+    if state is resolved and row.resolved_at is not None and _is_said_again(row, change):
         return Applied(row.resolved_at, request=row), row
-    if state is not RequestState.IN_DOUBT:
+    if state is not RequestState.IN_DOUBT and not _is_corrected(row, change):
         return Refused(state.value, change.request_id), row
     after = replace(
         row,
@@ -128,6 +127,17 @@ def _resolve(
         resolved_at=now,
     )
     return Applied(now, request=after), after
+
+
+def _is_said_again(row: RequestRow, change: ResolveRequest) -> bool:
+    is_same = change.corrects is None or row.answer == change.answer
+    return is_same and (row.by, row.reason) == (change.by, change.reason)
+
+
+def _is_corrected(row: RequestRow, change: ResolveRequest) -> bool:
+    """Whether another answer replaces the one that an operator gave, and that was seen."""
+    is_seen = change.corrects is not None and row.resolved_at == change.corrects
+    return row.state is RequestState.DONE and is_seen and change.happened
 
 
 def _conflict(row: RequestRow | None, now: datetime) -> Conflict:

@@ -16,7 +16,7 @@ import msgspec
 
 from outlast.clock import Threads
 from outlast.effects.intent import Applied, NotApplied, Unknown
-from outlast.errors import AuthorError, DecodeError, EncodeError
+from outlast.errors import AuthorError, DecodeError, EncodeError, FinalAnswerError
 from outlast.journal.failure import Failure, capture, tell
 from outlast.store.change import RunKey
 from outlast.worker.call import Check, ThreadCall, Threw, anytime, call_async
@@ -377,11 +377,11 @@ class Executor:
 
 
 def _is_hopeless(error: BaseException) -> bool:
-    """Whether an error is one of the code, whatever the policy says; also one in a group, which a task group makes of it."""
+    """Whether an error would come again, whatever the policy says: one of the code, or a receiver's last word; also one in a group, which a task group makes of it."""
     left = [error]
     while left:
         one = left.pop()
-        if isinstance(one, AuthorError | DecodeError):
+        if isinstance(one, AuthorError | DecodeError | FinalAnswerError):
             return True
         if isinstance(one, BaseExceptionGroup):
             left += cast("BaseExceptionGroup[BaseException]", one).exceptions

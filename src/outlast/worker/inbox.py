@@ -39,7 +39,14 @@ from outlast.journal.failure import is_too_deep
 from outlast.journal.parse import parse, parse_as
 from outlast.replay.machine import Machine
 from outlast.replay.operation import ApprovalOperation, EffectOperation, StepOperation
-from outlast.store.change import Message, MessageKind, OperationDrop, StampedMessage
+from outlast.store.change import (
+    SAGA,
+    Message,
+    MessageKind,
+    OperationDrop,
+    OperationPut,
+    StampedMessage,
+)
 from outlast.worker.alarm import alarm, misfit_of, unfit
 from outlast.worker.answer import unreadable
 from outlast.worker.late import late_end
@@ -79,10 +86,17 @@ _cancels = msgspec.json.Decoder(CancelBody)
 _decisions = msgspec.json.Decoder(Decision)
 _resolutions = msgspec.json.Decoder(Resolution)
 _SETTLING = (
-    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed, EffectCompensating),
+    *(StepCompleted, StepFailed, EffectCompleted, EffectFailed),
     *(ChildRefused, RunEnded, MessageAnswered),
 )
 """Outcomes with which the row of their operation goes."""
+
+
+def _row_after(entry: Entry | None) -> OperationPut | OperationDrop | None:
+    """Return what becomes of the row of an operation: what is being undone keeps its run from being ended by mistake."""
+    if isinstance(entry, EffectCompensating):
+        return OperationPut(entry.operation, SAGA, "")
+    return OperationDrop(entry.operation) if isinstance(entry, _SETTLING) else None
 
 
 def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> Proposal:
@@ -97,11 +111,11 @@ def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> P
         entry = alarm("unreadable_message", NO_OPERATION, detail)
         if message.kind is MessageKind.UPDATE:
             answer = unreadable(message, why)
-    is_outcome = isinstance(entry, (*_SETTLING, EffectCleared, ChildStarted))
+    is_outcome = isinstance(entry, (*_SETTLING, EffectCompensating, EffectCleared, ChildStarted))
     return Proposal(
         Rank.OUTCOME if is_outcome else Rank.ARRIVAL,
         entry,
-        row=OperationDrop(entry.operation) if isinstance(entry, _SETTLING) else None,
+        row=_row_after(entry),
         consumed=message.message_id,
         at=None if is_outcome else stamped.at,
         answer=answer,
@@ -235,6 +249,9 @@ def _resolved_effect(resolution: Resolution, effect: EffectOperation) -> Entry:
 
 def _compensating(resolution: Resolution, effect: EffectOperation) -> Entry:
     undo, intent = effect.request.undo, effect.intent
+    if intent is not None and intent.compensates:
+        why = "it is a compensation that has not happened: say that it did, that it is to be tried again, or that it is left"
+        return unfit(resolution, why)
     if undo is None or intent is None or intent.compensation != undo.name:
         return unfit(resolution, "the effect declares no compensate=, or another one than then")
     try:

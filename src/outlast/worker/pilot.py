@@ -36,6 +36,8 @@ from outlast.journal.entry import (
     ContinuedAsNew,
     ContinueSuggested,
     EffectCleared,
+    EffectCompleted,
+    EffectFailed,
     EffectIntended,
     EffectRefused,
     Entry,
@@ -703,6 +705,13 @@ class Pilot:
                 row, in_doubt=False, begun_at=None, failures=0 if is_stuck else row.failures
             )
 
+    def _note_compensated(self, entry: Entry) -> None:
+        """Let the row go that stands for what an operator has had undone, when that is."""
+        if isinstance(entry, EffectCompleted | EffectFailed) and entry.operation.endswith("c"):
+            undone = OperationId(entry.operation[:-1])
+            if undone in self._rows and self._rows[undone].kind == SAGA:
+                self.post(Proposal(Rank.ROW, row=OperationDrop(undone)))
+
     async def _stop_growing(self) -> bool:
         """Let what is under way end, and begin nothing; True when the run was blocked: its journal is at its limit."""
         held = self._held
@@ -910,6 +919,10 @@ class Pilot:
         if operation and not self._machine.is_open(operation):
             self._waits.forget(operation)
             self._unwritten.pop(operation, None)
+        elif isinstance(entry, EffectCleared):
+            # Its attempts have their time anew.
+            self._waits.forget(operation)
+        self._note_compensated(entry)
         if isinstance(entry, Completed | Failed | Cancelled | ContinuedAsNew):
             log_end(self.run_key, entry)
         elif isinstance(entry, ContinueSuggested):

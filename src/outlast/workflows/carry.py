@@ -53,13 +53,14 @@ class Errand:
 current_errand: ContextVar[Errand] = ContextVar("outlast_errand")
 
 
-def key_for(request: Hashable, what: str, *, part: str = "") -> str:
+def key_for(request: Hashable, what: str, *, part: str = "", naming: str = "part=") -> str:
     """Return the key under which the running effect sends a request; empty where no effect acts: in a step, in a probe, elsewhere.
 
     Args:
         request: Equal for the same request only.
         what: The request in words, for messages; no secrets.
         part: The author's name of this request, where an effect makes several: it is appended to the key.
+        naming: How an author writes that name there.
 
     Raises:
         DefinitionError: The key went out with another request before, or the part is no name.
@@ -77,14 +78,15 @@ def key_for(request: Hashable, what: str, *, part: str = "") -> str:
     errand = current_errand.get(None)
     before = errand.claim(part, request, what) if errand is not None else ""
     if before:
+        first = "one that looks the same and holds something else" if before == what else before
         raise DefinitionError(
-            f"effect {attempt.name} was about to send its key with a second request: {what}; it went out with {before}. "
+            f"effect {attempt.name} was about to send its key with a second request: {what}; it went out with {first}. "
             "The second one was not sent",
             step=attempt.name,
             run=attempt.run_id,
             operation=attempt.operation,
-            hint="make an effect of each; or name the parts of this one, each of which then has a key of its own; or exclude what "
-            "needs no key",
+            hint=f"make an effect of each; or name the parts of this one, each of which then has a key of its own, by {naming}; or "
+            "exclude what needs no key",
         )
     return f"{attempt.key}-{part}" if part else attempt.key
 

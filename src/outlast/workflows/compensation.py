@@ -88,6 +88,12 @@ def check_compensation(effect: Undoable, compensation: Any, *, has_timeout: bool
             "has a compensation and no start_to_close_timeout",
             "give one, as start_to_close_timeout=timedelta(seconds=30): nothing is undone while an attempt could still act",
         )
+    if RESULT in _own(effect) and RESULT in compensation.signature.parameters:
+        raise refuse(
+            effect.name,
+            f"has a parameter {RESULT} itself, and is undone by {compensation.name}, which takes one",
+            f"give the effect's parameter another name: {RESULT} is what it returned",
+        )
     known = [*_own(effect), RESULT]
     for name, parameter in compensation.signature.parameters.items():
         if parameter.kind not in _NAMED:

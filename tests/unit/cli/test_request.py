@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 import outlast
+from outlast.cli.answer import TEMPLATE
 from outlast.cli.main import app
+from outlast.http.request import GuardedRequest
 
 from .conftest import World
 from .test_prompt import Terminal
@@ -21,13 +24,22 @@ HOUR = timedelta(hours=1)
 MOMENT = timedelta(microseconds=1)
 
 
-def begin(world: World, key: str, *, hold: timedelta = MOMENT, answer: bytes | None = None) -> str:
+NOTE = b"POST /orders \x1b[2J\xe2\x80\xae"
+
+
+def begin(
+    world: World,
+    key: str,
+    *,
+    hold: timedelta = MOMENT,
+    answer: bytes | None = None,
+    note: bytes = NOTE,
+) -> str:
     """Begin a request, and perhaps end it; return its id."""
 
     async def main() -> str:
         async with outlast.connect(world.url) as client:
             given: dict[str, Any] = {"fingerprint": "f", "hold": hold, "keep": HOUR}
-            note = b"POST /orders \x1b[2J\xe2\x80\xae"
             begun = await client.requests.begin(key, token=f"t-{key}", note=note, **given)
             if answer is not None:
                 await client.requests.end(key, begun.token, answer, HOUR)
@@ -153,6 +165,89 @@ def test_held_by_somebody(world: World) -> None:
     result = world.cli(*words)
     assert result.exit_code == 1
     assert "still holds it" in result.stderr
+
+
+GUARDED = GuardedRequest("k", "", "ann", b"", {"method": "POST", "path": "/payments"}).note
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b"201 order 7",
+        b'{"id": 7}',
+        b'{"status": 99}',
+        b"\xff",
+        b'{"status": 201, "Body": "7"}',
+    ],
+)
+def test_an_answer_that_no_client_could_get_is_not_taken(world: World, bad: bytes) -> None:
+    """Of a request that came by HTTP: nothing is written, and what to write is shown. The template is an answer."""
+    request = begin(world, "a", note=GUARDED)
+    shown = world.cli("requests", "show", request).stdout
+    assert TEMPLATE in shown
+    assert TEMPLATE in " ".join(request_help(world).split())
+    file = world.folder / "answer"
+    file.write_bytes(bad)
+    words = ("requests", "resolve", request, "--applied", str(file), "--reason", "x")
+    refused = world.cli(*words, "--token", "t-a")
+    assert refused.exit_code == 1
+    assert "cannot be read" in refused.stderr and '"status": 201' in refused.stderr
+    assert state_of(world, request)["state"] == "in doubt"
+    file.write_text(TEMPLATE)
+    assert world.cli(*words, "--token", "t-a").exit_code == 0
+    assert state_of(world, request)["state"] == "done"
+
+
+def request_help(world: World) -> str:
+    """Return the help of `requests resolve`, without its frame."""
+    text = world.cli("requests", "resolve", "--help").stdout
+    return "".join(line.strip(" │").ljust(1) + " " for line in text.splitlines())
+
+
+def test_an_unreadable_answer_of_an_operator_is_mended(world: World) -> None:
+    """From code it can be written; `show` says so, and what to type. A readable one stands."""
+    request = begin(world, "a", note=GUARDED)
+
+    async def odd() -> None:
+        async with outlast.connect(world.url) as client:
+            await client.requests.resolve(
+                request, answer=b"order 7", reason="from code", seen_token="t-a"
+            )
+
+    asyncio.run(odd())
+    shown = world.cli("requests", "show", request).stdout
+    assert "cannot be read" in shown and TEMPLATE in shown
+    words = f"requests resolve {request} --token t-a --applied FILE --reason TEXT"
+    assert words in shown
+    file = world.folder / "answer"
+    file.write_text(TEMPLATE)
+    words = ("requests", "resolve", request, "--applied", str(file), "--token", "t-a", "--reason")
+    assert world.cli(*words, "it was no JSON").exit_code == 0
+    assert base64.b64decode(state_of(world, request)["answer"]) == TEMPLATE.encode()
+    assert "resolve" not in world.cli("requests", "show", request).stdout.replace("resolved", "")
+    file.write_text('{"status": 202}')
+    again = world.cli(*words, "another")
+    assert again.exit_code == 1 and "it is done" in again.stderr
+
+
+def test_without_the_extra_no_answer_is_taken(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could say whether a client could get it. That it did not happen can be said."""
+    for name in [one for one in sys.modules if one.startswith("outlast.http")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "http_sf", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    request = begin(world, "a", note=GUARDED)
+    file = world.folder / "answer"
+    file.write_text(TEMPLATE)
+    words = ("requests", "resolve", request, "--reason", "x", "--token", "t-a")
+    refused = world.cli(*words, "--applied", str(file))
+    assert refused.exit_code == 1
+    assert "http_sf is missing" in refused.stderr
+    assert state_of(world, request)["state"] == "in doubt"
+    assert world.cli(*words, "--not-applied").exit_code == 0
 
 
 def test_no_such_request(world: World) -> None:

@@ -223,7 +223,11 @@ def test_a_second_request_is_refused_before_it_is_sent(client_of, other) -> None
         with pytest.raises(outlast.DefinitionError, match="second request") as refused:
             client.request(method, url, content=content)
     assert len(receivers.seen) == 1
-    assert KEY not in str(refused.value)
+    text = str(refused.value)
+    assert f"{method} to {url.partition('?')[0]}" in text and "q=1" not in text
+    assert "with POST to https://a.example/x." in text or "looks the same" in text
+    assert 'extensions={"idempotency_part": "receipt"}' in text
+    assert KEY not in text
 
 
 @EACH

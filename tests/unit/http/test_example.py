@@ -95,7 +95,7 @@ def test_the_example_pays_once(api: Api) -> None:
     assert api.pay(None).json()["code"] == "key_missing"
     assert api.pay(user={"authorization": "Bearer bob-token"}).json() != first.json()
     assert api.paid == ["5 to shop\n"] * 2
-    policy = httpx.get(f"{api.address}/idempotency/").json()
+    policy = httpx.get(f"{api.address}/idempotency").json()
     assert policy["expires_after_seconds"] == 7 * 24 * 3600
 
 

@@ -46,6 +46,14 @@ def test_what_cannot_be_is_refused(fields: dict[str, Any]) -> None:
     assert refused.value.hint
 
 
+@pytest.mark.parametrize("name", ["principal", "tenant", "fingerprint", "keeps", "keeps_header"])
+def test_what_is_called_has_to_be_callable(name: str) -> None:
+    """A principal that is a name, say, is refused where it is written, and not with each request."""
+    with pytest.raises(DefinitionError, match=f"{name}='ann'") as refused:
+        policy(**{name: "ann"})
+    assert "lambda" in refused.value.hint
+
+
 def test_there_is_no_policy_without_a_principal() -> None:
     """None is safe by default: whoever leaves it out would hand one client's answers to the next."""
     from outlast.http import IdempotencyPolicy
@@ -147,7 +155,7 @@ else:
     ("names", "said"),
     [
         (["httpx", "starlette", "fastapi", "litestar"], "Answer"),
-        (["http_sf"], "outlast.http needs http-sf: pip install 'outlast[http]'"),
+        (["http_sf"], "outlast.http needs http-sf: in a clone of Outlast, pip install '.[http]'"),
     ],
 )
 def test_what_the_server_side_needs(names: list[str], said: str) -> None:

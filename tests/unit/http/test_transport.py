@@ -16,8 +16,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import outlast
-from outlast.errors import KeyReusedError, ReceiverBusyError
+from outlast.errors import (
+    FinalAnswerError,
+    KeyReusedError,
+    ReceiverBusyError,
+    ReceiverInDoubtError,
+)
 from outlast.http.course import Course, Rules
+from outlast.http.problem import Code, Problem
 from outlast.http.reply import retry_after
 from outlast.http.transport import IdempotentTransport, SyncIdempotentTransport, Target
 from outlast.journal.failure import capture
@@ -388,6 +394,7 @@ def test_a_refused_key_is_an_error_that_no_policy_repeats(send: Send) -> None:
     with attempt(key=KEY, name="pay", run_id="r-1"), pytest.raises(KeyReusedError) as refused:
         send(script, post())
     text = str(refused.value)
+    assert not refused.value.certain and "is not said in words that are known" in text
     assert "Key … is used" in text and "POST to https://a.example" in text
     assert KEY not in repr(capture(refused.value)) and "secret" not in text
     assert (refused.value.status, refused.value.step, refused.value.run) == (422, "pay", "r-1")
@@ -402,6 +409,108 @@ def test_whatever_is_said_with_a_refusal_the_error_is_short(body: bytes) -> None
     with attempt(key=KEY), pytest.raises(KeyReusedError) as refused:
         by_sync(Script((422, {}, body)), post())
     assert len(refused.value.message) < 700
+
+
+def test_a_refusal_in_other_words_is_shown_as_it_begins() -> None:
+    """200 characters of whatever it is, without the key; nothing is claimed of the key."""
+    body = f"<p>{KEY}</p>".encode() + b"y" * 400
+    with attempt(key=KEY), pytest.raises(KeyReusedError) as refused:
+        by_sync(Script((422, {}, body)), post())
+    assert f"(<p>…</p>{'y' * 192} …)" in refused.value.message
+    assert not refused.value.certain
+
+
+PROBLEM = {"Content-Type": "application/problem+json; charset=utf-8"}
+
+
+def refused(code: Code, /, **members: Any) -> tuple[int, dict[str, str], bytes]:
+    """What the server side of this package sends, perhaps changed."""
+    link = members.pop("link", "")
+    answer = Problem(members.pop("status", 409), code, "T", "why it is so", members=members).answer(
+        link
+    )
+    return answer.status, PROBLEM, answer.body
+
+
+@EACH
+@pytest.mark.parametrize("link", ["", "https://pay.example/docs"])
+def test_the_refusals_of_our_own_server_are_understood(send: Send, link: str) -> None:
+    """By type and code. What no repetition mends is not repeated, and says what the receiver said."""
+    ends = {
+        Code.IN_DOUBT: ReceiverInDoubtError,
+        Code.ANSWER_NOT_KEPT: FinalAnswerError,
+        Code.KEY_REUSED: KeyReusedError,
+    }
+    for code, kind in ends.items():
+        script = Script(refused(code, link=link))
+        with attempt(key=KEY, name="pay", run_id="r-1"), pytest.raises(kind) as told:
+            send(script, post(), retry=FAST)
+        assert len(script.sent) == 1 and script.bodies[0].closed
+        assert "why it is so" in str(told.value) and told.value.hint
+        assert (told.value.run, told.value.step, told.value.status) == ("r-1", "pay", 409)
+    script = Script(refused(Code.IN_PROGRESS, link=link))
+    with attempt(key=KEY):
+        assert send(script, post(), retry=FAST).status_code == 200
+    assert len(script.sent) == 2
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"type": "https://other.example/errors/in-doubt"},
+        {"type": 7},
+        {"type": "about:blank"},
+        {"code": "in_trouble"},
+        {"code": ["in_doubt"]},
+    ],
+)
+def test_another_api_s_conflict_is_one_in_progress(members: dict[str, Any]) -> None:
+    """Whatever words it has of its own, it is asked again, as the draft says of 409."""
+    script = Script(refused(Code.IN_DOUBT, **members))
+    with attempt(key=KEY):
+        assert by_sync(script, post(), retry=FAST).status_code == 200
+    assert len(script.sent) == 2
+
+
+@EACH
+@pytest.mark.parametrize("status", [500, 503, 599])
+def test_a_failure_that_is_given_again_is_final(send: Send, status: int) -> None:
+    """It is not sent again within the attempt, and no attempt follows; the lost try before is told as its cause."""
+    kept = (status, {"Idempotent-Replayed": "True"}, b"out of paper")
+    script = Script("ReadTimeout", kept)
+    with attempt(key=KEY), pytest.raises(FinalAnswerError) as final:
+        send(script, post(), retry=FAST)
+    assert len(script.sent) == 2 and all(body.closed for body in script.bodies)
+    assert (final.value.status, final.value.detail) == (status, "out of paper")
+    assert isinstance(final.value.__cause__, httpx.ReadTimeout)
+
+
+@EACH
+@pytest.mark.parametrize(
+    "kept",
+    [
+        (503, {"Idempotent-Replayed": "true"}, b"x"),
+        (429, {"Idempotent-Replayed": "true", "Retry-After": "0"}, b"x"),
+        refused(Code.IN_DOUBT),
+        refused(Code.ANSWER_NOT_KEPT),
+    ],
+)
+def test_outside_of_steps_and_effects_what_is_final_is_given_back_at_once(
+    send: Send, kept: Any
+) -> None:
+    """Whoever called reads it, and nobody comes again."""
+    script = Script(kept)
+    response = send(script, post(headers={"Idempotency-Key": '"k"'}), retry=FAST)
+    assert (response.status_code, response.content) == (kept[0], kept[2])
+    assert len(script.sent) == 1
+
+
+@EACH
+def test_a_failure_that_is_given_again_to_nobody_s_key_is_an_answer(send: Send) -> None:
+    """Without a key that the receiver is said to know, the header means nothing."""
+    script = Script((503, {"Idempotent-Replayed": "true"}, b""))
+    request = httpx.Request("GET", "https://a.example/")
+    assert send(script, request, retry=FAST).status_code == 200
 
 
 @EACH

@@ -197,6 +197,7 @@ class Length(bytes):
         (ResolveRequest("d", "k", "t", True, TORN, "why"), "by"),
         (ResolveRequest("d", "k", "t", True, "me", BAD), "reason"),
         (ResolveRequest("d", "k", "t", True, "me", "why", Length()), "answer"),
+        (ResolveRequest("d", "k", "t", True, "me", "why", b"x", NAIVE), "corrects"),
         (PurgeRequests(TORN, 1), "tenant"),
         (PurgeRequests("d", FAR), "limit"),
     ],

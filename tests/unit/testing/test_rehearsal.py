@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +16,13 @@ from outlast.store.change import RunHead, Status
 from outlast.testing import Simulation
 from outlast.testing.golden import export
 from outlast.testing.rehearsal import Rehearsal, rehearse
-from outlast.workflows.definition import Definition, Workflow
+from outlast.workflows.definition import (
+    AttemptOptions,
+    Definition,
+    Effect,
+    EffectOptions,
+    Workflow,
+)
 from outlast.workflows.registry import Registry
 
 GO = outlast.Signal("rehearsed go", int)
@@ -140,3 +148,43 @@ def test_code_that_raises_before_an_operation_of_the_journal_is_told_by_what_it_
     assert told.asked.startswith("raised TypeError: a weight is needed at test_rehearsal.py:")
     assert len(told.remedy) == 1
     assert told.remedy[0].startswith("mend the code where it raises")
+
+
+async def gives_back(result: str) -> None:
+    raise ConnectionError("closed")
+
+
+async def rents(what: str) -> str:
+    return what
+
+
+def renting(*, undone: bool) -> list[Definition[..., Any]]:
+    """Return the code of an app whose effect something undoes, or nothing."""
+    options = AttemptOptions(outlast.RetryPolicy(maximum_attempts=1), timedelta(seconds=1))
+    rules = EffectOptions(idempotent=True, settle=timedelta(0))
+    back = Effect(gives_back, "gives_back", options, rules)
+    rent = Effect(rents, "rents", options, replace(rules, compensate=back if undone else None))
+
+    async def flow_of_rent() -> None:
+        async with outlast.saga():
+            await rent("boat")
+            raise LookupError("no lake")
+
+    return [Workflow(flow_of_rent, "flow"), rent, back]
+
+
+def test_a_compensation_that_is_gone_is_told_with_what_to_do() -> None:
+    """No patch would bring it back: the code that declares it has to be deployed."""
+
+    async def scenario(sim: Simulation) -> Rehearsal:
+        await sim.start_worker()
+        await sim.client.start(former_code[0](), id="r")
+        await sim.until("r", lambda head: head.reason == "compensation failed")
+        golden = await export(sim.store, "r")
+        return await in_callback(lambda: rehearse(golden, Registry(renting(undone=False))))
+
+    former_code = renting(undone=True)
+    told = Simulation(former_code).run(scenario)
+    assert told.stops == "non-determinism"
+    assert told.recorded == "compensate=gives_back"
+    assert told.remedy[0].startswith("deploy code whose effect says compensate=gives_back")

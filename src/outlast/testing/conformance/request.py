@@ -226,6 +226,29 @@ class RequestConformance:
         assert await row_of(bench, begun) == row
 
     @scenario
+    async def test_an_operator_s_answer_is_corrected(self, bench: Bench) -> None:
+        """Exactly the one that was seen, and by another answer; what no operator has resolved stands."""
+        begun = beginning()
+        await in_doubt(bench, begun)
+        await bench.apply(resolving(begun, b"odd"))
+        seen = bench.clock.now()
+        bench.clock.advance(HOLD)
+        mended = resolving(begun, b"200", corrects=seen, by="eve", reason="it was no JSON")
+        assert await bench.one(replace(mended, corrects=seen + LEAST)) == Refused("done", "k1")
+        assert await bench.one(replace(mended, happened=False)) == Refused("done", "k1")
+        assert await bench.one(replace(mended, token="t2")) == Refused("mismatch", "k1")
+        first = await bench.apply(mended)
+        row = await row_of(bench, begun)
+        assert first.request == row
+        assert (row.state, row.answer, row.by) == (RequestState.DONE, b"200", "eve")
+        assert row.expires_at == bench.clock.now() + KEEP
+        assert await bench.apply(mended) == first
+        other = beginning("k2")
+        await bench.apply(other)
+        await bench.apply(ending_of(other, b"odd"))
+        assert await bench.one(resolving(other, corrects=seen)) == Refused("done", "k2")
+
+    @scenario
     async def test_resolved_as_not_happened(self, bench: Bench) -> None:
         """The key is free for another; until then the record says who freed it and why; said again it is said."""
         begun = beginning()

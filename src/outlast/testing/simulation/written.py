@@ -140,6 +140,9 @@ class Written:
         written, of an effect that nobody has begun since it was last settled. Another run has a row too.
         """
         if row.kind == SAGA:
+            # In place of the row of an effect that is being undone.
+            for known in (run.failures, run.named, run.resting, run.progress):
+                known.pop(row.operation, None)
             return
         if row.kind in OTHER_RUN:
             self._check(
@@ -302,7 +305,8 @@ class Written:
             for cover in request.put.covers
         )
         self._check(
-            intent.grant is not None or not covered or known,
+            # The yes to an effect is the yes to what undoes it.
+            intent.grant is not None or not covered or known or bool(intent.compensates),
             6,
             f"effect {intent.name} was intended uncovered, and an approval speaks of it",
             run=change.run,
