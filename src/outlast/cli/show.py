@@ -103,10 +103,11 @@ def doubts(
         outcomes = "--applied JSON | --not-applied | --failed TEXT"
         say(f"to say what became of one: {resolve} {outcomes}")
         if undone := [one for one in found if one.compensation]:
-            takes = " --result JSON" if any(one.needs_result for one in undone) else ""
-            some = f"{takes}, where that is asked for" if takes else ""
-            names = ", ".join(sorted({one.effect for one in undone}))
-            say(f"to have one undone ({names}): {resolve} --compensate{some}")
+            takes = {
+                one.effect: " with --result JSON" if one.needs_result else "" for one in undone
+            }
+            names = ", ".join(f"{name}{what}" for name, what in sorted(takes.items()))
+            say(f"to have one undone ({names}): {resolve} --compensate")
         every = f"{command('runs', 'resolve')} --all --effect NAME --not-applied --reason TEXT"
         say(f"of all calls of an effect: {every}")
 

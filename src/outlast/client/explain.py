@@ -23,6 +23,7 @@ from outlast.journal.entry import (
     CancelRequested,
     ContinueSuggested,
     Forked,
+    SagaAborted,
     StepCompleted,
     UpdateAnswered,
     UpdateReceived,
@@ -251,7 +252,11 @@ class _Teller:
     def _what_was_undone(self) -> str:
         left = left_standing(entries_in(self._detail))
         if self._status.status is Status.COMPENSATED:
-            return "What it had done in its sagas was undone. Nothing more happens; to do it after all, begin it anew."
+            is_saga = any(isinstance(one.entry, SagaAborted) for one in self._detail.entries)
+            what = "it had done in its sagas" if is_saga else "was in doubt"
+            return (
+                f"What {what} was undone. Nothing more happens; to do it after all, begin it anew."
+            )
         which = f"{', '.join(left)} stand{'s' if len(left) == 1 else ''}" if left else "part stands"
         return (
             f"Not all of what it had done in its sagas was undone; {which}, and somebody has to see to that. "

@@ -146,7 +146,7 @@ def test_what_undoes_an_effect_is_offered_where_there_is_something(
     resolve = "outlast runs resolve RUN --operation OPERATION --reason TEXT"
     assert "--compensate" not in printed(plain)
     assert f"(ship): {resolve} --compensate\n" in printed(plain, undone)
-    assert f"(book, ship): {resolve} --compensate --result JSON," in printed(undone, needy)
+    assert f"(book with --result JSON, ship): {resolve} --compensate\n" in printed(undone, needy)
 
 
 def test_all_doubts_of_an_effect_are_resolved_as_seen(url: str) -> None:

@@ -232,7 +232,7 @@ async def test_what_failed_because_an_effect_was_undone_is_not_told_so_again() -
         await handle.resolve("r:1", compensate=True, reason="nobody knows")
         assert await ended(handle) == "compensated"
         told = await handle.explain()
-        assert "Nothing more happens; to do it after all, begin it anew." in told.text
+        assert "What was in doubt was undone. Nothing more happens; to do it after all" in told.text
         fork = "outlast runs fork a --at 2 --effects new-key --id NEW-ID --reason TEXT"
         assert told.commands == ["outlast runs show a", fork]
         with pytest.raises(outlast.RunConflictError, match="nothing is left") as refused:
