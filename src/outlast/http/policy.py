@@ -16,7 +16,8 @@ from outlast.http.key import KeyFormat
 from outlast.http.request import DoubtfulRequest, fingerprint_of
 
 Identify: TypeAlias = Callable[[Scope], str | Awaitable[str]]
-Probe: TypeAlias = Callable[[DoubtfulRequest], Awaitable[Applied[Answer] | NotApplied | Unknown]]
+Finding: TypeAlias = Applied[Answer] | NotApplied | Unknown
+Probe: TypeAlias = Callable[[DoubtfulRequest], Finding | Awaitable[Finding]]
 
 REFUSALS = frozenset(
     {400, 401, 403, 404, 405, 406, 409, 411, 412, 413, 415, 421, 422, 426, 428, 429, 431}
@@ -91,7 +92,7 @@ class IdempotencyPolicy:
         largest_body_bytes: Of a request with a key: it is read whole before anything begins.
         largest_answer_bytes: The largest answer that is kept.
         on_doubt: What becomes of a repeated request when the first one was cut off: `"refuse"` until an operator has said what happened, or a probe
-            that finds it out.
+            that finds it out, async or not. Whatever it returns but `Applied(Answer(…))` and `NotApplied()` leaves the request in doubt.
 
     Raises:
         DefinitionError: A time or size that cannot be, no method, or a link that is no URL.
@@ -158,7 +159,7 @@ class IdempotencyPolicy:
         if self.on_doubt != "refuse" and not callable(self.on_doubt):
             raise DefinitionError(
                 f"on_doubt={self.on_doubt!r} is neither",
-                hint='give "refuse", or an async function that finds out what happened',
+                hint='give "refuse", or a function that finds out what happened',
             )
 
     def describe(self) -> dict[str, Any]:
