@@ -33,6 +33,9 @@ Form: TypeAlias = Literal["quoted", "raw"]
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "QUERY"})
 """Methods whose requests mean the same however often they arrive: RFC 9110 section 9.2.2, and QUERY."""
 
+SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "QUERY"})
+"""Methods whose requests only read: RFC 9110 section 9.2.1, and QUERY."""
+
 KEYED = frozenset({"POST", "PATCH"})
 """Methods whose requests carry a key."""
 
@@ -172,6 +175,11 @@ def body_of(request: httpx.Request) -> bytes | None:
     """Return a body that can be sent again; None for one that is streamed once."""
     stream = request.stream
     return b"".join(stream) if isinstance(stream, httpx.ByteStream) else None
+
+
+def identity_of(request: httpx.Request, passage: Passage) -> Hashable:
+    """Return what is equal for the requests that are one to their receiver: those under one key, or else with equal content."""
+    return (passage.target.header, passage.value) if passage.value else _identity(request)
 
 
 def describe(request: httpx.Request) -> str:

@@ -16,7 +16,15 @@ import httpx
 
 from outlast.effects.retry import RetryPolicy
 from outlast.errors import DefinitionError, ReceiverBusyError
-from outlast.http.carry import REPEATABLE, Target, body_of, describe, passage_of
+from outlast.http.carry import (
+    REPEATABLE,
+    SAFE,
+    Target,
+    body_of,
+    describe,
+    identity_of,
+    passage_of,
+)
 from outlast.http.reply import IN_PROGRESS, LATER, refusal, retry_after
 from outlast.workflows.attempt import current_attempt
 from outlast.workflows.carry import current_errand
@@ -32,6 +40,9 @@ LONGEST_WAIT = timedelta(seconds=30)
 
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 """Errors after which the receiver has had nothing of the request."""
+_IN_FRONT = frozenset({401, 403, 407})
+"""Statuses of what stands in front of a receiver: such an answer says nothing of what that did with an earlier request."""
+_ELSEWHERE = frozenset({304, 307, 308})
 _OWN_FAULT = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 
 
@@ -79,8 +90,10 @@ class Course:
         self._may_repeat = may and body_of(request) is not None
         self._errand = current_errand.get(None)
         self._tries = 0
-        self._open: httpx.TransportError | None = None
-        """How the first try ended that may have been carried out."""
+        self._acts = request.method not in SAFE and self._passage.target.carries
+        self._same = identity_of(request, self._passage)
+        self._open = self._lost()
+        """How the first try ended that may have been carried out, also one of an equal request before."""
 
     def next(self) -> httpx.Request:
         """Return the request as it is sent now: with the key, and no more time than the attempt has left.
@@ -98,6 +111,8 @@ class Course:
                     )
                 )
             extensions["timeout"] = _within(extensions.get("timeout"), self._errand.left())
+            if self._acts:
+                self._errand.sent.goes(self, self._same)
         self._tries += 1
         return httpx.Request(
             self._request.method,
@@ -113,8 +128,11 @@ class Course:
         Raises:
             httpx.TransportError: No further one follows.
         """
-        if self._open is None and not isinstance(error, _UNSENT):
+        arrived = not isinstance(error, _UNSENT)
+        if self._open is None and arrived:
             self._open = error
+        if self._errand is not None:
+            self._errand.sent.has_failed(self, error, arrived=arrived)
         wait = self._gap(0.0)
         name = f"{type(error).__module__}.{type(error).__qualname__}"
         if isinstance(error, _OWN_FAULT) or wait is None or not self._rules.retry.retries(name):
@@ -144,6 +162,10 @@ class Course:
             httpx.TransportError: It settles nothing, and an earlier try may have been carried out.
         """
         status = response.status_code
+        self._note(status)
+        if self._open is not None and self._acts and status in _IN_FRONT:
+            self._open.add_note(_settles_nothing(status))
+            raise self._open
         is_later = status in LATER or (status == IN_PROGRESS and self._passage.is_known)
         if not is_later or not self._may_repeat:
             return None
@@ -154,7 +176,7 @@ class Course:
         if self._open is not None:
             # The engine reads how long to wait from any exception.
             vars(self._open)["retry_after"] = asked
-            self._open.add_note(f"sent again, it was answered {status}, which settles nothing")
+            self._open.add_note(_settles_nothing(status))
             raise self._open
         attempt = current_attempt.get(None)
         if attempt is None or asked is None:
@@ -168,6 +190,23 @@ class Course:
             operation=attempt.operation,
             hint="nothing needs to be done: the next attempt waits that long, if the retry policy allows one",
         )
+
+    def _lost(self) -> httpx.TransportError | None:
+        attempt = self._passage.attempt
+        if self._errand is None or attempt is None or not attempt.key:
+            return None  # a step proves nothing, and may look at each answer
+        error = self._errand.sent.lost(self._same)
+        return error if isinstance(error, httpx.TransportError) else None
+
+    def _note(self, status: int) -> None:
+        """Note what an answer says of the request. Of equal ones before it a receiver speaks that knows the key; or it is done anyway."""
+        if self._errand is None:
+            return
+        says_nothing = status in _IN_FRONT or status in LATER or status == IN_PROGRESS
+        acted = 200 <= status < 400 and status not in _ELSEWHERE
+        is_told = self._passage.is_known and status < 500 and not says_nothing
+        settles = is_told or (acted and self._request.method in REPEATABLE)
+        self._errand.sent.was_answered(self, acted=acted, settles=settles)
 
     def _gap(self, asked: float) -> float | None:
         """Return how long to wait before another try; None where none may follow."""
@@ -189,6 +228,10 @@ class Course:
             return error
         self._open.add_note(f"sent again, it ended in {type(error).__name__}: {error}")
         return self._open
+
+
+def _settles_nothing(status: int) -> str:
+    return f"sent again, it was answered {status}, which settles nothing"
 
 
 def _within(timeout: Any, left: float | None) -> Any:

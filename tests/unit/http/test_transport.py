@@ -29,6 +29,7 @@ from outlast.workflows.heartbeat import Beats
 
 KEY = "3a8d389ced457a52325a5e6632713d51"
 FAST = outlast.RetryPolicy(initial_interval=timedelta(microseconds=1), maximum_attempts=3)
+SAFE = ("GET", "HEAD", "OPTIONS", "TRACE", "QUERY")
 IDEMPOTENT = ("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "QUERY")
 ERRORS = {
     kind.__name__: kind
@@ -142,6 +143,8 @@ def modelled(method: str, who: str, given: bool, streamed: bool, outcomes: list[
             continue
         if outcome == 422 and known:
             return number, "KeyReusedError"
+        if outcome in (401, 403, 407) and may_have_happened and method not in SAFE:
+            return number, may_have_happened
         is_later = outcome in (429, 503) or (outcome == 409 and known)
         if not is_later or not repeats:
             return number, outcome
@@ -156,7 +159,8 @@ def modelled(method: str, who: str, given: bool, streamed: bool, outcomes: list[
     given=st.booleans(),
     streamed=st.booleans(),
     outcomes=st.lists(
-        st.sampled_from([*ERRORS, 200, 201, 400, 404, 409, 422, 429, 500, 502, 503]), max_size=3
+        st.sampled_from([*ERRORS, 200, 201, 400, 401, 403, 404, 407, 409, 422, 429, 500, 502, 503]),
+        max_size=3,
     ),
 )
 @example("POST", "effect", False, False, ["ReadTimeout"])
@@ -367,6 +371,29 @@ def test_what_may_have_been_carried_out_is_not_told_as_unsent() -> None:
 
 
 # What is raised in the end
+
+
+@EACH
+@pytest.mark.parametrize("later", ["ConnectError", 401, 403, 407, 429])
+def test_what_is_open_belongs_to_the_attempt(send: Send, later: Any) -> None:
+    """An author who sends again hears of the lost answer, not of a later one that says nothing, until the receiver has told what it did."""
+    once = outlast.RetryPolicy(maximum_attempts=1)
+    with time_left(lambda: 60.0):
+        errand = current_errand.get()
+        with pytest.raises(httpx.ReadTimeout):
+            send(Script("ReadTimeout"), post(), retry=once)
+        assert errand.sent.may_have_acted
+        with pytest.raises(httpx.ReadTimeout):
+            send(Script(later), post(), retry=once)
+        assert errand.sent.may_have_acted
+        assert send(Script(402), post(), retry=once).status_code == 402
+        assert not errand.sent.may_have_acted
+        if later == "ConnectError":
+            with pytest.raises(httpx.ConnectError):
+                send(Script(later), post(), retry=once)
+        else:
+            assert send(Script(later), post(), retry=once).status_code == later
+        assert not errand.sent.may_have_acted
 
 
 @EACH
