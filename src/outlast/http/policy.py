@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.errors import DefinitionError
@@ -33,6 +34,14 @@ NEVER_GIVEN_AGAIN = frozenset({"set-cookie", "set-cookie2", "date", "age", "www-
 _LARGEST_BYTES = 1024 * 1024
 _MOST_BYTES = 16 * 1024 * 1024
 """Of an answer: written as JSON it is at most twice as long, and stays below the largest payload that a store takes."""
+_METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FUNCTIONS = {
+    "principal": 'lambda scope: scope["user"].identity',
+    "tenant": 'lambda scope: scope["state"]["tenant"]',
+    "fingerprint": "fingerprint_of",
+    "keeps": "keeps_status",
+    "keeps_header": "keeps_header",
+}
 _LEAST = timedelta(milliseconds=1)
 _MOST = timedelta(days=3650)
 
@@ -62,6 +71,16 @@ def keeps_header(name: str) -> bool:
         ```
     """
     return name not in NEVER_GIVEN_AGAIN
+
+
+def _methods(given: Any) -> frozenset[str]:
+    is_set = isinstance(given, set | frozenset | list | tuple)
+    named = list(cast("Iterable[Any]", given)) if is_set else []
+    if not named or not all(isinstance(one, str) and _METHOD.fullmatch(one) for one in named):
+        raise DefinitionError(
+            f"methods={given!r} names no methods", hint='give a set, as frozenset({"POST"})'
+        )
+    return frozenset(one.upper() for one in named)
 
 
 def _nobody(_: Scope) -> str:
@@ -95,7 +114,7 @@ class IdempotencyPolicy:
             that finds it out, async or not. Whatever it returns but `Applied(Answer(…))` and `NotApplied()` leaves the request in doubt.
 
     Raises:
-        DefinitionError: A time or size that cannot be, no method, or a link that is no URL.
+        DefinitionError: A time or size that cannot be, no method, a link that is no URL, or what is nothing of its kind.
 
     Example:
         ```python
@@ -130,6 +149,7 @@ class IdempotencyPolicy:
     on_doubt: Literal["refuse"] | Probe = "refuse"
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         for name, least in (
             ("keep", _LEAST),
             ("hold", _LEAST),
@@ -141,19 +161,19 @@ class IdempotencyPolicy:
                 raise DefinitionError(
                     f"{name}={time!r} cannot be", hint="give a timedelta, as timedelta(hours=24)"
                 )
+        if self.hold > self.keep:
+            raise DefinitionError(
+                f"hold={self.hold!r} is longer than keep={self.keep!r}",
+                hint="an answer is kept for longer than a request may be silent while it is carried out",
+            )
         for name in ("largest_body_bytes", "largest_answer_bytes"):
-            if not 0 < getattr(self, name) <= _MOST_BYTES:
+            size: Any = getattr(self, name)
+            if type(size) is not int or not 0 < size <= _MOST_BYTES:
                 raise DefinitionError(
-                    f"{name}={getattr(self, name)!r} cannot be",
+                    f"{name}={size!r} cannot be",
                     hint=f"requests and answers are held in memory: from 1 to {_MOST_BYTES} bytes",
                 )
-        methods = frozenset(one.upper() for one in self.methods)
-        if isinstance(self.methods, str) or not methods:
-            raise DefinitionError(
-                f"methods={self.methods!r} names no methods",
-                hint='give a set, as frozenset({"POST"})',
-            )
-        object.__setattr__(self, "methods", methods)
+        object.__setattr__(self, "methods", _methods(self.methods))
         if self.link and (not self.link.isascii() or set(self.link) & set(' <>"\\\r\n\t')):
             raise DefinitionError(f"link={self.link!r} is no URL", hint="percent-encode it")
         if self.on_doubt != "refuse" and not callable(self.on_doubt):
@@ -161,6 +181,18 @@ class IdempotencyPolicy:
                 f"on_doubt={self.on_doubt!r} is neither",
                 hint='give "refuse", or a function that finds out what happened',
             )
+
+    def _check_kinds(self) -> None:
+        for name, fitting in _FUNCTIONS.items():
+            if not callable(one := getattr(self, name)):
+                raise DefinitionError(
+                    f"{name}={one!r} is no function",
+                    hint=f"give one, as {fitting}",
+                )
+        kinds = (("required", bool, "True or False"), ("link", str, "text"))
+        for name, kind, said in (*kinds, ("format", KeyFormat, "a KeyFormat(…)")):
+            if not isinstance(one := getattr(self, name), kind):
+                raise DefinitionError(f"{name}={one!r} cannot be", hint=f"give {said}")
 
     def describe(self) -> dict[str, Any]:
         """Return the policy as JSON for clients: what they must send, and what they can rely on. `PublishedPolicy` serves it.
