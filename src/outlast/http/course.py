@@ -21,9 +21,12 @@ from outlast.http.carry import (
     SAFE,
     Target,
     body_of,
+    check_flag,
+    checked_targets,
     describe,
     identity_of,
     passage_of,
+    refuse_keyless,
 )
 from outlast.http.reply import IN_PROGRESS, LATER, refusal, retry_after
 from outlast.workflows.attempt import current_attempt
@@ -54,24 +57,36 @@ class Rules:
         targets: Hosts that are treated otherwise than by default; the first that matches counts.
         retry: How often one request is sent, and the waits in between.
         longest_wait: What a receiver asks for beyond that is left to the next attempt.
+        requires_key: Whether a POST or PATCH without a key is refused.
+
+    Raises:
+        DefinitionError: One of them is nothing of the kind, or requests would be repeated without end.
     """
 
     targets: Sequence[Target] = ()
     retry: RetryPolicy = TRIES
     longest_wait: timedelta = LONGEST_WAIT
+    requires_key: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what has no end."""
+        """Refuse what has no end, and what is nothing of the kind."""
+        retry: Any = self.retry
+        if not isinstance(retry, RetryPolicy):
+            raise DefinitionError(
+                f"retry={retry!r} is no policy", hint="write retry=RetryPolicy(maximum_attempts=4)"
+            )
+        wait: Any = self.longest_wait
+        if not isinstance(wait, timedelta) or wait < timedelta(0):
+            raise DefinitionError(
+                f"longest_wait={wait!r} is no time", hint="write longest_wait=timedelta(seconds=30)"
+            )
         if self.retry.maximum_attempts == 0:
             raise DefinitionError(
                 "a transport would repeat a request without end",
                 hint="give its retry a maximum_attempts; beyond that the next attempt of the effect goes on",
             )
-        unfit = [one for one in self.targets if not isinstance(one, Target)]  # pyright: ignore[reportUnnecessaryIsInstance]
-        if unfit:
-            raise DefinitionError(
-                f"targets={unfit!r} are none", hint='write targets=[Target("api.example.com")]'
-            )
+        object.__setattr__(self, "targets", checked_targets(self.targets))
+        check_flag(self.requires_key)
 
 
 class Course:
@@ -86,6 +101,8 @@ class Course:
         self._rules = rules
         self._now = now
         self._passage = passage_of(request, rules.targets)
+        if rules.requires_key:
+            refuse_keyless(request, self._passage)
         may = request.method in REPEATABLE or self._passage.is_known
         self._may_repeat = may and body_of(request) is not None
         self._errand = current_errand.get(None)
@@ -188,7 +205,7 @@ class Course:
             run=attempt.run_id,
             step=attempt.name,
             operation=attempt.operation,
-            hint="nothing needs to be done: the next attempt waits that long, if the retry policy allows one",
+            hint="nothing needs to be done: the next attempt waits that long, a day at most, if the retry policy allows one",
         )
 
     def _lost(self) -> httpx.TransportError | None:

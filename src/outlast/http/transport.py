@@ -12,10 +12,16 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-import httpx
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "outlast.http as a client needs httpx; install the extra: pip install 'outlast[http]'",
+        name="httpx",
+    ) from error
 
 from outlast.effects.retry import RetryPolicy
-from outlast.errors import KeyReusedError, ReceiverBusyError
+from outlast.errors import DefinitionError, KeyReusedError, ReceiverBusyError
 from outlast.http.carry import KeyHook, Target
 from outlast.http.course import LONGEST_WAIT, TRIES, Course, Rules
 
@@ -47,11 +53,13 @@ class IdempotentTransport(httpx.AsyncBaseTransport):
         targets: Hosts that are treated otherwise than by default; the first that matches counts.
         retry: How often one request is sent, and the waits in between; `Retry-After` makes them longer.
         longest_wait: A receiver that asks for more is not waited for: the next attempt of the effect comes then.
+        requires_key: Refuse a POST or PATCH that has no key, since no effect runs where it comes from: in a thread that was begun without the
+            effect's context, say. For clients that only effects use.
 
     Raises:
         KeyReusedError: When a receiver answers 422 to a key; no retry policy repeats that.
         ReceiverBusyError: In a step or effect, when a receiver asks for more time than an attempt has; the next attempt waits that long.
-        DefinitionError: When a key would go out with a second request, or to an origin that nobody has named.
+        DefinitionError: When a key would go out with a second request, or to an origin that nobody has named; and see `requires_key`.
 
     Example:
         ```python
@@ -89,8 +97,10 @@ class IdempotentTransport(httpx.AsyncBaseTransport):
         targets: Sequence[Target] = (),
         retry: RetryPolicy = TRIES,
         longest_wait: timedelta = LONGEST_WAIT,
+        requires_key: bool = False,
     ) -> None:
-        self._rules = Rules(tuple(targets), retry, longest_wait)
+        self._rules = Rules(targets, retry, longest_wait, requires_key)
+        _check_sends(transport, "handle_async_request", "httpx.AsyncHTTPTransport()")
         self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -176,8 +186,10 @@ class SyncIdempotentTransport(httpx.BaseTransport):
         targets: Sequence[Target] = (),
         retry: RetryPolicy = TRIES,
         longest_wait: timedelta = LONGEST_WAIT,
+        requires_key: bool = False,
     ) -> None:
-        self._rules = Rules(tuple(targets), retry, longest_wait)
+        self._rules = Rules(targets, retry, longest_wait, requires_key)
+        _check_sends(transport, "handle_request", "httpx.HTTPTransport()")
         self._transport = httpx.HTTPTransport() if transport is None else transport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -221,3 +233,15 @@ class SyncIdempotentTransport(httpx.BaseTransport):
     ) -> None:
         """Close the transport that sends."""
         self._transport.__exit__(exc_type, exc_value, traceback)
+
+
+def _check_sends(transport: object, way: str, fitting: str) -> None:
+    """Refuse what cannot send as the client asks it to, such as a synchronous transport for an asynchronous client.
+
+    Raises:
+        DefinitionError: It cannot.
+    """
+    if transport is not None and not callable(getattr(transport, way, None)):
+        raise DefinitionError(
+            f"{transport!r} cannot send here: it has no {way}", hint=f"give one as {fitting}"
+        )

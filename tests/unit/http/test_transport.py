@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 import outlast
 from outlast.errors import KeyReusedError, ReceiverBusyError
+from outlast.http.carry import KeyHook
 from outlast.http.course import Course, Rules
 from outlast.http.reply import retry_after
 from outlast.http.transport import IdempotentTransport, SyncIdempotentTransport, Target
@@ -279,6 +281,16 @@ def test_more_than_an_attempt_waits_is_left_to_the_next_attempt(send: Send) -> N
     assert asked_for(capture(busy.value)) == timedelta(hours=1)
 
 
+@pytest.mark.parametrize("seconds", [86_400, 172_800, 1e300])
+def test_no_receiver_puts_the_next_attempt_off_for_more_than_a_day(seconds: float) -> None:
+    """It is asked again then, and not at once."""
+    error = OSError("busy")
+    vars(error)["retry_after"] = seconds
+    assert asked_for(msgspec.structs.replace(capture(error), details={"retry_after": seconds})) == (
+        timedelta(days=1)
+    )
+
+
 @EACH
 def test_outside_of_steps_and_effects_the_answer_is_given_back(send: Send) -> None:
     """No engine is there that would come again."""
@@ -444,6 +456,43 @@ def test_a_target_tells_a_reused_key_from_content_that_is_not_accepted(send: Sen
         send(Script((400, {}, b'"reused"')), post(), targets=targets)
 
 
+@EACH
+def test_a_client_of_effects_sends_nothing_without_a_key(send: Send) -> None:
+    """A thread that was begun without the effect's context sends none, and would be carried out anew with each attempt."""
+    options = {"requires_key": True, "targets": [Target("login.example", carries=False)]}
+    for who in ("nobody", "step"):
+        script = Script()
+        with running(who), pytest.raises(outlast.DefinitionError, match="has no key"):
+            send(script, post(), **options)
+        with running(who), pytest.raises(outlast.DefinitionError, match="has no key"):
+            KeyHook(requires_key=True)(post())
+        assert script.sent == []
+        with running(who):
+            assert send(script, httpx.Request("GET", "https://a.example/"), **options)
+            assert send(script, httpx.Request("POST", "https://login.example/"), **options)
+            assert send(script, post(headers={"Idempotency-Key": "mine"}), **options)
+    with running("effect"):
+        assert send(Script(), post(), **options).status_code == 200
+
+
+def test_a_thread_takes_the_key_along_by_its_context() -> None:
+    """As the documentation says: without, the request is refused."""
+    script = Script()
+
+    async def main() -> None:
+        client = httpx.Client(transport=SyncIdempotentTransport(script, requires_key=True))
+        loop = asyncio.get_running_loop()
+        with running("effect"):
+            with pytest.raises(outlast.DefinitionError, match="copy_context"):
+                await loop.run_in_executor(None, client.send, post())
+            context = contextvars.copy_context()
+            await loop.run_in_executor(None, context.run, client.send, post())
+        client.close()
+
+    asyncio.run(main())
+    assert [one.headers["Idempotency-Key"] for one in script.sent] == [f'"{KEY}"']
+
+
 # Declarations
 
 
@@ -453,6 +502,15 @@ def test_a_target_tells_a_reused_key_from_content_that_is_not_accepted(send: Sen
         lambda: SyncIdempotentTransport(Script(), retry=outlast.RetryPolicy()),
         lambda: IdempotentTransport(Script(), retry=outlast.RetryPolicy()),
         lambda: IdempotentTransport(Script(), targets=["a.example"]),  # type: ignore[list-item]
+        lambda: IdempotentTransport(Script(), targets=Target("a.example")),  # type: ignore[arg-type]
+        lambda: IdempotentTransport(httpx.HTTPTransport()),  # type: ignore[arg-type]
+        lambda: SyncIdempotentTransport(httpx.AsyncHTTPTransport()),  # type: ignore[arg-type]
+        lambda: IdempotentTransport(Script(), longest_wait=3),  # type: ignore[arg-type]
+        lambda: IdempotentTransport(Script(), longest_wait=timedelta(-1)),
+        lambda: IdempotentTransport(Script(), retry=3),  # type: ignore[arg-type]
+        lambda: IdempotentTransport(Script(), requires_key="yes"),  # type: ignore[arg-type]
+        lambda: KeyHook("a.example"),  # type: ignore[arg-type]
+        lambda: KeyHook(requires_key=1),  # type: ignore[arg-type]
     ],
 )
 def test_a_transport_without_end_or_with_strange_targets_is_refused(make) -> None:
