@@ -45,6 +45,8 @@ _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.Un
 """Errors after which the receiver has had nothing of the request."""
 _IN_FRONT = frozenset({401, 403, 407})
 """Statuses of what stands in front of a receiver: such an answer says nothing of what that did with an earlier request."""
+_LEAVES = ("send_request_headers.started", "send_request_body.started")
+"""How httpcore's trace names the moments after all waiting for a connection, at which something leaves."""
 _ELSEWHERE = frozenset({304, 307, 308})
 _OWN_FAULT = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 
@@ -138,6 +140,29 @@ class Course:
             stream=self._request.stream,
             extensions=extensions,
         )
+
+    def watched(self, sent: httpx.Request) -> httpx.Request:
+        """Return a request that is given up where the time of the attempt is over when its connection is ready.
+
+        A thread cannot be stopped, and its times for pool, connection and TLS add up. Transports that have no trace send it as it is.
+        """
+        errand = self._errand
+        if errand is None:
+            return sent
+        own = sent.extensions.get("trace")
+
+        def trace(event: str, info: Any) -> None:
+            if own is not None:
+                own(event, info)
+            if event.endswith(_LEAVES) and errand.is_over:
+                kind = httpx.WriteTimeout if event.endswith(_LEAVES[1]) else httpx.ConnectTimeout
+                what = (
+                    f"{describe(self._request)} was not sent whole: the time of the attempt is over"
+                )
+                raise kind(what, request=self._request)
+
+        sent.extensions["trace"] = trace
+        return sent
 
     def failed(self, error: httpx.TransportError) -> float:
         """Return how many seconds to wait after a try without an answer.

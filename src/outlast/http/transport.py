@@ -198,7 +198,7 @@ class SyncIdempotentTransport(httpx.BaseTransport):
         while True:
             sent = course.next()
             try:
-                response = self._transport.handle_request(sent)
+                response = self._transport.handle_request(course.watched(sent))
             except httpx.TransportError as error:
                 wait = course.failed(error)
             else:
