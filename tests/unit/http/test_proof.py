@@ -12,10 +12,11 @@ import httpx
 import pytest
 
 import outlast
-from outlast.http.transport import IdempotentTransport
+from outlast.http.transport import IdempotentTransport, Target
 from outlast.journal.entry import EffectFailed
 
 FAST = outlast.RetryPolicy(initial_interval=timedelta(microseconds=1), maximum_attempts=3)
+TARGETS = [Target("login.example", carries=False)]
 URL = "https://bank.example/payments"
 Post = Callable[..., Awaitable[httpx.Response]]
 
@@ -44,6 +45,26 @@ async def parts(post: Post) -> None:
         raise DeclinedError
 
 
+async def looked_after(post: Post) -> None:
+    await post(URL, json=1)
+    await _client(post).get(f"{URL}/1")
+
+
+async def put(post: Post) -> None:
+    answer = await _client(post).put(f"{URL}/1", json=1)
+    if answer.json() == "declined":
+        raise DeclinedError
+
+
+async def authorized(post: Post) -> None:
+    await post("https://login.example/token", json=1)
+    await once(post)
+
+
+def _client(post: Any) -> httpx.AsyncClient:
+    return post.__self__
+
+
 async def given_up(post: Post) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
@@ -69,6 +90,10 @@ async def given_up(post: Post) -> None:
         (parts, [*[httpx.ConnectError] * 3], False),
         (parts, [201, *[httpx.ConnectError] * 3], True),
         (parts, [201, 402], True),
+        (looked_after, [201, *[httpx.ConnectError] * 3], True),
+        (put, [httpx.ReadError, httpx.ConnectError, httpx.ConnectError], True),
+        (put, [httpx.ReadError, (200, "declined")], False),
+        (authorized, [200, *[httpx.ConnectError] * 3], False),
         (given_up, [None], True),
     ],
 )
@@ -93,7 +118,7 @@ def test_nothing_proves_that_nothing_happened_where_something_may_have(
         retry=outlast.RetryPolicy(maximum_attempts=1),
     )
     async def pay() -> None:
-        transport = IdempotentTransport(httpx.MockTransport(bank), retry=FAST)
+        transport = IdempotentTransport(httpx.MockTransport(bank), retry=FAST, targets=TARGETS)
         async with httpx.AsyncClient(transport=transport) as client:
             await act(client.post)
 
