@@ -737,7 +737,7 @@ def test_case_121_an_attempt_that_ends_in_any_error_is_counted(
         "step": Step(fail, "failing", options),
         "thread": Step(fail_in_thread, "failing", options),
         "effect": Effect(
-            fail, "failing", options, EffectOptions(idempotent=True, not_applied=(BaseException,))
+            fail, "failing", options, EffectOptions(idempotent=True, not_applied=(type(make()),))
         ),
     }[place]
 

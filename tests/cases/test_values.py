@@ -826,7 +826,9 @@ def failing_at(
     once = RetryPolicy(maximum_attempts=1)
     asynchronous, synchronous = step(fail, retry=once), step(fail_in_thread, retry=once)
     options = AttemptOptions(retry=once)
-    acting = Effect(fail, "act", options, EffectOptions(idempotent=True, not_applied=(Exception,)))
+    acting = Effect(
+        fail, "act", options, EffectOptions(idempotent=True, not_applied=(type(make()),))
+    )
 
     async def flow() -> int:
         match place:

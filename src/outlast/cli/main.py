@@ -91,7 +91,8 @@ def demo(ctx: typer.Context) -> None:
             raise
         complain(
             OutlastError(
-                f"the demo needs the package {error.name}", hint="pip install 'outlast[demo]'"
+                f"the demo needs the package {error.name}",
+                hint="in a clone of Outlast, pip install '.[demo]'",
             )
         )
         raise typer.Exit(1) from None

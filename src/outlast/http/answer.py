@@ -71,7 +71,10 @@ class Answer:
     body: bytes = b""
 
     def __post_init__(self) -> None:
-        if why := _unfit(self.status, self.headers):
+        body: Any = self.body
+        why = _unfit(self.status, self.headers)
+        if why or not isinstance(body, bytes):
+            why = why or f"its body is {type(body).__name__}, not bytes"
             raise DefinitionError(f"this is no answer: {why}", hint="mend what makes the answer")
 
     @classmethod

@@ -33,6 +33,9 @@ Form: TypeAlias = Literal["quoted", "raw"]
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "QUERY"})
 """Methods whose requests mean the same however often they arrive: RFC 9110 section 9.2.2, and QUERY."""
 
+SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "QUERY"})
+"""Methods whose requests only read: RFC 9110 section 9.2.1, and QUERY."""
+
 KEYED = frozenset({"POST", "PATCH"})
 """Methods whose requests carry a key."""
 
@@ -42,6 +45,8 @@ PART = "idempotency_part"
 _MARK = "outlast.passage"
 _QUOTED = re.compile(r"[\x20-\x7e]+")
 _RAW = re.compile(r"[\x21-\x7e]+")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_BRACKETED = re.compile(r"\[[0-9A-Fa-f:.]+\](?::[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class Target:
     """How requests to some hosts carry a key.
 
     Args:
-        host: A name, or a pattern as `*.example.com`; with a port (`localhost:8080`) that port only. `*` is any.
+        host: A name, or a pattern as `*.example.com`; with a port (`localhost:8080`, `[::1]:8080`) that port only. `*` is any.
         header: The header that the receiver reads.
         form: `quoted`, a Structured Field String, as the draft has it; `raw`, as most receivers that are older take it.
         carries: False for hosts that are sent no key, such as one that gives out tokens.
@@ -76,18 +81,34 @@ class Target:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be sent."""
-        if not self.host or self.host != self.host.strip() or "/" in self.host:
+        if not _is_host(self.host):
             raise DefinitionError(
                 f"Target: {self.host!r} is no host",
                 hint="write api.example.com, *.example.com or *",
             )
-        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", self.header):
+        header: Any = self.header
+        if not isinstance(header, str) or not _HEADER.fullmatch(header):
             raise DefinitionError(
                 f"Target: {self.header!r} is no name of a header", hint="write Idempotency-Key"
             )
         form: Any = self.form
         if form not in ("quoted", "raw"):
             raise DefinitionError(f"Target: form={form!r}", hint='write form="quoted" or "raw"')
+        carries: Any = self.carries
+        if not isinstance(carries, bool):
+            raise DefinitionError(
+                f"Target: carries={carries!r} is no bool", hint="write carries=False"
+            )
+        refusal: Any = self.refusal
+        if type(refusal) is not int or not 400 <= refusal <= 599:
+            raise DefinitionError(
+                f"Target: refusal={refusal!r} is no status of an error", hint="write refusal=422"
+            )
+        if self.is_reuse is not None and not callable(self.is_reuse):
+            raise DefinitionError(
+                f"Target: is_reuse={self.is_reuse!r} is no function",
+                hint="give a function that takes the answer and returns a bool",
+            )
 
     def value(self, key: str) -> str:
         """Return the header's value for a key.
@@ -108,8 +129,44 @@ class Target:
 
     def matches(self, url: httpx.URL) -> bool:
         """Whether requests to this address are meant."""
+        own = self.host.lower()
+        if own.startswith("["):  # an address of IPv6 as URLs write it, and no set of characters
+            return own in (f"[{url.host}]", f"[{url.host}]:{_port(url)}")
         names = (url.host, f"{url.host}:{_port(url)}")
-        return any(fnmatchcase(name.lower(), self.host.lower()) for name in names)
+        return any(fnmatchcase(name.lower(), own) for name in names)
+
+
+def _is_host(host: Any) -> bool:
+    if not isinstance(host, str) or not host or host != host.strip() or "/" in host:
+        return False
+    return not host.startswith("[") or _BRACKETED.fullmatch(host) is not None
+
+
+def checked_targets(targets: Sequence[Target]) -> tuple[Target, ...]:
+    """Return the targets of a transport or hook.
+
+    Raises:
+        DefinitionError: They are none.
+    """
+    given: Any = targets
+    found = tuple(targets) if isinstance(given, list | tuple) else None
+    if found is None or not all(isinstance(one, Target) for one in found):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(
+            f"targets={given!r} are none", hint='write targets=[Target("api.example.com")]'
+        )
+    return found
+
+
+def check_flag(requires_key: Any) -> None:
+    """Refuse what is neither true nor false.
+
+    Raises:
+        DefinitionError: It is.
+    """
+    if not isinstance(requires_key, bool):
+        raise DefinitionError(
+            f"requires_key={requires_key!r} is no bool", hint="write requires_key=True"
+        )
 
 
 _ANY = Target()
@@ -169,10 +226,29 @@ def passage_of(request: httpx.Request, targets: Sequence[Target]) -> Passage:
     return passage
 
 
+def refuse_keyless(request: httpx.Request, passage: Passage) -> None:
+    """Refuse a request that would carry a key, and has none.
+
+    Raises:
+        DefinitionError: No effect runs where it is sent from.
+    """
+    if request.method in KEYED and passage.target.carries and not passage.value:
+        raise DefinitionError(
+            f"{describe(request)} has no key, and was not sent: no effect runs where it comes from",
+            hint="send it from an effect; a thread of an executor is within one by contextvars.copy_context().run, or by asyncio.to_thread. "
+            "What needs no key goes by another client, or to a Target(host, carries=False)",
+        )
+
+
 def body_of(request: httpx.Request) -> bytes | None:
     """Return a body that can be sent again; None for one that is streamed once."""
     stream = request.stream
     return b"".join(stream) if isinstance(stream, httpx.ByteStream) else None
+
+
+def identity_of(request: httpx.Request, passage: Passage) -> Hashable:
+    """Return what is equal for the requests that are one to their receiver: those under one key, or else with equal content."""
+    return (passage.target.header, passage.value) if passage.value else _identity(request)
 
 
 def describe(request: httpx.Request) -> str:
@@ -278,6 +354,7 @@ class KeyHook:
 
     Args:
         targets: Hosts that are treated otherwise than by default; the first that matches counts.
+        requires_key: Refuse a POST or PATCH that has no key, since no effect runs where it comes from.
 
     Example:
         ```python
@@ -301,8 +378,10 @@ class KeyHook:
         ```
     """
 
-    def __init__(self, targets: Sequence[Target] = ()) -> None:
-        self._targets = tuple(targets)
+    def __init__(self, targets: Sequence[Target] = (), *, requires_key: bool = False) -> None:
+        self._targets = checked_targets(targets)
+        check_flag(requires_key)
+        self._requires_key = requires_key
 
     def __call__(self, request: httpx.Request) -> Awaitable[None]:
         """Add the header; the result may be awaited, and need not be.
@@ -310,7 +389,10 @@ class KeyHook:
         Raises:
             DefinitionError: The request may not be sent under the key: see `outlast.http.transport`.
         """
-        request.headers = passage_of(request, self._targets).headers(request)
+        passage = passage_of(request, self._targets)
+        if self._requires_key:
+            refuse_keyless(request, passage)
+        request.headers = passage.headers(request)
         return _Done()
 
 

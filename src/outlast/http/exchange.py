@@ -7,20 +7,21 @@ whoever was cut off: the token of its record says of which execution the probe h
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 from outlast.client import Requests, RequestView
 from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.errors import StoreError
 from outlast.http import problem
-from outlast.http.answer import Unkept, encode
+from outlast.http.answer import Answer, Unkept, encode
 from outlast.http.asgi import ASGIApp
 from outlast.http.handling import Handling, read_answer, until_done
 from outlast.http.outlet import Outlet
-from outlast.http.policy import IdempotencyPolicy, Probe
+from outlast.http.policy import Finding, IdempotencyPolicy, Probe
 from outlast.http.problem import Problem
 from outlast.http.request import DoubtfulRequest, GuardedRequest
 
@@ -29,6 +30,7 @@ logger = logging.getLogger("outlast.http")
 _TOKEN_BYTES = 16
 _FIRST_LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 1.0
+_NOT_FOUND_OUT = "it could not be looked up"
 
 
 class Exchange:
@@ -135,10 +137,11 @@ class Exchange:
         await self._requests.end(self._key, record.token, answer, self._policy.keep)
         return None
 
-    async def _ask(self, probe: Probe, record: RequestView) -> Applied[Any] | NotApplied | Unknown:
+    async def _ask(self, probe: Probe, record: RequestView) -> Finding:
+        """Ask the application's probe. Only what it says in so many words is believed: by anything else a request would be made anew."""
         request = self._request
         try:
-            return await probe(
+            asked = probe(
                 DoubtfulRequest(
                     request_id=record.request_id,
                     key=request.key,
@@ -150,9 +153,20 @@ class Exchange:
                     scope=request.scope,
                 )
             )
+            found: Any = await asked if inspect.isawaitable(asked) else asked
         except Exception:  # the application's own code; a probe that fails has found nothing out
             logger.exception("the probe of request %s failed; it stays in doubt", record.request_id)
-            return Unknown("it could not be looked up")
+            return Unknown(_NOT_FOUND_OUT)
+        match found:
+            case Applied(Answer()) | NotApplied() | Unknown():
+                return cast("Finding", found)
+            case _:
+                logger.error(
+                    "the probe of request %s answered %s instead of Applied(Answer(…)), NotApplied() or Unknown(why); it stays in doubt",
+                    record.request_id,
+                    _shown(found),
+                )
+                return Unknown(_NOT_FOUND_OUT)
 
     async def _repeat(self, record: RequestView) -> None:
         answer = read_answer(record)
@@ -161,3 +175,13 @@ class Exchange:
             await refusal.answer(self._policy.link).send(self._outlet.send)
         else:
             await answer.send(self._outlet.send, replayed=True)
+
+
+def _shown(found: Any) -> str:
+    """Return what a probe answered, by its type: it may hold secrets."""
+    if isinstance(found, type):
+        return f"the class {found.__name__}"
+    inner = cast("Applied[Any]", found).value if isinstance(found, Applied) else None
+    return (
+        f"Applied({type(inner).__name__})" if isinstance(found, Applied) else type(found).__name__
+    )

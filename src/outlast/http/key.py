@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import http_sf
 
@@ -57,6 +57,16 @@ class KeyFormat:
     lenient: bool = False
 
     def __post_init__(self) -> None:
+        shortest, longest, pattern, lenient = self._given()
+        if type(shortest) is not int or type(longest) is not int:
+            raise DefinitionError(
+                f"shortest={shortest!r}, longest={longest!r} are no lengths", hint="give integers"
+            )
+        if not isinstance(pattern, str) or not isinstance(lenient, bool):
+            raise DefinitionError(
+                f"pattern={pattern!r}, lenient={lenient!r} cannot be",
+                hint='a pattern is text, "" for none; lenient is True or False',
+            )
         if not 1 <= self.shortest <= self.longest <= _MOST:
             raise DefinitionError(
                 f"a key cannot have from {self.shortest} to {self.longest} characters",
@@ -69,6 +79,9 @@ class KeyFormat:
                 f"the pattern of a key is no regular expression: {error}",
                 hint="it is one of Python's, for the whole key: `[0-9a-f-]{36}`",
             ) from None
+
+    def _given(self) -> tuple[Any, Any, Any, Any]:
+        return self.shortest, self.longest, self.pattern, self.lenient
 
     def read(self, scope: Scope) -> str | None:
         """Return the key of a request, or None when it has none.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.errors import DefinitionError
@@ -16,7 +17,8 @@ from outlast.http.key import KeyFormat
 from outlast.http.request import DoubtfulRequest, fingerprint_of
 
 Identify: TypeAlias = Callable[[Scope], str | Awaitable[str]]
-Probe: TypeAlias = Callable[[DoubtfulRequest], Awaitable[Applied[Answer] | NotApplied | Unknown]]
+Finding: TypeAlias = Applied[Answer] | NotApplied | Unknown
+Probe: TypeAlias = Callable[[DoubtfulRequest], Finding | Awaitable[Finding]]
 
 REFUSALS = frozenset(
     {400, 401, 403, 404, 405, 406, 409, 411, 412, 413, 415, 421, 422, 426, 428, 429, 431}
@@ -32,10 +34,13 @@ NEVER_GIVEN_AGAIN = frozenset({"set-cookie", "set-cookie2", "date", "age", "www-
 _LARGEST_BYTES = 1024 * 1024
 _MOST_BYTES = 16 * 1024 * 1024
 """Of an answer: written as JSON it is at most twice as long, and stays below the largest payload that a store takes."""
-_CALLED = {
-    "fingerprint": "lambda scope, body: …",
-    "keeps": "lambda status: …",
-    "keeps_header": "lambda name: …",
+_METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FUNCTIONS = {
+    "principal": 'lambda scope: scope["user"].identity',
+    "tenant": 'lambda scope: scope["state"]["tenant"]',
+    "fingerprint": "fingerprint_of",
+    "keeps": "keeps_status",
+    "keeps_header": "keeps_header",
 }
 _LEAST = timedelta(milliseconds=1)
 _MOST = timedelta(days=3650)
@@ -68,6 +73,16 @@ def keeps_header(name: str) -> bool:
     return name not in NEVER_GIVEN_AGAIN
 
 
+def _methods(given: Any) -> frozenset[str]:
+    is_set = isinstance(given, set | frozenset | list | tuple)
+    named = list(cast("Iterable[Any]", given)) if is_set else []
+    if not named or not all(isinstance(one, str) and _METHOD.fullmatch(one) for one in named):
+        raise DefinitionError(
+            f"methods={given!r} names no methods", hint='give a set, as frozenset({"POST"})'
+        )
+    return frozenset(one.upper() for one in named)
+
+
 def _nobody(_: Scope) -> str:
     return ""
 
@@ -96,10 +111,10 @@ class IdempotencyPolicy:
         largest_body_bytes: Of a request with a key: it is read whole before anything begins.
         largest_answer_bytes: The largest answer that is kept.
         on_doubt: What becomes of a repeated request when the first one was cut off: `"refuse"` until an operator has said what happened, or a probe
-            that finds it out.
+            that finds it out, async or not. Whatever it returns but `Applied(Answer(…))` and `NotApplied()` leaves the request in doubt.
 
     Raises:
-        DefinitionError: A time or size that cannot be, no method, or a link that is no URL.
+        DefinitionError: A time or size that cannot be, no method, a link that is no URL, or what is nothing of its kind.
 
     Example:
         ```python
@@ -134,6 +149,7 @@ class IdempotencyPolicy:
     on_doubt: Literal["refuse"] | Probe = "refuse"
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         for name, least in (
             ("keep", _LEAST),
             ("hold", _LEAST),
@@ -145,32 +161,38 @@ class IdempotencyPolicy:
                 raise DefinitionError(
                     f"{name}={time!r} cannot be", hint="give a timedelta, as timedelta(hours=24)"
                 )
-        for name in ("principal", "tenant", "fingerprint", "keeps", "keeps_header"):
-            if not callable(getattr(self, name)):
-                raise DefinitionError(
-                    f"{name}={getattr(self, name)!r} is no function",
-                    hint=f"give one that is asked with each request, as {_CALLED.get(name, 'lambda scope: …')}",
-                )
+        if self.hold > self.keep:
+            raise DefinitionError(
+                f"hold={self.hold!r} is longer than keep={self.keep!r}",
+                hint="an answer is kept for longer than a request may be silent while it is carried out",
+            )
         for name in ("largest_body_bytes", "largest_answer_bytes"):
-            if not 0 < getattr(self, name) <= _MOST_BYTES:
+            size: Any = getattr(self, name)
+            if type(size) is not int or not 0 < size <= _MOST_BYTES:
                 raise DefinitionError(
-                    f"{name}={getattr(self, name)!r} cannot be",
+                    f"{name}={size!r} cannot be",
                     hint=f"requests and answers are held in memory: from 1 to {_MOST_BYTES} bytes",
                 )
-        methods = frozenset(one.upper() for one in self.methods)
-        if isinstance(self.methods, str) or not methods:
-            raise DefinitionError(
-                f"methods={self.methods!r} names no methods",
-                hint='give a set, as frozenset({"POST"})',
-            )
-        object.__setattr__(self, "methods", methods)
+        object.__setattr__(self, "methods", _methods(self.methods))
         if self.link and (not self.link.isascii() or set(self.link) & set(' <>"\\\r\n\t')):
             raise DefinitionError(f"link={self.link!r} is no URL", hint="percent-encode it")
         if self.on_doubt != "refuse" and not callable(self.on_doubt):
             raise DefinitionError(
                 f"on_doubt={self.on_doubt!r} is neither",
-                hint='give "refuse", or an async function that finds out what happened',
+                hint='give "refuse", or a function that finds out what happened',
             )
+
+    def _check_kinds(self) -> None:
+        for name, fitting in _FUNCTIONS.items():
+            if not callable(one := getattr(self, name)):
+                raise DefinitionError(
+                    f"{name}={one!r} is no function",
+                    hint=f"give one, as {fitting}",
+                )
+        kinds = (("required", bool, "True or False"), ("link", str, "text"))
+        for name, kind, said in (*kinds, ("format", KeyFormat, "a KeyFormat(…)")):
+            if not isinstance(one := getattr(self, name), kind):
+                raise DefinitionError(f"{name}={one!r} cannot be", hint=f"give {said}")
 
     def describe(self) -> dict[str, Any]:
         """Return the policy as JSON for clients: what they must send, and what they can rely on. `PublishedPolicy` serves it.

@@ -1,6 +1,7 @@
 """The application's way to answer: what it says goes to the client as it comes, and into the record when it is whole.
 
-The last piece of an answer leaves only when the answer is kept, so that whoever has seen all of it will see it again.
+The last piece of an answer leaves only when the answer is kept, so that whoever has seen all of it will see it again. The application
+hears that the client has gone only when that piece has left: one that stops for it would cut the answer off.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Recorder:
         self._start: Message | None = None
         self._parts: list[bytes] = []
         self._length_bytes = 0
+        self._is_whole = False
         self._ended = asyncio.Event()
         self.is_begun = False
         """Whether the client may have seen some of it."""
@@ -48,11 +50,11 @@ class Recorder:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the answer is whole."""
-        return self._ended.is_set()
+        """Whether the answer is whole, and its end settled."""
+        return self._is_whole
 
     async def ended(self) -> None:
-        """Return when the answer is whole."""
+        """Return when the answer is whole and has left, or can leave no more."""
         await self._ended.wait()
 
     async def send(self, message: Message) -> None:
@@ -74,17 +76,23 @@ class Recorder:
         if self._start is None or self.is_ended:
             raise RuntimeError("a body belongs between the beginning and the end of an answer")
         self._record(bytes(message.get("body", b"")))
-        if not message.get("more_body", False):
-            other = await self._settle(self._whole())
+        if message.get("more_body", False):
+            await self._pass_on(self._start, message)
+            return
+        other = await self._settle(self._whole())
+        self._is_whole = True
+        try:
             if other is not None and not self.is_begun:
-                self._ended.set()
                 await other.send(self._outlet.send, replayed=True)
-                return
+            else:
+                await self._pass_on(self._start, message)
+        finally:
+            self._ended.set()
+
+    async def _pass_on(self, start: Message, message: Message) -> None:
         if not self.is_begun:
             self.is_begun = True
-            await self._outlet.send(self._start)
-        if not message.get("more_body", False):
-            self._ended.set()
+            await self._outlet.send(start)
         await self._outlet.send(message)
 
     def _record(self, part: bytes) -> None:

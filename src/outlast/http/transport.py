@@ -12,10 +12,17 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-import httpx
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "outlast.http as a client needs httpx; install the extra: in a clone of Outlast, pip install '.[http]'",
+        name="httpx",
+    ) from error
 
 from outlast.effects.retry import RetryPolicy
 from outlast.errors import (
+    DefinitionError,
     FinalAnswerError,
     KeyReusedError,
     ReceiverBusyError,
@@ -56,6 +63,8 @@ class IdempotentTransport(httpx.AsyncBaseTransport):
         targets: Hosts that are treated otherwise than by default; the first that matches counts.
         retry: How often one request is sent, and the waits in between; `Retry-After` makes them longer.
         longest_wait: A receiver that asks for more is not waited for: the next attempt of the effect comes then.
+        requires_key: Refuse a POST or PATCH that has no key, since no effect runs where it comes from: in a thread that was begun without the
+            effect's context, say. For clients that only effects use.
 
     Raises:
         KeyReusedError: When a receiver answers 422 to a key; no retry policy repeats that.
@@ -63,7 +72,7 @@ class IdempotentTransport(httpx.AsyncBaseTransport):
             no retry policy repeats that either.
         ReceiverInDoubtError: In a step or effect, when a receiver that runs `outlast.http` does not know what became of the request.
         ReceiverBusyError: In a step or effect, when a receiver asks for more time than an attempt has; the next attempt waits that long.
-        DefinitionError: When a key would go out with a second request, or to an origin that nobody has named.
+        DefinitionError: When a key would go out with a second request, or to an origin that nobody has named; and see `requires_key`.
 
     Example:
         ```python
@@ -101,8 +110,10 @@ class IdempotentTransport(httpx.AsyncBaseTransport):
         targets: Sequence[Target] = (),
         retry: RetryPolicy = TRIES,
         longest_wait: timedelta = LONGEST_WAIT,
+        requires_key: bool = False,
     ) -> None:
-        self._rules = Rules(tuple(targets), retry, longest_wait)
+        self._rules = Rules(targets, retry, longest_wait, requires_key)
+        _check_sends(transport, "handle_async_request", "httpx.AsyncHTTPTransport()")
         self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -188,8 +199,10 @@ class SyncIdempotentTransport(httpx.BaseTransport):
         targets: Sequence[Target] = (),
         retry: RetryPolicy = TRIES,
         longest_wait: timedelta = LONGEST_WAIT,
+        requires_key: bool = False,
     ) -> None:
-        self._rules = Rules(tuple(targets), retry, longest_wait)
+        self._rules = Rules(targets, retry, longest_wait, requires_key)
+        _check_sends(transport, "handle_request", "httpx.HTTPTransport()")
         self._transport = httpx.HTTPTransport() if transport is None else transport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -198,7 +211,7 @@ class SyncIdempotentTransport(httpx.BaseTransport):
         while True:
             sent = course.next()
             try:
-                response = self._transport.handle_request(sent)
+                response = self._transport.handle_request(course.watched(sent))
             except httpx.TransportError as error:
                 wait = course.failed(error)
             else:
@@ -233,3 +246,15 @@ class SyncIdempotentTransport(httpx.BaseTransport):
     ) -> None:
         """Close the transport that sends."""
         self._transport.__exit__(exc_type, exc_value, traceback)
+
+
+def _check_sends(transport: object, way: str, fitting: str) -> None:
+    """Refuse what cannot send as the client asks it to, such as a synchronous transport for an asynchronous client.
+
+    Raises:
+        DefinitionError: It cannot.
+    """
+    if transport is not None and not callable(getattr(transport, way, None)):
+        raise DefinitionError(
+            f"{transport!r} cannot send here: it has no {way}", hint=f"give one as {fitting}"
+        )

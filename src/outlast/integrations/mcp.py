@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from outlast.errors import DefinitionError
 from outlast.journal.canonical import canonical
 from outlast.workflows.carry import key_for
 
 try:
-    from mcp_types import CallToolResult, RequestParamsMeta
+    from mcp import MCPError
+    from mcp_types import CallToolResult, ErrorData, RequestParamsMeta
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "outlast.integrations.mcp needs the SDK of MCP; install the extra: pip install 'outlast[mcp]'",
+        "outlast.integrations.mcp needs the SDK of MCP; install the extra: in a clone of Outlast, pip install '.[mcp]'",
         name=error.name,
     ) from error
 
@@ -33,6 +34,9 @@ _NAME = re.compile(
     rf"(?:(?P<prefix>{_LABEL}(?:\.{_LABEL})*)/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
 )
 _HIDDEN = "(idempotency key)"
+
+
+_Said = TypeVar("_Said", CallToolResult, ErrorData)
 
 
 class Caller(Protocol):
@@ -107,7 +111,7 @@ class KeyedSession:
     ) -> CallToolResult:
         """Call a tool; the other options are those of the session.
 
-        Where the server's answer repeats the key, something else stands in its place: a model may read it.
+        Where the server's answer or error repeats the key, something else stands in its place: a model may read it.
 
         Args:
             meta: More for `_meta`. A key that is given here stays.
@@ -123,17 +127,23 @@ class KeyedSession:
             key = key_for((name, canonical(arguments)), f"a call of tool {name}", part=part)
         if key:
             given[self._meta_key] = key
-        result = await self._session.call_tool(
-            name, arguments, meta=cast("RequestParamsMeta", given) if given else None, **options
-        )
+        try:
+            result = await self._session.call_tool(
+                name, arguments, meta=cast("RequestParamsMeta", given) if given else None, **options
+            )
+        except MCPError as error:
+            if key:
+                error.error = _without(key, error.error)
+                error.args = (error.code, error.message, error.data)
+            raise
         return _without(key, result) if key else result
 
 
-def _without(key: str, result: CallToolResult) -> CallToolResult:
-    text = result.model_dump_json(by_alias=True)
+def _without(key: str, said: _Said) -> _Said:
+    text = said.model_dump_json(by_alias=True)
     if key not in text:
-        return result
-    return type(result).model_validate_json(text.replace(key, _HIDDEN))
+        return said
+    return type(said).model_validate_json(text.replace(key, _HIDDEN))
 
 
 def _checked(name: str) -> str:

@@ -104,6 +104,26 @@ def tell(failure: Failure) -> str:
     return f"{text}: {'; '.join(f'{one.type}: {one.message}' for one in leaves[:_MOST_TOLD])}{more}"
 
 
+def without(failure: Failure, secret: str, shown: str) -> Failure:
+    """Return a failure in whose messages, notes and details something else stands for a secret, also in its causes and members."""
+
+    def clean(text: str) -> str:
+        return text.replace(secret, shown)
+
+    cause = failure.cause
+    return msgspec.structs.replace(
+        failure,
+        message=clean(failure.message),
+        notes=tuple(map(clean, failure.notes)),
+        details={
+            name: clean(each) if isinstance(each, str) else each
+            for name, each in failure.details.items()
+        },
+        cause=None if cause is None else without(cause, secret, shown),
+        members=tuple(without(each, secret, shown) for each in failure.members),
+    )
+
+
 def leaves_of(failure: Failure) -> Iterator[Failure]:
     """Yield the exceptions of a group, and those of groups in it; an exception that is none is its own."""
     if not failure.members:

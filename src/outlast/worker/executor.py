@@ -17,7 +17,7 @@ import msgspec
 from outlast.clock import Threads
 from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.errors import AuthorError, DecodeError, EncodeError, FinalAnswerError
-from outlast.journal.failure import Failure, capture, tell
+from outlast.journal.failure import Failure, capture, tell, without
 from outlast.store.change import RunKey
 from outlast.worker.call import Check, ThreadCall, Threw, anytime, call_async
 from outlast.worker.patience import Patience, TimedOut
@@ -44,7 +44,7 @@ class Raised:
 
     Args:
         hopeless: Another attempt would end the same way.
-        not_applied: An effect's error that proves that nothing happened.
+        not_applied: An effect's error that proves that nothing happened. None does where something that was sent may have been carried out.
         returned: The body returned, and its value cannot be stored.
     """
 
@@ -201,25 +201,30 @@ class Executor:
         body = functools.partial(definition.function, *args, **kwargs)
         patience = Patience(beats or _beats(), definition.options, left)
         acts = isinstance(definition, Effect)
+        errand = Errand(patience.seconds_left, patience.beats)
 
         def ended_late(value: Any) -> None:
             assert late is not None
             threw = isinstance(value, Threw)
             late(
-                self._raised(definition, value.error)
+                _raised(definition, value.error, attempt, errand)
                 if threw
                 else _returned(definition, value, attempt)
             )
 
         told = None if late is None else ended_late
-        value = await self._run(body, attempt, patience, check, acts=acts, late=told)
+        try:
+            value = await self._run(body, attempt, patience, check, errand, acts=acts, late=told)
+        finally:
+            if acts:
+                errand.close()
         match value:
             case TimedOut():
                 return value
             case Threw(error) if not acts and (ended := handing_out(error)) is not None:
                 return TooEarly() if isinstance(ended, AskedTooEarlyError) else LeftOpen()
             case Threw(error):
-                return self._raised(definition, error)
+                return _raised(definition, error, attempt, errand)
             case _:
                 return _returned(definition, value, attempt)
 
@@ -238,7 +243,8 @@ class Executor:
             body = functools.partial(probe_function(effect), *args, **kwargs)
             patience = Patience(_beats(), options)
             looking = msgspec.structs.replace(attempt, probing=True)
-            answer = await self._run(body, looking, patience, check, acts=False)
+            errand = Errand(patience.seconds_left, patience.beats)
+            answer = await self._run(body, looking, patience, check, errand, acts=False)
             match answer:
                 case TimedOut():
                     return Unknown(answer.text("the probe"))
@@ -247,20 +253,21 @@ class Executor:
                 case NotApplied() | Unknown():
                     return answer
                 case Threw(error):
-                    return _no_answer(effect, error)
+                    return _no_answer(effect, error, attempt)
                 case _:
                     return Unknown(
                         f"the probe answered {type(answer).__name__} instead of Applied, NotApplied or Unknown"
                     )
         except Exception as error:  # noqa: BLE001 - an answer that cannot be kept is none
-            return _no_answer(effect, error)
+            return _no_answer(effect, error, attempt)
 
-    async def _run(
+    async def _run(  # noqa: PLR0913 - as many as an attempt has
         self,
         body: functools.partial[Any],
         attempt: Attempt,
         patience: Patience,
         check: Check,
+        errand: Errand,
         *,
         acts: bool,
         late: _LateBody | None = None,
@@ -269,7 +276,7 @@ class Executor:
         context = contextvars.copy_context()
         context.run(current_attempt.set, attempt)
         context.run(current_beats.set, patience.beats)
-        context.run(current_errand.set, Errand(patience.seconds_left, patience.beats))
+        context.run(current_errand.set, errand)
         if inspect.iscoroutinefunction(body.func):
             patience.beats.is_async = True
             running = asyncio.create_task(call_async(body, check), context=context)
@@ -367,13 +374,23 @@ class Executor:
         value = thread.result()
         return value if over is None or not _is_obedient(value) else over
 
-    def _raised(
-        self, definition: Step[..., Any] | Effect[..., Any], error: BaseException
-    ) -> Raised:
-        failure = capture(error)
-        hopeless = _is_hopeless(error) or not definition.options.retry.retries(failure.type)
-        proves = isinstance(definition, Effect) and isinstance(error, definition.rules.not_applied)
-        return Raised(failure, hopeless=hopeless, not_applied=proves)
+
+def _raised(
+    definition: Step[..., Any] | Effect[..., Any],
+    error: BaseException,
+    attempt: Attempt,
+    errand: Errand,
+) -> Raised:
+    failure = _captured(error, attempt)
+    hopeless = _is_hopeless(error) or not definition.options.retry.retries(failure.type)
+    proves = isinstance(definition, Effect) and isinstance(error, definition.rules.not_applied)
+    return Raised(failure, hopeless=hopeless, not_applied=proves and not errand.sent.may_have_acted)
+
+
+def _captured(error: BaseException, attempt: Attempt) -> Failure:
+    """Return the failure of an attempt. The workflow sees it, and what it hands on to a model: the effect's key is not in it."""
+    failure = capture(error)
+    return without(failure, attempt.key, "<key>") if attempt.key else failure
 
 
 def _is_hopeless(error: BaseException) -> bool:
@@ -427,15 +444,15 @@ def _returned(
         error.step = attempt.name
         error.operation = attempt.operation
         error.run = attempt.run_id
-        return Raised(capture(error), hopeless=True, returned=True)
+        return Raised(_captured(error, attempt), hopeless=True, returned=True)
 
 
 _CANCEL_GRACE_SECONDS = 5.0
 """How long a cancelled async body may clean up before it is left behind."""
 
 
-def _no_answer(effect: Effect[..., Any], error: BaseException) -> NoAnswer:
-    failure = capture(error)
+def _no_answer(effect: Effect[..., Any], error: BaseException, attempt: Attempt) -> NoAnswer:
+    failure = _captured(error, attempt)
     is_mistake = isinstance(error, AuthorError | DecodeError | EncodeError)
     hopeless = is_mistake or not effect.probe_retry.retries(failure.type)
     return NoAnswer(f"the probe raised {tell(failure)}", hopeless=hopeless)

@@ -32,7 +32,7 @@ from outlast.workflows.definition import AttemptOptions, Effect, Step
 logger = logging.getLogger("outlast.worker")
 
 _failures = msgspec.json.Decoder(Failure)
-_LONGEST_ASKED = 86_400  # seconds; what asks for more is not believed
+_LONGEST_ASKED = 86_400  # seconds; what asks for more is asked again after a day
 
 
 class Series:
@@ -286,15 +286,11 @@ def rest_of(row: OperationPut, due: datetime, options: AttemptOptions) -> Rest:
 
 
 def asked_for(failure: Failure) -> timedelta:
-    """Return how long the failed exception asks to wait: its `retry_after` in seconds, as HTTP's Retry-After."""
+    """Return how long the failed exception asks to wait: its `retry_after` in seconds, as HTTP's Retry-After; a day at most."""
     after = failure.details.get("retry_after")
-    if (
-        isinstance(after, bool)
-        or not isinstance(after, int | float)
-        or not 0 < after < _LONGEST_ASKED
-    ):
+    if isinstance(after, bool) or not isinstance(after, int | float) or not after > 0:
         return timedelta(0)
-    return timedelta(seconds=after)
+    return timedelta(seconds=min(after, _LONGEST_ASKED))
 
 
 def timed_out(ending: TimedOut, definition: Step[..., object] | Effect[..., object]) -> Raised:

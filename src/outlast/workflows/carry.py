@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from outlast.errors import DefinitionError
 from outlast.workflows.attempt import current_attempt, idempotency_key
 from outlast.workflows.heartbeat import Beats
+from outlast.workflows.sent import Sent
 
 KEY_VARIABLE = "OUTLAST_IDEMPOTENCY_KEY"
 """The environment variable in which a subprocess finds the key."""
@@ -29,24 +30,38 @@ class Errand:
     Args:
         left: How many seconds the attempt may go on; None for no limit.
         beats: Knows whether the body was told to stop.
+
+    Attributes:
+        sent: What is known of the requests that went out.
     """
 
-    __slots__ = ("_beats", "_sent", "left")
+    __slots__ = ("_beats", "_claims", "_is_closed", "left", "sent")
 
     def __init__(self, left: Callable[[], float | None], beats: Beats) -> None:
         self.left = left
         self._beats = beats
-        self._sent: dict[str, tuple[Hashable, str]] = {}
+        self.sent = Sent()
+        self._claims: dict[str, tuple[Hashable, str]] = {}
+        self._is_closed = False
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing may be sent any more: the time of the attempt is over, or its body was told to stop."""
+        """Whether nothing may be sent any more: the attempt or its time is over, or its body was told to stop."""
         left = self.left()
-        return self._beats.stopped or (left is not None and left <= 0)
+        return self._is_closed or self._beats.stopped or (left is not None and left <= 0)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the attempt has ended."""
+        return self._is_closed
+
+    def close(self) -> None:
+        """Let nothing out any more: the attempt has ended, and what its body has left running is no part of it."""
+        self._is_closed = True
 
     def claim(self, part: str, request: Hashable, what: str) -> str:
         """Note what the key goes out with; return what it went out with before, in words, where that was another request."""
-        first, told = self._sent.setdefault(part, (request, what))
+        first, told = self._claims.setdefault(part, (request, what))
         return "" if first == request else told
 
 
@@ -63,7 +78,7 @@ def key_for(request: Hashable, what: str, *, part: str = "", naming: str = "part
         naming: How an author writes that name there.
 
     Raises:
-        DefinitionError: The key went out with another request before, or the part is no name.
+        DefinitionError: The key went out with another request before, the part is no name, or the attempt has ended.
     """
     attempt = current_attempt.get(None)
     if attempt is None or not attempt.key or attempt.probing:
@@ -76,6 +91,14 @@ def key_for(request: Hashable, what: str, *, part: str = "", naming: str = "part
             hint="up to 64 of A-Z a-z 0-9 _ . - with a letter or digit at both ends",
         )
     errand = current_errand.get(None)
+    if errand is not None and errand.is_closed:
+        raise DefinitionError(
+            f"effect {attempt.name} was about to send its key with {what} after its attempt had ended; it was not sent",
+            step=attempt.name,
+            run=attempt.run_id,
+            operation=attempt.operation,
+            hint="wait in the effect for every task and thread that it begins",
+        )
     before = errand.claim(part, request, what) if errand is not None else ""
     if before:
         first = "one that looks the same and holds something else" if before == what else before

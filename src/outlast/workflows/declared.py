@@ -65,16 +65,22 @@ def check_texts(name: str, *, key_on: Sequence[Any], version: Any) -> None:
 
 
 def check_errors(name: str, not_applied: Sequence[Any]) -> None:
-    """Refuse what is no exception type: looking whether an error is one of them would raise at the worst moment.
+    """Refuse what is no exception type: looking whether an error is one of them would raise at the worst moment. And what is every one.
 
     Raises:
-        DefinitionError: One is none.
+        DefinitionError: One is none, or so wide that it proves nothing.
     """
     unfit = [one for one in not_applied if not _is_error(one)]
     if unfit:
         raise refuse(
             name,
             f"has not_applied={unfit}, which are no exception types",
+            "name types whose raising proves that nothing happened, as not_applied=(CardDeclinedError,)",
+        )
+    if wide := [one.__name__ for one in not_applied if one in (Exception, BaseException)]:
+        raise refuse(
+            name,
+            f"has not_applied=({', '.join(wide)},), which a lost connection is, too",
             "name types whose raising proves that nothing happened, as not_applied=(CardDeclinedError,)",
         )
 

@@ -62,7 +62,7 @@ def test_demo_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
     result = CliRunner().invoke(app, ["demo"])
     assert result.exit_code == 1
-    assert "pip install 'outlast[demo]'" in result.stderr
+    assert "pip install '.[demo]'" in result.stderr
 
 
 def test_library_does_not_import_the_command_line() -> None:

@@ -84,7 +84,7 @@ def test_any_bytes_are_an_answer_or_an_error(data: bytes) -> None:
 
 def test_an_answer_that_cannot_be_sent_is_refused_when_it_is_made() -> None:
     """By the probe that makes it, not by the server that sends it."""
-    for wrong in ((99, ()), (200, (("x", "a\nb"),)), (200, (("X", "a"),))):
+    for wrong in ((99, ()), (200, (("x", "a\nb"),)), (200, (("X", "a"),)), (200, (), "text")):
         with pytest.raises(DefinitionError):
             Answer(*wrong)
 

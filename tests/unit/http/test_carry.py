@@ -98,6 +98,11 @@ def test_an_empty_key_is_none(form: str) -> None:
         ("a.example:8443", "https://a.example/", False),
         ("127.0.0.1:8000", "http://127.0.0.1:8000/", True),
         ("::1", "http://[::1]:8000/", True),
+        ("[::1]", "http://[::1]:8000/", True),
+        ("[::1]:8000", "http://[::1]:8000/", True),
+        ("[::1]:8001", "http://[::1]:8000/", False),
+        ("[FE80::A]:80", "http://[fe80::a]/", True),
+        ("[::1]", "http://1/", False),
     ],
 )
 def test_a_target_is_a_host_or_a_pattern_of_hosts(pattern: str, url: str, matches: bool) -> None:
@@ -113,6 +118,14 @@ def test_a_target_is_a_host_or_a_pattern_of_hosts(pattern: str, url: str, matche
         lambda: Target(header="a b"),
         lambda: Target(header="a\r\nb"),
         lambda: Target(form="bare"),  # type: ignore[arg-type]
+        lambda: Target(carries="no"),  # type: ignore[arg-type]
+        lambda: Target(refusal="422"),  # type: ignore[arg-type]
+        lambda: Target(refusal=200),
+        lambda: Target(is_reuse="x"),  # type: ignore[arg-type]
+        lambda: Target(header=None),  # type: ignore[arg-type]
+        lambda: Target(443),  # type: ignore[arg-type]
+        lambda: Target("[::1"),
+        lambda: Target("[ab].example"),
     ],
 )
 def test_a_target_that_cannot_work_is_refused(make: Callable[[], Target]) -> None:

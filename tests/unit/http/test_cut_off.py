@@ -115,6 +115,41 @@ def test_a_server_that_never_takes_a_piece_holds_nobody_up_after_it_gave_up() ->
     simulate(main)
 
 
+@pytest.mark.parametrize("pieces", [[b"a", b"b", b""], [b"whole"]])
+def test_a_slow_client_gets_all_of_an_answer_whose_application_waits_for_its_going(pieces) -> None:
+    """As Starlette streams: whoever hears of a disconnect stops sending. That is said only when the last piece has left."""
+
+    async def main(clock) -> None:
+        async def stream(send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for at, piece in enumerate(pieces, 1):
+                more = at < len(pieces)
+                await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+        async def act(scope, receive, send) -> None:
+            sending, gone = asyncio.create_task(stream(send)), asyncio.create_task(receive())
+            await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+            for one in (sending, gone):
+                one.cancel()
+            await asyncio.wait({sending, gone})
+
+        _, handler, app = served(clock, act)
+        one = connection(app)
+        take = one.send
+
+        async def slowly(message) -> None:
+            await asyncio.sleep(1)
+            await take(message)
+
+        one.send = slowly
+        reply = await one.run()
+        assert reply.is_whole and reply.body == b"".join(pieces)
+        again = await post(app)
+        assert again.body == reply.body and again.is_replayed and handler.count == 1
+
+    simulate(main)
+
+
 def test_what_fails_after_its_client_has_gone_is_in_the_log(caplog) -> None:
     """Nobody else would hear of it; and it is kept as failed."""
 
@@ -303,6 +338,53 @@ def test_a_probe_that_fails_has_found_nothing_out(caplog) -> None:
         refused = await post(app)
         assert refused.code == "in_doubt" and b"secret" not in refused.body
         assert "a secret" in caplog.text and handler.count == 1
+
+    simulate(main)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        None,
+        NotApplied,
+        Unknown,
+        Answer(201),
+        Applied({"paid": 1}),
+        Applied(Answer),
+        Applied(None),
+        False,
+    ],
+)
+def test_a_probe_that_answers_anything_else_has_found_nothing_out(found, caplog) -> None:
+    """A forgotten `return` is no word for "not applied": nothing is carried out again, and the log says what came."""
+
+    async def main(clock) -> None:
+        async def probe(request):
+            return found
+
+        _, handler, app = served(clock, slow, on_doubt=probe)
+        dies(process(), 5, app)
+        await asyncio.sleep(120)
+        first, second = await post(app), await post(app)
+        assert first.code == second.code == "in_doubt" and handler.count == 1
+        assert "instead of Applied(Answer(…)), NotApplied() or Unknown(why)" in caplog.text
+
+    simulate(main)
+
+
+@pytest.mark.parametrize(
+    "found", [Applied(Answer(201, (), b"paid")), NotApplied(), Unknown("no idea")]
+)
+def test_a_probe_need_not_be_async(found) -> None:
+    """It is asked all the same, and its word counts."""
+
+    async def main(clock) -> None:
+        _, handler, app = served(clock, slow, on_doubt=lambda request: found)
+        dies(process(), 5, app)
+        await asyncio.sleep(120)
+        reply = await post(app)
+        assert reply.code == ("in_doubt" if isinstance(found, Unknown) else "")
+        assert handler.count == (2 if isinstance(found, NotApplied) else 1)
 
     simulate(main)
 

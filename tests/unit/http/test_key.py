@@ -122,7 +122,17 @@ def test_the_format_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"shortest": 0}, {"shortest": 9, "longest": 8}, {"longest": 2000}, {"pattern": "["}]
+    "fields",
+    [
+        {"shortest": 0},
+        {"shortest": 9, "longest": 8},
+        {"longest": 2000},
+        {"pattern": "["},
+        {"shortest": "1"},
+        {"longest": 9.5},
+        {"pattern": None},
+        {"lenient": "no"},
+    ],
 )
 def test_a_format_that_cannot_be_is_refused(fields: dict) -> None:
     """When it is made, not when the first request comes."""

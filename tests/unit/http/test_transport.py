@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -22,6 +23,7 @@ from outlast.errors import (
     ReceiverBusyError,
     ReceiverInDoubtError,
 )
+from outlast.http.carry import KeyHook
 from outlast.http.course import Course, Rules
 from outlast.http.problem import Code, Problem
 from outlast.http.reply import retry_after
@@ -35,6 +37,7 @@ from outlast.workflows.heartbeat import Beats
 
 KEY = "3a8d389ced457a52325a5e6632713d51"
 FAST = outlast.RetryPolicy(initial_interval=timedelta(microseconds=1), maximum_attempts=3)
+SAFE = ("GET", "HEAD", "OPTIONS", "TRACE", "QUERY")
 IDEMPOTENT = ("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "QUERY")
 ERRORS = {
     kind.__name__: kind
@@ -148,6 +151,8 @@ def modelled(method: str, who: str, given: bool, streamed: bool, outcomes: list[
             continue
         if outcome == 422 and known:
             return number, "KeyReusedError"
+        if outcome in (401, 403, 407) and may_have_happened and method not in SAFE:
+            return number, may_have_happened
         is_later = outcome in (429, 503) or (outcome == 409 and known)
         if not is_later or not repeats:
             return number, outcome
@@ -162,7 +167,8 @@ def modelled(method: str, who: str, given: bool, streamed: bool, outcomes: list[
     given=st.booleans(),
     streamed=st.booleans(),
     outcomes=st.lists(
-        st.sampled_from([*ERRORS, 200, 201, 400, 404, 409, 422, 429, 500, 502, 503]), max_size=3
+        st.sampled_from([*ERRORS, 200, 201, 400, 401, 403, 404, 407, 409, 422, 429, 500, 502, 503]),
+        max_size=3,
     ),
 )
 @example("POST", "effect", False, False, ["ReadTimeout"])
@@ -281,6 +287,16 @@ def test_more_than_an_attempt_waits_is_left_to_the_next_attempt(send: Send) -> N
     assert asked_for(capture(busy.value)) == timedelta(hours=1)
 
 
+@pytest.mark.parametrize("seconds", [86_400, 172_800, 1e300])
+def test_no_receiver_puts_the_next_attempt_off_for_more_than_a_day(seconds: float) -> None:
+    """It is asked again then, and not at once."""
+    error = OSError("busy")
+    vars(error)["retry_after"] = seconds
+    assert asked_for(msgspec.structs.replace(capture(error), details={"retry_after": seconds})) == (
+        timedelta(days=1)
+    )
+
+
 @EACH
 def test_outside_of_steps_and_effects_the_answer_is_given_back(send: Send) -> None:
     """No engine is there that would come again."""
@@ -373,6 +389,29 @@ def test_what_may_have_been_carried_out_is_not_told_as_unsent() -> None:
 
 
 # What is raised in the end
+
+
+@EACH
+@pytest.mark.parametrize("later", ["ConnectError", 401, 403, 407, 429])
+def test_what_is_open_belongs_to_the_attempt(send: Send, later: Any) -> None:
+    """An author who sends again hears of the lost answer, not of a later one that says nothing, until the receiver has told what it did."""
+    once = outlast.RetryPolicy(maximum_attempts=1)
+    with time_left(lambda: 60.0):
+        errand = current_errand.get()
+        with pytest.raises(httpx.ReadTimeout):
+            send(Script("ReadTimeout"), post(), retry=once)
+        assert errand.sent.may_have_acted
+        with pytest.raises(httpx.ReadTimeout):
+            send(Script(later), post(), retry=once)
+        assert errand.sent.may_have_acted
+        assert send(Script(402), post(), retry=once).status_code == 402
+        assert not errand.sent.may_have_acted
+        if later == "ConnectError":
+            with pytest.raises(httpx.ConnectError):
+                send(Script(later), post(), retry=once)
+        else:
+            assert send(Script(later), post(), retry=once).status_code == later
+        assert not errand.sent.may_have_acted
 
 
 @EACH
@@ -526,6 +565,43 @@ def test_a_target_tells_a_reused_key_from_content_that_is_not_accepted(send: Sen
         send(Script((400, {}, b'"reused"')), post(), targets=targets)
 
 
+@EACH
+def test_a_client_of_effects_sends_nothing_without_a_key(send: Send) -> None:
+    """A thread that was begun without the effect's context sends none, and would be carried out anew with each attempt."""
+    options = {"requires_key": True, "targets": [Target("login.example", carries=False)]}
+    for who in ("nobody", "step"):
+        script = Script()
+        with running(who), pytest.raises(outlast.DefinitionError, match="has no key"):
+            send(script, post(), **options)
+        with running(who), pytest.raises(outlast.DefinitionError, match="has no key"):
+            KeyHook(requires_key=True)(post())
+        assert script.sent == []
+        with running(who):
+            assert send(script, httpx.Request("GET", "https://a.example/"), **options)
+            assert send(script, httpx.Request("POST", "https://login.example/"), **options)
+            assert send(script, post(headers={"Idempotency-Key": "mine"}), **options)
+    with running("effect"):
+        assert send(Script(), post(), **options).status_code == 200
+
+
+def test_a_thread_takes_the_key_along_by_its_context() -> None:
+    """As the documentation says: without, the request is refused."""
+    script = Script()
+
+    async def main() -> None:
+        client = httpx.Client(transport=SyncIdempotentTransport(script, requires_key=True))
+        loop = asyncio.get_running_loop()
+        with running("effect"):
+            with pytest.raises(outlast.DefinitionError, match="copy_context"):
+                await loop.run_in_executor(None, client.send, post())
+            context = contextvars.copy_context()
+            await loop.run_in_executor(None, context.run, client.send, post())
+        client.close()
+
+    asyncio.run(main())
+    assert [one.headers["Idempotency-Key"] for one in script.sent] == [f'"{KEY}"']
+
+
 # Declarations
 
 
@@ -535,6 +611,15 @@ def test_a_target_tells_a_reused_key_from_content_that_is_not_accepted(send: Sen
         lambda: SyncIdempotentTransport(Script(), retry=outlast.RetryPolicy()),
         lambda: IdempotentTransport(Script(), retry=outlast.RetryPolicy()),
         lambda: IdempotentTransport(Script(), targets=["a.example"]),  # type: ignore[list-item]
+        lambda: IdempotentTransport(Script(), targets=Target("a.example")),  # type: ignore[arg-type]
+        lambda: IdempotentTransport(httpx.HTTPTransport()),  # type: ignore[arg-type]
+        lambda: SyncIdempotentTransport(httpx.AsyncHTTPTransport()),  # type: ignore[arg-type]
+        lambda: IdempotentTransport(Script(), longest_wait=3),  # type: ignore[arg-type]
+        lambda: IdempotentTransport(Script(), longest_wait=timedelta(-1)),
+        lambda: IdempotentTransport(Script(), retry=3),  # type: ignore[arg-type]
+        lambda: IdempotentTransport(Script(), requires_key="yes"),  # type: ignore[arg-type]
+        lambda: KeyHook("a.example"),  # type: ignore[arg-type]
+        lambda: KeyHook(requires_key=1),  # type: ignore[arg-type]
     ],
 )
 def test_a_transport_without_end_or_with_strange_targets_is_refused(make) -> None:

@@ -26,6 +26,9 @@ from outlast.errors import KeyReusedError
 from outlast.http.transport import IdempotentTransport, SyncIdempotentTransport
 from outlast.journal.entry import EffectIntended
 from outlast.store.change import Status
+from outlast.testing import attempt
+from outlast.workflows.carry import Errand, current_errand
+from outlast.workflows.heartbeat import Beats
 
 # A receiver on loopback that knows keys, as the draft says: the first answer again, 409 while it is busy, 422 for other content.
 
@@ -288,6 +291,23 @@ def test_a_receiver_that_may_not_know_keys_is_asked_once(shop) -> None:
 
     assert "doubt" in asyncio.run(main())
     assert len(shop.seen) == 1 and shop.seen[0][0]
+
+
+def test_a_thread_whose_connection_is_ready_too_late_sends_nothing(shop) -> None:
+    """Waiting for the pool, the connection and TLS has taken the attempt's time, each less than all of it."""
+    left = [9.0]
+
+    def connected(event: str, info: object) -> None:
+        if event == "connection.connect_tcp.complete":
+            left[0] = 0.0
+
+    with attempt(key="k"), httpx.Client(transport=SyncIdempotentTransport()) as client:
+        token = current_errand.set(Errand(lambda: left[0], Beats(lambda: 0.0)))
+        with pytest.raises(httpx.ConnectTimeout, match="the time of the attempt is over"):
+            client.post(shop.url, json={}, extensions={"trace": connected})
+        assert not current_errand.get().sent.may_have_acted
+        current_errand.reset(token)
+    assert shop.seen == [] and left == [0.0]
 
 
 PROGRAM = """

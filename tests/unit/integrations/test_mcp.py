@@ -163,6 +163,23 @@ def test_a_server_that_repeats_the_key_does_not_show_it() -> None:
     assert result.structured_content == {"tool": "pay", "meta": {META_KEY: "(idempotency key)"}}
 
 
+def test_an_error_that_repeats_the_key_does_not_show_it() -> None:
+    """It is the same error but for that."""
+
+    class Refusing:
+        async def call_tool(self, name: str, arguments: Any = None, *, meta: Any = None) -> Any:
+            raise mcp.MCPError(
+                -32000, f"key {meta[META_KEY]} is in use", {"keys": [meta[META_KEY]]}
+            )
+
+    with attempt(key="3a8d389c"), pytest.raises(mcp.MCPError) as refused:
+        call(KeyedSession(Refusing()), "pay")
+    error = refused.value
+    assert (error.code, error.message) == (-32000, "key (idempotency key) is in use")
+    assert error.data == {"keys": ["(idempotency key)"]}
+    assert "3a8d389c" not in f"{error} {error.args}"
+
+
 def test_a_second_call_in_one_effect_is_refused_unless_it_is_named() -> None:
     """Under one key it would be answered as the first; an equal one may be."""
     echo = Echo()

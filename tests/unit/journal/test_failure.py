@@ -16,7 +16,15 @@ from outlast.errors import (
     StepFailedError,
     WorkflowFailedError,
 )
-from outlast.journal.failure import MAX_FAILURES, MAX_TEXT, Failure, capture, rebuild, tell
+from outlast.journal.failure import (
+    MAX_FAILURES,
+    MAX_TEXT,
+    Failure,
+    capture,
+    rebuild,
+    tell,
+    without,
+)
 
 
 class HttpError(Exception):
@@ -367,3 +375,20 @@ def test_hostile_failures_are_rebuilt():
 def test_a_group_is_told_with_what_failed_in_it(error, told):
     """Its own message says how it was gathered, and its members why."""
     assert tell(capture(error)) == told
+
+
+def test_a_secret_is_in_no_part_of_a_failure() -> None:
+    """Messages, notes and details, also of causes and members; what else there is stays."""
+    cause = OSError(5, "the key s3cr3t is in use")
+    group = ExceptionGroup("all of s3cr3t", [ValueError("s3cr3t-part", 1), KeyError("other")])
+    group.add_note("about s3cr3t")
+    group.__cause__ = cause
+    failure = capture(group)
+    shown = without(failure, "s3cr3t", "<key>")
+    assert "s3cr3t" in repr(failure) and "s3cr3t" not in repr(shown)
+    assert shown.cause is not None and shown.cause.details == {
+        "0": 5,
+        "1": "the key <key> is in use",
+    }
+    assert shown.notes == ("about <key>",) and shown.stack == failure.stack
+    assert without(failure, "nowhere", "<key>") == failure

@@ -13,6 +13,7 @@ import pytest
 
 import outlast
 from outlast.journal.entry import EffectIntended
+from outlast.store.change import Status
 from outlast.testing import attempt
 from outlast.workflows.attempt import Attempt, current_attempt
 from outlast.workflows.carry import KEY_VARIABLE, Errand, current_errand, key_for
@@ -154,3 +155,87 @@ def test_the_errand_of_an_attempt_ends_with_it() -> None:
             assert key_for(request, request) == "k"
     assert current_errand.get(None) is None
     assert current_attempt.get(None) is None
+
+
+def test_no_workflow_sees_the_key_in_an_error() -> None:
+    """Receivers repeat it in what they refuse with; a workflow hands errors on to a model, and a journal is shown to people."""
+    keys: list[str] = []
+
+    def refused() -> OSError:
+        keys.append(outlast.idempotency_key())
+        error = OSError(f"the key {keys[-1]} is in use")
+        error.add_note(f"{keys[-1]}-receipt")
+        error.__cause__ = ValueError(f"'{keys[-1]}'")
+        return error
+
+    async def look() -> outlast.NotApplied:
+        raise refused()
+
+    @outlast.effect(idempotent=True, retry=outlast.RetryPolicy(maximum_attempts=1))
+    async def known() -> None:
+        raise refused()
+
+    @outlast.effect(
+        probe=look,
+        start_to_close_timeout=timedelta(seconds=9),
+        probe_retry=outlast.RetryPolicy(maximum_attempts=1),
+    )
+    async def probed() -> None:
+        raise refused()
+
+    @outlast.workflow
+    async def work(is_probed: bool) -> str:
+        try:
+            await (probed() if is_probed else known())
+        except OSError as error:
+            return f"{error} {error.__notes__} {error.__cause__}"
+        return ""
+
+    async def main() -> None:
+        async with outlast.open("memory://") as app:
+            told = await app.run(work(False), id="known")
+            assert (
+                "the key <key> is in use" in told and "<key>-receipt" in told and "'<key>'" in told
+            )
+            handle = await app.start(work(True), id="probed")
+            while (status := await handle.status()).status is not Status.BLOCKED:
+                await asyncio.sleep(0.01)
+            journal = [*await app.handle("known").journal(), *await handle.journal()]
+            others = [one.entry for one in journal if not isinstance(one.entry, EffectIntended)]
+            assert "<key> is in use" in repr(others)
+            for key in keys:
+                assert key not in f"{told} {status} {others}"
+
+    asyncio.run(main())
+    assert len(keys) == 3
+
+
+def test_what_an_effect_leaves_running_sends_nothing_under_its_key() -> None:
+    """Its attempt has ended; whoever asks it anew, or believes that it failed, would meet a request from before."""
+    left: list[asyncio.Task[str]] = []
+    may_go_on = asyncio.Event()
+
+    async def later() -> str:
+        errand = current_errand.get()
+        assert not errand.is_over
+        await may_go_on.wait()
+        assert errand.is_over
+        return key_for("request", "a request")
+
+    @outlast.effect(idempotent=True)
+    async def hasty() -> None:
+        left.append(asyncio.create_task(later()))
+        await asyncio.sleep(0)
+
+    @outlast.workflow
+    async def work() -> None:
+        await hasty()
+
+    async def main() -> None:
+        async with outlast.open("memory://") as app:
+            await app.run(work(), id="w")
+            may_go_on.set()
+            with pytest.raises(outlast.DefinitionError, match="after its attempt had ended"):
+                await left[0]
+
+    asyncio.run(main())

@@ -114,6 +114,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "has key_on=(1,), which names no parameters",
         "give names",
     ),
+    "every error": (
+        {**IDEMPOTENT, "not_applied": (ValueError, Exception)},
+        "has not_applied=(Exception,), which a lost connection is, too",
+        "name types",
+    ),
+    "every error of all": (
+        {**IDEMPOTENT, "not_applied": (BaseException,)},
+        "has not_applied=(BaseException,), which a lost connection is, too",
+        "name types",
+    ),
     "errors that are none": (
         {**IDEMPOTENT, "not_applied": ("CardDeclinedError",)},
         "has not_applied=['CardDeclinedError'], which are no exception types",
