@@ -21,9 +21,9 @@ EVENTS = (
     *("effect_intended:buy", "effect:buy", "effect_completed:buy"),
     *("saga_aborted", "effect_intended:refund", "effect:refund", "effect_completed:refund"),
     *("effect_intended:give_back", "effect:give_back", "effect_completed:give_back"),
-    *("step:read", "saga_ended", "step_completed:read", "completed", "retire"),
+    *("saga_ended", "step:read", "step_completed:read", "completed", "retire"),
 )
-"""Every write and call of an undisturbed run, in order. What is recorded of the saga rides with what comes next."""
+"""Every write and call of an undisturbed run, in order. That the saga has ended is written before a step begins: nobody is kept from terminating the run meanwhile."""
 
 HAPPENS = ["rent", "buy", "refund", "give_back"]
 WITH_KEYS = {"rent", "give_back"}
@@ -33,12 +33,12 @@ SECOND_LIVES = {
     Point("after", "effect:refund", 1): (
         *("register", "start", "claim", "probe:refund", "effect_completed:refund"),
         *("effect_intended:give_back", "effect:give_back", "effect_completed:give_back"),
-        *("step:read", "saga_ended", "step_completed:read", "completed", "retire"),
+        *("saga_ended", "step:read", "step_completed:read", "completed", "retire"),
     ),
     Point("after", "effect:give_back", 1): (
         *("register", "start", "claim"),
         *("attempt:give_back", "effect:give_back", "effect_completed:give_back"),
-        *("step:read", "saga_ended", "step_completed:read", "completed", "retire"),
+        *("saga_ended", "step:read", "step_completed:read", "completed", "retire"),
     ),
 }
 """Where the first process dies in the middle of the undoing; and every write and call of the second one then."""

@@ -298,8 +298,8 @@ class System:
         found = self.world.receiver.find(doubt.key)
         may_undo = doubt.name.startswith("act_") and not doubt.name.endswith("_nothing")
         if may_undo and self.chance.random() < 0.3:
-            name = json.dumps(doubt.name)
-            await handle.resolve(doubt.operation, compensate=name)
+            result = {"result": doubt.name} if doubt.needs_result else {}
+            await handle.resolve(doubt.operation, compensate=True, **result)
         elif isinstance(found, outlast.Applied):
             await handle.resolve(doubt.operation, applied=found.value)
         else:

@@ -38,8 +38,10 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import capture
 from outlast.store.change import (
+    SAGA,
     Message,
     MessageKind,
+    Refused,
     RunHead,
     RunKey,
     StartRun,
@@ -287,8 +289,9 @@ class FamilyReader:
             return head
         if close == "terminate":
             # Its parent's outbox says so too, and may not have been seen to yet.
-            await self._client.commit(Terminate(key, f"run {self._run.run_id}", PARTED, origin))
-            return await self._client.head(key)
+            ending = Terminate(key, f"run {self._run.run_id}", PARTED, origin)
+            if await self._client.commit(ending) != Refused(SAGA):
+                return await self._client.head(key)
         raise RunConflictError(
             f"its child, run {known.run_id}, was asked to stop with it, and is {head.status}",
             run=self._run.run_id,

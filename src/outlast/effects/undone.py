@@ -54,7 +54,7 @@ def kept_and_undone(
         match entry:
             case EffectIntended():
                 intents[entry.operation] = seq
-            case EffectCompleted() | EffectFailed():
+            case EffectCompleted() | EffectFailed() | EffectCompensating():
                 settled.add(entry.operation)
             case _:
                 pass

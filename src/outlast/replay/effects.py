@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from outlast.errors import EffectCompensatedError, OutlastError
+from outlast.errors import EffectCompensatedError, OutlastError, SagaClosedError
 from outlast.journal.entry import (
     NO_OPERATION,
     EffectCleared,
@@ -33,6 +33,7 @@ from outlast.replay.loop import WorkflowLoop
 from outlast.replay.operation import EffectOperation
 from outlast.replay.purpose import Seconds
 from outlast.replay.saga import Sagas
+from outlast.replay.scope import Scope, open_saga, still_open
 from outlast.replay.task import WorkflowFuture
 
 
@@ -94,14 +95,23 @@ class Effects:
         self, operation: OperationId, request: EffectRequest, future: WorkflowFuture[Any]
     ) -> None:
         """Begin a call; whoever makes it waits for the future."""
+        self._begin(operation, request, future, None if request.compensates else open_saga())
+
+    def _begin(
+        self,
+        operation: OperationId,
+        request: EffectRequest,
+        future: WorkflowFuture[Any],
+        scope: Scope | None,
+    ) -> None:
         try:
-            scope = self._sagas.check(request, operation)
+            self._sagas.check(request, scope, operation)
             twin = self._ledger.open_twin(request)
             if twin is not None:
                 self._sagas.check_twin(twin, scope, operation)
                 future.uncancellable = twin.bound
                 future.on_cancel = lambda: self._agenda.abandon(twin.operation)
-                twin.followers.append(future)
+                twin.followers.append((future, scope))
                 return
             number = self._ledger.number(request, operation)
             if not request.compensates:
@@ -141,11 +151,15 @@ class Effects:
         )
 
     def _begin_held(
-        self, operation: OperationId, request: EffectRequest, future: WorkflowFuture[Any]
+        self,
+        operation: OperationId,
+        request: EffectRequest,
+        future: WorkflowFuture[Any],
+        scope: Scope | None,
     ) -> None:
-        """Begin an effect that had to wait for a person's yes."""
+        """Begin an effect that had to wait for a person's yes, in the saga in which it was asked for."""
         future.on_cancel = lambda: self._agenda.abandon(operation)
-        self.begin(operation, request, future)
+        self._begin(operation, request, future, still_open(scope))
 
     # Entries
 
@@ -183,6 +197,16 @@ class Effects:
         effect = self._agenda.expect_effect(entry.operation, entry.name)
         effect.clear(self._now())
         self._command_settle(effect)
+
+    def forked(self) -> None:
+        """Take in that what was done until now was done by the origin of a fork, which undoes itself what it was about to undo."""
+        self._sagas.forked()
+        if self._sagas.undoes_inherited:
+            return
+        for effect in self._agenda.effects():
+            if effect.request.compensates:
+                self._agenda.refuse(effect, _left_to_origin(effect))
+                self._compensated(effect.operation, succeeded=False)
 
     def left_out(self, entry: LeftOut) -> None:
         """Take in that the origin of a fork had intended an effect there, which the fork will."""
@@ -261,6 +285,15 @@ class Effects:
             step=entry.name,
             hint="an equal call is another one, with another key",
         )
+
+
+def _left_to_origin(effect: EffectOperation) -> SagaClosedError:
+    return SagaClosedError(
+        f"{effect.request.name} was not begun: the run is a fork, and its origin undoes {effect.request.compensates}",
+        step=effect.request.name,
+        operation=effect.operation,
+        hint="nothing needs to be done; `outlast runs explain` of the origin says what became of it",
+    )
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

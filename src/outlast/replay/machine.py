@@ -195,6 +195,11 @@ class Machine:
         return self._root is not None
 
     @property
+    def would_undo(self) -> list[OperationId]:
+        """The outermost sagas that would undo something if the run ended now."""
+        return self._sagas.would_undo
+
+    @property
     def closed(self) -> Outcome | None:
         """The recorded end of the run, or of this generation."""
         return self._closed
@@ -293,6 +298,8 @@ class Machine:
         is_settled = not (self._agenda.effects() or self._agenda.unsent())
         if self._outcome and not self._finish_given and is_settled:
             self._finish_given = True
+            # What went on until now, an operator's undoing say, counts too.
+            self._outcome = self._with_verdict(self._outcome)
             commands.append(Finish(outcome=self._outcome))
         return commands
 
@@ -546,7 +553,7 @@ class Machine:
             case Forked():
                 self.parent = entry.parent
                 self._know_as(entry.known_as, is_fork=True)
-                self._sagas.forked()
+                self._effects.forked()
             case LeftOut():
                 if intent_left_out(entry):
                     self._effects.left_out(entry)
@@ -715,13 +722,16 @@ class Machine:
         return tell(end.failure).removesuffix(": ") + (f" at {place}" if place else "")
 
     def _end_code(self, outcome: Outcome) -> None:
-        if isinstance(outcome, Failed | Cancelled):
-            outcome = replace(outcome, compensation=self._sagas.verdict())
-        self._outcome = outcome
+        self._outcome = outcome = self._with_verdict(outcome)
         self._handlers.end(word_of(outcome))
         self._conditions.clear()
         self._loop.close()
         self._agenda.abandon_all()
+
+    def _with_verdict(self, outcome: Outcome) -> Outcome:
+        if isinstance(outcome, Failed | Cancelled):
+            return replace(outcome, compensation=self._sagas.verdict())
+        return outcome
 
     def _outcome_of(self, root: asyncio.Task[Any]) -> Outcome:
         """Judge how the body has come to its end."""

@@ -50,7 +50,7 @@ class EffectOperation:
 
     Args:
         number: Which equal call this is.
-        followers: Equal calls made while this one was open; they take its outcome.
+        followers: Equal calls made while this one was open, each with the saga in which it is; they take its outcome.
         scheduled_at: When it was asked for, where a deadline counts from it.
         bound: It was intended, here or in the origin of a fork: whoever waits for it waits until it is settled.
         scope: The saga in which it was begun.
@@ -70,7 +70,9 @@ class EffectOperation:
     match_sha256: str
     intent: EffectIntended | None = None
     in_doubt: str = ""
-    followers: list[WorkflowFuture[Any]] = field(default_factory=list[WorkflowFuture[Any]])
+    followers: list[tuple[WorkflowFuture[Any], Scope | None]] = field(
+        default_factory=list[tuple[WorkflowFuture[Any], Scope | None]]
+    )
     scheduled_at: datetime | None = None
     bound: bool = False
     scope: Scope | None = None
@@ -101,13 +103,25 @@ class EffectOperation:
         """Note that it is known not to have happened: its key, which its receiver need not know, is used from now on."""
         self.in_doubt, self.is_stuck, self.cleared = "", False, self.doubt
         self.used_at, self.is_repeated = at, False
-        if self.scheduled_at is not None:
-            # Its attempts have their time anew.
+        if self.scheduled_at is not None and self.request.compensates:
+            # What undoes has its time anew: nothing is left undone because an operator came late.
             self.scheduled_at = at
 
     def futures(self) -> list[WorkflowFuture[Any]]:
         """Return the futures that wait for the outcome, the first caller's first."""
-        return [self.future, *self.followers]
+        return [self.future, *(future for future, _ in self.followers)]
+
+    def withdraw(self, scope: Scope) -> tuple[list[WorkflowFuture[Any]], bool]:
+        """Let those wait for it no longer who are inside a saga; the first one outside takes it over.
+
+        Returns: Who was inside, and whether somebody waits outside.
+        """
+        callers = [(self.future, self.scope), *self.followers]
+        inside = [one for one, at in callers if at is not None and at.is_within(scope)]
+        outside = [one for one in callers if one[0] not in inside and not one[0].done()]
+        if inside and outside:
+            (self.future, self.scope), *self.followers = outside
+        return inside, bool(outside)
 
     def bind(self) -> None:
         """Let nobody who waits for it be cancelled."""

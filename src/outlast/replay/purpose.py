@@ -129,7 +129,7 @@ class Seconds:
 
     def __init__(
         self,
-        begin: Callable[[OperationId, EffectRequest, WorkflowFuture[Any]], None],
+        begin: Callable[[OperationId, EffectRequest, WorkflowFuture[Any], Scope | None], None],
         ask: Callable[[ApprovalRequest], tuple[WorkflowFuture[Any], Callable[[], None]]],
     ) -> None:
         self._begin = begin
@@ -169,11 +169,11 @@ class Seconds:
         if held is None or answered.cancelled():
             return
         error = answered.exception()
-        for operation, request, future, _ in held.calls:
+        for operation, request, future, scope in held.calls:
             if future.done():
                 continue
             if error is None:
-                self._begin(operation, request, future)
+                self._begin(operation, request, future, scope)
             else:
                 # One exception is raised in one place: each keeps a traceback of its own.
                 future.set_exception(copy(error))

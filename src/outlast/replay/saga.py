@@ -95,7 +95,9 @@ class Sagas:
         self._ledger = ledger
         self._perform = perform
         self._misfits = misfits
-        self._scopes: list[Scope] = []
+        self._scopes: dict[Scope, None] = {}
+        self._unsure: dict[Scope, None] = {}
+        """Outermost sagas inside which something was given up that may have happened."""
         self._notes: deque[Note] = deque()
         self._untaken: deque[Note] = deque()
         self._has_undone = False
@@ -137,16 +139,20 @@ class Sagas:
             return "partly compensated"
         return "compensated" if self._has_undone else ""
 
-    def check(self, request: EffectRequest, operation: OperationId) -> Scope | None:
-        """Return the saga in which an effect begins, if any.
+    @property
+    def would_undo(self) -> list[OperationId]:
+        """The outermost sagas that would undo something if they were aborted now."""
+        roots = dict.fromkeys(one.root for one in self.at_stake)
+        return [one.operation for one in roots if any(self._is_own(act) for act in one.acts)]
+
+    def check(self, request: EffectRequest, scope: Scope | None, operation: OperationId) -> None:
+        """Return when an effect may begin in a saga.
 
         Raises:
             SagaClosedError: It is being undone, or one around it.
         """
-        scope = None if request.compensates else open_saga()
         if scope is not None:
             self._check_open(scope, request.name, operation)
-        return scope
 
     def check_twin(
         self, twin: EffectOperation, scope: Scope | None, operation: OperationId
@@ -173,8 +179,8 @@ class Sagas:
             RepeatedEffectError: Another saga, which has not ended, would.
         """
         root = None if scope is None else scope.root
-        others = {id(one.root): one.root for one in self._scopes if one.root is not root}
-        for act in (act for other in others.values() for act in other.unknown):
+        others = (one for one in self._unsure if one is not root)
+        for act in (act for other in others for act in other.unknown):
             is_open = act.compensation and act.fate in (Fate.UNKNOWN, Fate.UNDOING)
             if is_open and _is_same(act, kind_of(request), number):
                 raise RepeatedEffectError(
@@ -225,6 +231,8 @@ class Sagas:
                 self._supersede(act)
                 act.become(Fate.UNKNOWN)
                 act.scope.root.unknown.append(act)
+                if act.scope.root.open_count:
+                    self._unsure[act.scope.root] = None
             case _:
                 act.become(Fate.VOID)
 
@@ -283,7 +291,7 @@ class Sagas:
         if parent is not None:
             self._check_open(parent, "a saga", operation)
         scope = Scope(operation, parent, asyncio.current_task(self._loop))
-        self._scopes.append(scope)
+        self._scopes[scope] = None
         return Saga(self, scope, current_saga.set(scope))
 
     def leave(self, scope: Scope, error: BaseException | None) -> asyncio.Future[Any] | None:
@@ -319,14 +327,22 @@ class Sagas:
 
     def _close(self, scope: Scope) -> None:
         """Note that nothing more comes of a saga; with the last one inside an outermost one, what stands there stands for good."""
-        self._scopes.remove(scope)
+        del self._scopes[scope]
         root = scope.root
         root.open_count -= 1
         if root.open_count or not root.has_left:
             return
         if any(act.compensation for act in root.acts):
             self._note(SagaEnded(root.operation, "kept"))
+        self._forget(root)
+
+    def _forget(self, root: Scope) -> None:
         root.forget()
+        self._unsure.pop(root, None)
+
+    def _is_own(self, act: Act) -> bool:
+        """Whether something is at stake that this run would undo."""
+        return act.is_at_stake and (self.undoes_inherited or not act.is_inherited)
 
     def _refuse_unintended(self, scope: Scope) -> None:
         """Let nothing begin any more that has not begun."""
@@ -335,9 +351,14 @@ class Sagas:
             return self._closed(scope, name, operation)
 
         for effect in self._agenda.effects():
-            inside = effect.scope is not None and effect.scope.is_within(scope)
-            if inside and not effect.bound:
+            if effect.bound:
+                continue
+            inside, is_wanted = effect.withdraw(scope)
+            if inside and not is_wanted:
                 self._agenda.refuse(effect, closed(effect.request.name, effect.operation))
+            for future in inside:
+                if not future.done():
+                    future.set_exception(closed(effect.request.name, effect.operation))
         if self.refuse_held is not None:
             self.refuse_held(scope, closed)
 
@@ -360,23 +381,27 @@ class Sagas:
     def _end(self, scope: Scope) -> None:
         scope.is_undone = True
         if scope.parent is None:
-            scope.forget()
+            self._forget(scope)
         self._close(scope)
 
     async def _undo(self, act: Act) -> None:
         act.fate = Fate.UNDOING
-        if act.is_inherited and not self.undoes_inherited:
-            self.undone(act, whole=False)
-            return
+        is_origins = act.is_inherited and not self.undoes_inherited
         try:
             request = self._request(act)
         except OutlastError as error:
+            if is_origins:
+                self.undone(act, whole=False)
+                return
             self._misfits(error)
             await self._loop.create_future()
             return
         if self._claim(act, request):
             # The workflow has undone it itself.
             self.undone(act, whole=True)
+            return
+        if is_origins:
+            self.undone(act, whole=False)
             return
         try:
             await self._perform(request)

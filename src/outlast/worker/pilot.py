@@ -448,6 +448,10 @@ class Pilot:
             self._head.workflow,
         )
         self._image = None
+        for saga in self._machine.would_undo:
+            # A fork has it from its origin.
+            if saga not in self._rows:
+                self.post(Proposal(Rank.ROW, row=OperationPut(saga, SAGA, "")))
         if not any(isinstance(entry, Taken) for entry, _ in entries):
             python = f"{sys.version_info.major}.{sys.version_info.minor}"
             is_pinned = self._deck.registry.workflows[self._head.workflow].pin
@@ -567,6 +571,8 @@ class Pilot:
         elif self._growth.is_full and self._machine.outcome is None:
             if await self._stop_growing():
                 return True
+        elif self._has_ended_saga and not any(_writes_first(one) for one in self._held):
+            return await self._commit()
         elif self._held:
             self._carry_out()
             return False
@@ -575,6 +581,11 @@ class Pilot:
             return True
         await self._wait()
         return False
+
+    @property
+    def _has_ended_saga(self) -> bool:
+        """Whether a saga has ended whose row says that the run is inside it: until that is written, nobody may terminate the run."""
+        return any(one.row is not None for one in self._marks)
 
     def _may_give_back(self) -> bool:
         if self._deck.executor.acting(self.run_key):
@@ -705,12 +716,19 @@ class Pilot:
                 row, in_doubt=False, begun_at=None, failures=0 if is_stuck else row.failures
             )
 
-    def _note_compensated(self, entry: Entry) -> None:
-        """Let the row go that stands for what an operator has had undone, when that is."""
-        if isinstance(entry, EffectCompleted | EffectFailed) and entry.operation.endswith("c"):
+    def _beside(self, proposals: Sequence[Proposal]) -> list[Proposal]:
+        """Let the rows go that stand for what an operator has had undone, in the change that says that it is."""
+        dropped = {one.row.operation for one in proposals if isinstance(one.row, OperationDrop)}
+        beside: list[Proposal] = []
+        for entry in (one.entry for one in proposals):
+            is_end = isinstance(entry, EffectCompleted | EffectFailed | EffectRefused)
+            if not is_end or not entry.operation.endswith("c"):
+                continue
             undone = OperationId(entry.operation[:-1])
-            if undone in self._rows and self._rows[undone].kind == SAGA:
-                self.post(Proposal(Rank.ROW, row=OperationDrop(undone)))
+            row = self._rows.get(undone)
+            if row is not None and row.kind == SAGA and undone not in dropped:
+                beside.append(Proposal(Rank.ROW, row=OperationDrop(undone)))
+        return beside
 
     async def _stop_growing(self) -> bool:
         """Let what is under way end, and begin nothing; True when the run was blocked: its journal is at its limit."""
@@ -815,7 +833,8 @@ class Pilot:
                 self.post(Proposal(Rank.OUTCOME, outcome, guard=guard))
             case Doubtful(intent, doubt):
                 log_doubt(self.run_key, doubt, intent)
-                self.post(Proposal(Rank.INTENT, intent, guard=guard))
+                saga = self._saga_of(intent)
+                self.post(Proposal(Rank.INTENT, intent, guard=guard, row=saga))
                 row = OperationPut(guard, "effect", command.name, in_doubt=True)
                 self.post(Proposal(Rank.OUTCOME, doubt, guard=guard, row=row))
             case EffectRefused() as refusal:
@@ -843,8 +862,9 @@ class Pilot:
         """Write the proposals as one change and deliver it; True when the run was given back or has ended."""
         sifted = sift(self._proposals, self._machine.is_open)
         self._proposals = sifted.later
-        proposals = in_order([*sifted.now, *(too_late(one) for one in sifted.extra)])
-        if not proposals:
+        beside = self._beside(sifted.now)
+        proposals = in_order([*sifted.now, *beside, *(too_late(one) for one in sifted.extra)])
+        if not (proposals or self._has_ended_saga):
             return False
         proposals = [*self._marks, *proposals]
         self._marks = []
@@ -922,7 +942,6 @@ class Pilot:
         elif isinstance(entry, EffectCleared):
             # Its attempts have their time anew.
             self._waits.forget(operation)
-        self._note_compensated(entry)
         if isinstance(entry, Completed | Failed | Cancelled | ContinuedAsNew):
             log_end(self.run_key, entry)
         elif isinstance(entry, ContinueSuggested):
@@ -1097,6 +1116,11 @@ class Pilot:
         await self._scribe.leave()
         if self._delivery is not None:
             await self._delivery.evict()
+
+
+def _writes_first(command: _Acting) -> bool:
+    """Whether something is written when it is carried out, before anything acts."""
+    return not isinstance(command, RunStep | SettleEffect)
 
 
 def _goes_on(command: _Acting) -> bool:

@@ -58,6 +58,7 @@ from outlast.journal.entry import (
 from outlast.journal.failure import capture
 from outlast.journal.parse import NotJsonError, parse_as
 from outlast.store.change import (
+    SAGA,
     Applied,
     Change,
     ClearOutbox,
@@ -398,8 +399,10 @@ class Relay:
         return isinstance(first, Started) and first.parent == parent
 
     async def _terminate(self, sender: RunKey, item: OutboxItem) -> None:
-        change = Terminate(item.target, f"run {sender.run_id}", PARTED, item.origin, abandon=True)
-        await self._submit(change)
+        """End a child at once; inside a saga, whose effects would stay, it is asked to stop, and undoes them first."""
+        change = Terminate(item.target, f"run {sender.run_id}", PARTED, item.origin)
+        if await self._submit(change) == Refused(SAGA):
+            await self._send(sender, msgspec.structs.replace(item, kind=OutboxKind.CANCEL))
 
     # Messages
 

@@ -15,7 +15,7 @@ import outlast
 from outlast.app import App
 from outlast.client import RunHandle
 from outlast.effects.undone import at_stake, kept_and_undone, left_standing, undone_from
-from outlast.journal.entry import EffectInDoubt, EffectIntended, Entry, from_row
+from outlast.journal.entry import EffectCompensating, EffectInDoubt, EffectIntended, Entry, from_row
 from outlast.store.change import RunKey, Status
 from outlast.testing import Receiver
 
@@ -273,6 +273,63 @@ async def test_what_a_fork_has_from_its_origin_stands_when_the_fork_is_undone() 
         assert left_standing(await entries_of(app, "b")) == ("r:2",)
         assert "r:2 stands, and somebody has to see to that" in str(await fork.explain())
         assert [value for _, value in receiver.log] == ["cup"]
+
+
+@on_a_loop
+async def test_a_fork_from_the_middle_of_an_undoing_leaves_that_to_its_origin() -> None:
+    """Which goes on with it; two would undo the same thing."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        broken.add("pen")
+        origin = await collected(app, "a", "cup", "pen")
+        await origin.send(go, False)
+        assert await standing(origin, "blocked") == "compensation failed"
+        fork = await origin.fork(id="b", reason="to see")
+        assert await ended(fork) == "partly compensated"
+        assert not undone
+        broken.clear()
+        await origin.resolve("r:1u:1", not_applied=True, reason="mended")
+        assert await ended(origin) == "compensated"
+        assert len(undone) == len(set(undone)) == 2
+
+
+@on_a_loop
+async def test_a_fork_leaves_to_its_origin_what_an_operator_has_had_undone_there() -> None:
+    """While that goes on; afterwards the effect counts as undone, and nothing can be forked from between."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        broken.add("cup")
+        origin = await app.start(borrow("cup"), id="a")
+        assert await standing(origin, "blocked") == "in doubt"
+        await origin.resolve("r:1", compensate=True, result="a cup", reason="nobody knows")
+        while (await origin.status()).reason != "compensation failed":
+            await asyncio.sleep(0.005)
+        fork = await origin.fork(id="b", reason="to see")
+        assert "had it undone" in await fork.result()
+        assert not undone
+        broken.clear()
+        await origin.resolve("r:1c", not_applied=True, reason="mended")
+        await origin.result()
+        assert len(undone) == 1
+        journal = await entries_of(app, "a")
+        first = next(n for n, one in enumerate(journal) if isinstance(one, EffectIntended))
+        begun = next(n for n, one in enumerate(journal) if isinstance(one, EffectCompensating))
+        assert kept_and_undone(journal, begun + 1) == {"r:1": first}
+        with pytest.raises(outlast.DefinitionError, match="undone since"):
+            await origin.fork(begun + 1, id="c", reason="to see")
+
+
+@on_a_loop
+async def test_a_retry_inside_its_origins_saga_is_not_terminated_by_mistake() -> None:
+    """What the origin did is its own: it would undo it."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        origin = await collected(app, "a", "cup")
+        await origin.terminate("by hand", abandon_compensation=True)
+        retry = await origin.retry(reason="after all")
+        assert await standing(retry, "waiting") == "waiting"
+        with pytest.raises(outlast.OpenCompensationsError, match="r:2"):
+            await retry.terminate("by mistake")
+        await retry.cancel()
+        assert await ended(retry) == "compensated"
+        assert len(undone) == 1
 
 
 @on_a_loop

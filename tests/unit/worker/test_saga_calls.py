@@ -88,12 +88,43 @@ async def wire(what: str) -> str:
     return act(f"wire {what}")
 
 
+@outlast.effect(idempotent=True, start_to_close_timeout=SOON, retry=ONCE)
+async def note(what: str) -> str:
+    return act(f"note {what}")
+
+
+@outlast.effect(
+    idempotent=True,
+    start_to_close_timeout=SOON,
+    retry=ONCE,
+    compensate=refund,
+    same_as=outlast.SameAs("what", role="owner", expires_in=timedelta(hours=1)),
+)
+async def order(what: str, how: str) -> str:
+    return act(f"order {what} {how}")
+
+
+@outlast.step
+async def take_long() -> None:
+    await asyncio.sleep(1000)
+
+
 @outlast.workflow
 async def played() -> Any:
     return await bodies[-1]()
 
 
-CODE = [refund, release, charge, bill, reserve, reverse, deduct, wire, played]
+@outlast.workflow
+async def parting() -> None:
+    await outlast.start_child(played(), id="kid")
+    await outlast.sleep(10)
+    raise LookupError
+
+
+CODE = [
+    *(refund, release, charge, bill, reserve, reverse, deduct, wire, note, order, take_long),
+    *(played, parting),
+]
 
 
 def play(
@@ -339,6 +370,135 @@ def test_a_saga_that_was_left_out_of_order_binds_nobody_afterwards() -> None:
         await charge("b")
 
     assert play(body) == ("completed", ["charge a", "refund a", "charge b"])
+
+
+def test_a_call_outside_goes_on_when_the_saga_is_undone_in_which_an_equal_one_was_made() -> None:
+    """Nothing undoes it, so both are one; the one inside is refused, and the other has the outcome."""
+
+    async def body() -> list[str]:
+        calls: list[asyncio.Task[str]] = []
+
+        async def inside() -> None:
+            with pytest.raises(LookupError):
+                async with outlast.saga():
+                    calls.append(asyncio.create_task(note("a")))
+                    for _ in range(2):
+                        await asyncio.sleep(0)
+                    raise LookupError
+
+        async def outside() -> str:
+            await asyncio.sleep(0)
+            return await note("a")
+
+        _, said = await asyncio.gather(inside(), outside())
+        assert said == "note a"
+        with pytest.raises(outlast.SagaClosedError):
+            await calls[0]
+        return [said]
+
+    assert play(body) == ("completed", ["note a"])
+
+
+@pytest.mark.parametrize("inside_first", [True, False])
+def test_what_a_person_lets_be_done_again_is_done_in_the_saga_that_asked(
+    inside_first: bool,
+) -> None:
+    """Equal calls that wait for one answer begin each where it was made: what stands outside is not undone, nor relied on inside."""
+
+    async def body() -> list[str]:
+        heard: list[str] = []
+        await order("a", "by mail")
+
+        async def outside() -> None:
+            try:
+                heard.append(f"outside {await order('a', 'by phone')}")
+            except outlast.RepeatedEffectError:
+                heard.append("outside refused")
+
+        async def inside() -> None:
+            with pytest.raises(LookupError):
+                async with outlast.saga():
+                    try:
+                        heard.append(f"inside {await order('a', 'by phone')}")
+                    except outlast.RepeatedEffectError:
+                        heard.append("inside refused")
+                    raise LookupError
+
+        parts = (inside, outside) if inside_first else (outside, inside)
+        await asyncio.gather(*(part() for part in parts))
+        return sorted(heard)
+
+    async def later(handle: RunHandle[Any], sim: Simulation) -> None:
+        while not (asked := await sim.client.approvals.list()):
+            await asyncio.sleep(1)
+        (one,) = asked
+        await sim.client.approvals.approve(
+            "r", one.approval_id, seen_sha256=one.subject_sha256, reason="it was lost"
+        )
+        said = "inside order a by phone", "outside refused"
+        other = "inside refused", "outside order a by phone"
+        assert await handle.result() == list(said if inside_first else other)
+
+    undoing = ["refund a"] if inside_first else []
+    told = ["order a by mail", "order a by phone", *undoing]
+    assert play(body, later) == ("completed", told)
+
+
+@pytest.mark.parametrize("waits", ["timer", "step"])
+def test_a_run_that_only_waits_after_its_saga_can_be_terminated(waits: str) -> None:
+    """Nothing of it would be left."""
+
+    async def body() -> None:
+        async with outlast.saga():
+            await charge("a")
+        await (outlast.sleep(1000) if waits == "timer" else take_long())
+
+    async def later(handle: RunHandle[Any], sim: Simulation) -> None:
+        del sim
+        await asyncio.sleep(30)
+        await handle.terminate("enough")
+
+    assert play(body, later) == ("terminated", ["charge a"])
+
+
+def test_a_child_inside_its_saga_is_not_ended_with_its_parent_but_undoes_first() -> None:
+    """Nobody has said that what it did may stay."""
+
+    async def body() -> None:
+        async with outlast.saga():
+            await charge("a")
+            await outlast.sleep(1000)
+
+    bodies.append(body)
+
+    async def scenario(sim: Simulation) -> tuple[str, ...]:
+        await sim.start_worker()
+        handle = await sim.client.start(parting(), id="r")
+        await sim.closed("r")
+        await sim.closed("kid")
+        kid = await sim.client.handle("kid").status()
+        return str((await handle.status()).status), str(kid.status)
+
+    assert Simulation(CODE).run(scenario) == ("failed", "compensated")
+    assert [value for _, value in world.log] == ["charge a", "refund a"]
+
+
+def test_a_run_that_ends_while_an_operator_has_something_undone_says_so() -> None:
+    """Nobody waits for the effect any more; the end is written when it is undone, and tells what came of that."""
+    lost.append("wire a")
+
+    async def body() -> None:
+        task = asyncio.create_task(wire("a"))
+        await outlast.sleep(1)
+        del task
+        raise LookupError
+
+    async def later(handle: RunHandle[Any], sim: Simulation) -> None:
+        await sim.until("r", lambda head: head.reason == "in doubt")
+        (doubt,) = (await handle.detail()).operations
+        await handle.resolve(doubt.operation, compensate=True, reason="nobody knows")
+
+    assert play(body, later) == ("compensated", ["wire a", "refund a"])
 
 
 def test_a_result_is_not_taken_for_a_parameter_of_that_name() -> None:
