@@ -44,9 +44,9 @@ def _open(run: RunKey, left: tuple[OperationId, ...]) -> OpenCompensationsError:
     effects = "an effect" if len(left) == 1 else f"{len(left) or 'some'} effects"
     named = f": {', '.join(left)}" if left else ""
     return OpenCompensationsError(
-        f"the run was not terminated: it is inside a saga, and {effects} of it would not be undone{named}",
+        f"the run was not terminated: {effects} would not be undone{named}",
         operations=tuple(left),
         run=run.run_id,
-        hint=f"`outlast runs cancel {run.run_id}` has them undone; to leave them, terminate with --abandon-compensation "
-        "(abandon_compensation=True)",
+        hint=f"`outlast runs cancel {run.run_id}` has undone what a saga did, and `outlast runs resolve` settles what is in doubt or gave up; to leave "
+        "all as it is, terminate with --abandon-compensation (abandon_compensation=True)",
     )
