@@ -587,7 +587,7 @@ def test_case_028_a_client_looks_and_ends_before_anything_executes() -> None:
     [
         (gives_up, logging.WARNING, "step hopeless (r:1) failed for good"),
         (gives_up, logging.INFO, "run r: failed: OSError: down"),
-        (doubts, logging.WARNING, "`outlast runs resolve r --operation r:1`"),
+        (doubts, logging.WARNING, "`outlast runs resolve r --operation r:1 --reason TEXT`"),
     ],
     ids=["retries exhausted", "run failed", "in doubt"],
 )
