@@ -18,6 +18,7 @@ from msgspec import Raw
 from outlast.app import sqlite_file
 from outlast.approvals.decision import Decision
 from outlast.approvals.request import still_asks, subject_of
+from outlast.cli.answer import is_guarded
 from outlast.cli.output import plain
 from outlast.cli.session import json_of
 from outlast.cli.text import parse_length
@@ -36,8 +37,9 @@ from outlast.effects.standing import alarms, standings
 from outlast.errors import DefinitionError, OutlastError
 from outlast.http import KeyFormat
 from outlast.http.answer import decode as kept_answer
+from outlast.http.answer import decode_written as written_answer
 from outlast.http.carry import passage_of
-from outlast.http.reply import refusal
+from outlast.http.reply import final_error
 from outlast.journal import entry as entries
 from outlast.journal.canonical import canonical
 from outlast.journal.codec import codec_for
@@ -433,7 +435,8 @@ def problem_of(data: bytes) -> Any:
 
 def refused(data: bytes) -> Any:
     request = httpx.Request("POST", "http://localhost/", headers={"Idempotency-Key": "k"})
-    return str(refusal(request, httpx.Response(422, content=data), passage_of(request, ())))
+    answer = httpx.Response(422, content=data, headers={"Content-Type": "application/problem+json"})
+    return str(final_error(request, answer, passage_of(request, ())))
 
 
 def intended(data: bytes) -> Any:
@@ -548,6 +551,8 @@ DECODERS: dict[str, Decoder] = {
     "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
     "request row": Decoder(stored(lambda text: request_of(("t", "k", "f", text, text, 0, -1, -1, None, text, text, (1 << 55), text.encode(), b""))), [b"running", b"freed"], ()),
     "kept answer": Decoder(kept_answer, [b'{"status":201,"headers":[["location","/1"]],"body":"paid"}', b'{"status":200,"body_base64":"/w=="}', b'{"status":201,"unkept":"is too large"}'], ("http.answer:decode",)),
+    "answer that a person wrote": Decoder(written_answer, [b'{"status":201,"headers":[["location","/1"]],"body":"paid"}'], ("http.answer:decode_written",)),
+    "note of a request": Decoder(is_guarded, [b'{"method":"POST","path":"/1","principal":"ann","tenant":""}', TREE], ("cli.answer:is_guarded",), ()),
     "idempotency key": Decoder(lambda data: KeyFormat().read({"headers": [(b"idempotency-key", data)]}), [b'"order-1";a=1'], (), (ValueError,)),
     "bare idempotency key": Decoder(lambda data: KeyFormat(lenient=True).read({"headers": [(b"idempotency-key", data)]}), [b'"order-1"', b"order-1"], (), (ValueError,)),
     "unfit builds": Decoder(stored(unfit_of), [b'"one"\n"two"'], ("store.sqlite.row:unfit_of",)),
@@ -562,7 +567,7 @@ DECODERS: dict[str, Decoder] = {
     "OSV record": Decoder(read_record, [RECORD], ("demo.osv:read_record",)),
     "answer of a model": Decoder(_answer, [ANSWER], ("demo.model:_answer",)),
     "answer of GitHub": Decoder(problem_of, [b'{"message":"no","errors":[{"code":"x"},"y"]}'], ("demo.github_error:_problem",), ()),
-    "refusal of a receiver": Decoder(refused, [b'{"title":"used","detail":"the key is used"}'], ("http.reply:_said",), ()),
+    "refusal of a receiver": Decoder(refused, [b'{"title":"used","detail":"the key is used"}'], ("http.reply:_problem_in",), ()),
     "pull requests": Decoder(pulls_of, [PULLS], ("demo.github:GitHub._read",)),
     "order of a fault": Decoder(ordered, [b'{"fault":"hold","on":"create","times":2}'], ("demo.forge_double:Handler._control", "demo.forge_state:Fault.of", "demo.forge_double:main", "demo.forge_double:_logged", "demo.forge_answer:Forge._create"), (ValueError,)),
     "golden journal": Decoder(golden, [GOLDEN.to_json().encode()], ("testing.golden:exported",)),

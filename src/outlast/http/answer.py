@@ -179,7 +179,11 @@ def decode_written(data: bytes) -> Answer | Unkept:
     Raises: DecodeError: It is no answer.
     """
     answer = decode(data)
-    members: dict[str, Any] = parse(data, nesting=_NESTING)
+    try:
+        members: dict[str, Any] = parse(data, nesting=_NESTING)
+    except NotJsonError as error:
+        # The name of a member that is none of an answer was not looked at before.
+        raise _unreadable(str(error)) from error
     if unknown := sorted(members.keys() - set(_Kept.__struct_fields__)):
         raise _unreadable(f"{unknown[0][:80]!r} is no part of it")
     return answer
