@@ -205,7 +205,9 @@ def names_of(change: Change) -> list[str]:
             rows = [
                 f"{_what(row)}:{row.name}"
                 for row in change.operations
-                if isinstance(row, OperationPut) and row.kind not in (*OTHER_RUN, SAGA)
+                if isinstance(row, OperationPut)
+                and row.kind not in (*OTHER_RUN, SAGA)
+                and not row.in_doubt  # the entry beside it says so
             ]
             tasks = [f"task:{act.name}" for act in change.tasks if isinstance(act, TaskPut)]
             status = [] if change.head is None or entries else [f"head:{change.head.status}"]
