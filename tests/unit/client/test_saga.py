@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from outlast.app import App
 from outlast.client import RunHandle
 from outlast.effects.undone import at_stake, kept_and_undone, left_standing, undone_from
 from outlast.journal.entry import EffectCompensating, EffectInDoubt, EffectIntended, Entry, from_row
-from outlast.store.change import RunKey, Status
+from outlast.store.change import Change, OperationDrop, RunChange, RunKey, Status, Verdict
 from outlast.testing import Receiver
 
 receiver = Receiver()
@@ -83,6 +83,14 @@ async def collect(what: list[str]) -> list[str]:
             raise LookupError("not needed")
     await outlast.receive(go)
     return taken
+
+
+@outlast.workflow
+async def swap(what: str) -> None:
+    async with outlast.saga():
+        await give_back(what, await take(what))
+        await outlast.receive(go)
+        raise LookupError("not swapped")
 
 
 @outlast.workflow
@@ -329,6 +337,48 @@ async def test_a_retry_inside_its_origins_saga_is_not_terminated_by_mistake() ->
             await retry.terminate("by mistake")
         await retry.cancel()
         assert await ended(retry) == "compensated"
+        assert len(undone) == 1
+
+
+@on_a_loop
+async def test_what_says_that_something_is_being_undone_goes_in_the_change_that_says_it_is() -> (
+    None
+):
+    """A process that dies right after it leaves nothing behind that keeps the run from being terminated."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        changes: list[RunChange] = []
+        commit = app.store.commit
+
+        async def watched(asked: Sequence[Change]) -> list[Verdict]:
+            changes.extend(one for one in asked if isinstance(one, RunChange))
+            return await commit(asked)
+
+        app.store.commit = watched  # type: ignore[method-assign]
+        handle = await app.start(borrow("cup"), id="a")
+        assert await standing(handle, "blocked") == "in doubt"
+        await handle.resolve("r:1", compensate=True, result="a cup", reason="nobody knows")
+        await handle.result()
+        ends = [
+            change
+            for change in changes
+            if any(row.kind == "effect_completed" for row in change.entries)
+        ]
+        assert len(ends) == 1
+        dropped = {one.operation for one in ends[0].operations if isinstance(one, OperationDrop)}
+        assert "r:1" in dropped
+
+
+@on_a_loop
+async def test_what_the_origin_has_undone_itself_does_not_stand_in_a_fork() -> None:
+    """The workflow's own undoing counts, whoever of the two made it."""
+    async with outlast.open("memory://", idle=NOW) as app:
+        origin = await app.start(swap("cup"), id="a")
+        while (await origin.status()).status != "waiting":
+            await asyncio.sleep(0.005)
+        fork = await origin.fork(id="b", reason="to see")
+        await fork.send(go, False)
+        assert await ended(fork) == "compensated"
+        assert left_standing(await entries_of(app, "b")) == ()
         assert len(undone) == 1
 
 
