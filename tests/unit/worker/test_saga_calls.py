@@ -483,6 +483,35 @@ def test_a_child_inside_its_saga_is_not_ended_with_its_parent_but_undoes_first()
     assert [value for _, value in world.log] == ["charge a", "refund a"]
 
 
+def test_a_retry_takes_no_child_along_that_is_still_undoing() -> None:
+    """It says which one; it neither ends it by force nor goes on with it."""
+    down.append("refund a")
+
+    async def body() -> None:
+        async with outlast.saga():
+            await charge("a")
+            await outlast.sleep(1000)
+
+    bodies.append(body)
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker()
+        handle = await sim.client.start(parting(), id="r")
+        await sim.closed("r")
+        await sim.until("kid", lambda head: head.reason == "compensation failed")
+        with pytest.raises(outlast.RunConflictError, match="run kid, was asked to stop with it"):
+            await handle.retry(reason="at once")
+        kid = sim.client.handle("kid")
+        await kid.resolve("r:1u:1", not_applied=True, reason="up again")
+        await sim.closed("kid")
+        with pytest.raises(outlast.RunConflictError, match="its keys are used up"):
+            await handle.retry(reason="now")
+        return str((await kid.status()).status)
+
+    assert Simulation(CODE).run(scenario) == "compensated"
+    assert [value for _, value in world.log] == ["charge a", "refund a"]
+
+
 def test_a_run_that_ends_while_an_operator_has_something_undone_says_so() -> None:
     """Nobody waits for the effect any more; the end is written when it is undone, and tells what came of that."""
     lost.append("wire a")
