@@ -240,7 +240,7 @@ def _open_operation(detail: RunDetail, operation: str, *, may_be_unseen: bool) -
             if doubtful
             else "no effect of this run is in doubt",
             run=run,
-            hint="name one with --operation" if doubtful else "see `outlast runs explain`",
+            hint="name one with --operation" if doubtful else f"see `outlast runs explain {run}`",
         )
     tasks = [one.operation for one in detail.tasks]
     found = [one for one in detail.operations if one.operation == operation]
@@ -254,7 +254,7 @@ def _open_operation(detail: RunDetail, operation: str, *, may_be_unseen: bool) -
     raise DefinitionError(
         f"{operation} is no effect in doubt, and no step that failed and is tried again",
         run=run,
-        hint=f"in doubt: {', '.join(doubtful) or 'none'}; see `outlast runs explain`",
+        hint=f"in doubt: {', '.join(doubtful) or 'none'}; see `outlast runs explain {run}`",
     )
 
 
