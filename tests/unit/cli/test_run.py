@@ -221,6 +221,7 @@ def test_resolve_finds_the_effect_in_doubt(world: World) -> None:
     other = world.cli("runs", "resolve", "signal", "--applied", "null")
     assert other.exit_code == 1
     assert "no effect of this run is in doubt" in other.stderr
+    assert "`outlast runs explain signal`" in other.stderr
     wrong = world.cli("runs", "resolve", "doubt", "--operation", "r:9", "--not-applied")
     assert wrong.exit_code == 1
     assert "in doubt: r:1" in wrong.stderr
