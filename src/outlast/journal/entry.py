@@ -15,6 +15,15 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from outlast.errors import DecodeError
+from outlast.journal.asking import (
+    AskedAgain,
+    AskedFor,
+    Edited,
+    Moment,
+    Precondition,
+    Terms,
+    Vote,
+)
 from outlast.journal.failure import Failure, is_too_deep
 from outlast.journal.parse import NotJsonError, parse_as
 from outlast.journal.plan import VALUE_NESTING, printable
@@ -26,10 +35,6 @@ NO_OPERATION = OperationId("")
 
 ENTRY_NESTING = VALUE_NESTING + 8
 """Deepest nesting of an entry's JSON: a value, inside an entry, inside an alarm about it."""
-
-Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
-"""An aware time: a naive one could be compared with no other."""
-
 
 Durability: TypeAlias = Literal["sync", "async", "exit"]
 """When the outcomes of a run are written: before the workflow sees them, while it goes on, or when it must be."""
@@ -181,6 +186,10 @@ class EffectIntended(Struct, frozen=True, tag="effect_intended", omit_defaults=T
         needs_result: The compensation takes what the effect returned.
         saga: The outermost saga that was open around the call; empty for none.
         compensates: Of a compensation: the operation that it undoes.
+        asked: Requests that were made for this call, and approved; the one cover of each was spent for it.
+        requested_sha256: Of name, version and requested arguments, where these are not the effective ones: by this, equal calls are found.
+        checked_at: When it was last asked whether who approved may still do so, and whether what they relied on still holds; by the
+            store's clock. None where nothing had to be asked.
     """
 
     operation: OperationId
@@ -197,6 +206,9 @@ class EffectIntended(Struct, frozen=True, tag="effect_intended", omit_defaults=T
     needs_result: bool = False
     saga: OperationId = NO_OPERATION
     compensates: OperationId = NO_OPERATION
+    asked: tuple[str, ...] = ()
+    requested_sha256: str = ""
+    checked_at: Moment | None = None
 
 
 class EffectRefused(Struct, frozen=True, tag="effect_refused"):
@@ -371,14 +383,31 @@ class UpdateAnswered(Struct, frozen=True, tag="update_answered"):
     cancelled: bool = False
 
 
-class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
+class ApprovalRequested(Struct, frozen=True, tag="approval_requested", omit_defaults=True):
     """A person was asked.
 
     Args:
+        operation: Of the request; of the effect, where a declaration or a policy wants the effect approved.
+        approval_id: Never again that of another request: one that is escalated or edited is closed, and another one made.
+        role: Who may decide.
         subject: JSON of what is shown.
-        subject_sha256: Hash of subject and covers: what the approver's decision must carry.
+        subject_sha256: Hash of all that is shown: what the approver's decision must carry.
         expires_at: Decide before this.
         use_by: Begin the covered effects before this.
+        terms: How it is decided, and who is asked next. None in journals of an older library: one yes of that role.
+        kind: Whether a yes is asked for, or an answer.
+        requesters: Who started the run; of a fork, also who made it.
+        preconditions: On what a yes rests.
+        requested: Of a request for an effect: JSON object of the arguments as the workflow gave them.
+        effective: The same after every hook and edit: what would run.
+        source: Why an effect is asked for: `declared`, `policy`, or `purpose` for a second call of one purpose; empty for what the
+            workflow's code asks.
+        policy_version: Of the rules that want it, for `policy`.
+        rule: Which of them.
+        rung: Who is asked, of `terms`: 0 for the first.
+        again: Why it follows another one of the operation.
+        votes: Who has said yes to just this already: the approver who edited it.
+        barred: Who may not say yes: the approver who edited it, where somebody else has to.
     """
 
     operation: OperationId
@@ -389,10 +418,56 @@ class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
     covers: tuple[Cover, ...]
     expires_at: Moment
     use_by: Moment
+    terms: Terms | None = None
+    kind: AskedFor = "approval"
+    requesters: tuple[str, ...] = ()
+    preconditions: tuple[Precondition, ...] = ()
+    requested: Raw = Raw(b"null")
+    effective: Raw = Raw(b"null")
+    source: Literal["", "declared", "policy", "purpose"] = ""
+    policy_version: str = ""
+    rule: str = ""
+    rung: int = 0
+    again: AskedAgain = ""
+    votes: tuple[Vote, ...] = ()
+    barred: tuple[str, ...] = ()
 
 
-class ApprovalDecided(Struct, frozen=True, tag="approval_decided"):
-    """A person decided in time, on the hash that was asked."""
+class ApprovalVoted(Struct, frozen=True, tag="approval_voted", omit_defaults=True):
+    """A person said yes, and more have to."""
+
+    operation: OperationId
+    approval_id: str
+    by: str
+    at: Moment
+    reason: str = ""
+    behalf: str = ""
+
+
+class ApprovalEdited(Struct, frozen=True, tag="approval_edited", omit_defaults=True):
+    """A person wants something else than what is asked: this request is closed, and another one is made.
+
+    Args:
+        edits: What the covered calls should be.
+    """
+
+    operation: OperationId
+    approval_id: str
+    by: str
+    at: Moment
+    edits: tuple[Edited, ...]
+    reason: str = ""
+    behalf: str = ""
+
+
+class ApprovalDecided(Struct, frozen=True, tag="approval_decided", omit_defaults=True):
+    """It was decided in time, on the hash that was asked.
+
+    Args:
+        by: Who decided it: the last one of those who said yes, or who said no.
+        behalf: Whose delegate they were.
+        answer: JSON of the answer to a question.
+    """
 
     operation: OperationId
     approval_id: str
@@ -401,6 +476,8 @@ class ApprovalDecided(Struct, frozen=True, tag="approval_decided"):
     reason: str
     subject_sha256: str
     decided_at: Moment
+    behalf: str = ""
+    answer: Raw = Raw(b"null")
 
 
 class ApprovalExpired(Struct, frozen=True, tag="approval_expired"):
@@ -763,6 +840,8 @@ Entry: TypeAlias = (
     | UpdateReceived
     | UpdateAnswered
     | ApprovalRequested
+    | ApprovalVoted
+    | ApprovalEdited
     | ApprovalDecided
     | ApprovalExpired
     | CancelRequested

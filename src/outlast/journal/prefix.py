@@ -16,8 +16,10 @@ from outlast.journal.entry import (
     Accepted,
     AlarmRaised,
     ApprovalDecided,
+    ApprovalEdited,
     ApprovalExpired,
     ApprovalRequested,
+    ApprovalVoted,
     Cancelled,
     CancelRequested,
     ChildRefused,
@@ -96,6 +98,8 @@ ROLES: dict[type[Any], Role] = {
     TimerFired: Role.OUTCOME,
     MessageReceived: Role.ARRIVAL,
     ApprovalRequested: Role.REQUEST,
+    ApprovalVoted: Role.PROGRESS,
+    ApprovalEdited: Role.PROGRESS,
     ApprovalDecided: Role.OUTCOME,
     ApprovalExpired: Role.OUTCOME,
     CancelRequested: Role.ARRIVAL,
@@ -128,6 +132,7 @@ ROLES: dict[type[Any], Role] = {
 _WITHOUT_CODE = (
     *(EffectIntended, ChildRequested, MessageSent, WatchRequested, SagaAborted, SagaEnded),
     *(Patched, UpdateAnswered, PauseRequested, ResumeRequested),
+    *(ApprovalVoted, ApprovalEdited),
 )
 """What the workflow cannot see: no code runs when one is delivered."""
 

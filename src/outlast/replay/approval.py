@@ -48,12 +48,12 @@ class Approvals:
             RequestApproval(
                 operation=operation,
                 approval_id=approval_id,
-                role=request.role,
+                terms=request.terms,
                 subject=request.subject,
                 subject_sha256=request.subject_sha256,
                 covers=request.covers,
-                expires_in=request.expires_in,
-                use_within=request.use_within,
+                kind=request.kind,
+                preconditions=request.preconditions,
             ),
         )
 
@@ -69,11 +69,12 @@ class Approvals:
             self._agenda.command(Abandon(operation=entry.operation, approval_id=entry.approval_id))
             return
         request = approval.request
-        if request.role != entry.role or not request.same_subject(bytes(entry.subject)):
+        if request.terms.role != entry.role or not request.same_subject(bytes(entry.subject)):
             raise self._agenda.mismatch(
                 "the journal holds an approval request for something else",
                 recorded=f"role {entry.role}: " + bytes(entry.subject).decode(errors="replace"),
-                asked=f"role {request.role}: " + bytes(request.subject).decode(errors="replace"),
+                asked=f"role {request.terms.role}: "
+                + bytes(request.subject).decode(errors="replace"),
                 operation=entry.operation,
             )
         approval.requested = entry

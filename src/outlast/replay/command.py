@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Raw, Struct
 
+from outlast.journal.asking import AskedFor, Precondition, Terms
 from outlast.journal.entry import (
     NO_OPERATION,
     Cancelled,
@@ -54,6 +55,8 @@ class IntendEffect(Struct, frozen=True):
         needs_result: That takes what this one returns.
         saga: The outermost saga around the call; empty for none.
         compensates: Of a compensation: the operation that it undoes. It is not refused: what keeps it from happening puts it in doubt.
+        asked: Requests that were made for this call, and approved.
+        effective: JSON object of the arguments that were approved, by parameter name; empty before anything was asked.
     """
 
     operation: OperationId
@@ -69,6 +72,8 @@ class IntendEffect(Struct, frozen=True):
     needs_result: bool = False
     saga: OperationId = NO_OPERATION
     compensates: OperationId = NO_OPERATION
+    asked: tuple[str, ...] = ()
+    effective: bytes = b""
 
 
 class SettleEffect(Struct, frozen=True):
@@ -110,12 +115,12 @@ class RequestApproval(Struct, frozen=True):
 
     operation: OperationId
     approval_id: str
-    role: str
+    terms: Terms
     subject: Raw
     subject_sha256: str
     covers: tuple[Cover, ...]
-    expires_in: timedelta
-    use_within: timedelta
+    kind: AskedFor = "approval"
+    preconditions: tuple[Precondition, ...] = ()
 
 
 class AwaitDecision(Struct, frozen=True):

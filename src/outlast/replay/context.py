@@ -15,6 +15,7 @@ from uuid import UUID
 from msgspec import Raw, Struct
 
 from outlast.errors import OutsideWorkflowError
+from outlast.journal.asking import AskedFor, Precondition, Terms
 from outlast.journal.entry import NO_OPERATION, Cover, Durability, OperationId, RunName
 from outlast.replay.entropy import RunRandom
 from outlast.replay.query import QueryHandler
@@ -131,6 +132,7 @@ class EffectRequest(Struct, frozen=True):
         undo: How it is undone.
         undoes_key: Of a compensation: the key of what it undoes.
         purpose: Where the effect says what makes two calls the same purpose.
+        remake: Returns the same with other arguments, a JSON object by parameter name; raises `DecodeError` for those that do not fit.
     """
 
     name: str
@@ -148,6 +150,7 @@ class EffectRequest(Struct, frozen=True):
     undo: Undo | None = None
     undoes_key: str = ""
     purpose: Purpose | None = None
+    remake: Callable[[bytes], EffectRequest] | None = None
 
 
 class ApprovalRequest(Struct, frozen=True):
@@ -155,21 +158,27 @@ class ApprovalRequest(Struct, frozen=True):
 
     Args:
         subject: JSON of what is shown.
-        subject_sha256: Hash of subject and covers.
-        expires_in: Time to decide.
-        use_within: Time to begin, counted from the request.
+        subject_sha256: Hash of all that is shown.
+        terms: How it is decided.
         same_subject: Whether a recorded subject, with its covers, means the same to today's types.
         demands: Whether every call of an effect that it covers needs a cover from now on.
+        kind: Whether a yes is asked for, or an answer.
+        preconditions: On what a yes rests.
+        decode: Of a question: turns the answer's JSON into the type that is asked for.
+        remake: Returns what is asked of the run for a covered call (its place, from 0) with other arguments (a JSON object by parameter
+            name); raises `DecodeError` for those that do not fit. None where nothing can be edited.
     """
 
     subject: Raw
     subject_sha256: str
     covers: tuple[Cover, ...]
-    role: str
-    expires_in: timedelta
-    use_within: timedelta
+    terms: Terms
     same_subject: Callable[[bytes], bool]
     demands: bool = True
+    kind: AskedFor = "approval"
+    preconditions: tuple[Precondition, ...] = ()
+    decode: Callable[[bytes], Any] | None = None
+    remake: Callable[[int, bytes], EffectRequest] | None = None
 
 
 class ChildRequest(Struct, frozen=True):

@@ -27,8 +27,10 @@ from outlast.journal.entry import (
     Accepted,
     AlarmRaised,
     ApprovalDecided,
+    ApprovalEdited,
     ApprovalExpired,
     ApprovalRequested,
+    ApprovalVoted,
     Cancelled,
     CancelRequested,
     ChildRefused,
@@ -522,6 +524,8 @@ class Machine:
                 self._handlers.answered(entry)
             case ApprovalRequested():
                 self._approvals.requested(entry)
+            case ApprovalVoted() | ApprovalEdited():
+                pass
             case ApprovalDecided() | ApprovalExpired():
                 self._approvals.decided(entry, self._name)
             case CancelRequested():

@@ -15,6 +15,7 @@ from typing import Annotated, NewType, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from outlast.journal.asking import AskedFor, Terms, Vote
 from outlast.journal.entry import PAYLOAD, PLAIN, EntryRow
 from outlast.store.request import RequestChange, RequestRow
 
@@ -92,6 +93,7 @@ class Message(Struct, frozen=True):
         body: JSON by kind.
         digest: Of what it says, to tell another message under the same id from the same one sent again: kept as long as the id is known.
             Two that both have one, and not the same, are two messages. Empty: the id alone says which message it is.
+        result: Of a decision, by the store: what came of it, `vote` (more are needed), `approved`, `denied` or `edited`.
     """
 
     message_id: Annotated[str, PLAIN]
@@ -100,6 +102,7 @@ class Message(Struct, frozen=True):
     sender: Annotated[str, PLAIN]
     body: Annotated[bytes, PAYLOAD]
     digest: Annotated[str, PLAIN] = ""
+    result: Annotated[str, PLAIN] = ""
 
 
 MAX_UNREAD = 10_000
@@ -282,11 +285,46 @@ class CoverRow(Struct, frozen=True):
     match_sha256: Annotated[str, PLAIN]
 
 
+class Guard(Struct, frozen=True):
+    """A control row still has the version on which something was decided.
+
+    Args:
+        tenant: Whose row it is; empty for the row that counts for all tenants.
+        version: 0 where there is no such row.
+    """
+
+    tenant: Annotated[str, PLAIN]
+    name: Annotated[str, PLAIN]
+    version: Annotated[int, PLAIN]
+
+
+class Permit(Struct, frozen=True):
+    """On what it rests that an effect may begin.
+
+    Args:
+        operation: The effect.
+        checked_at: When the first of all that was asked was asked, by the store's clock: hooks, rules, authority, preconditions.
+        within: How old the answers may be.
+        authority: The rows by which those who approved, and who started the run, were found to be authorised.
+        stops: The rows by which no stop was found.
+    """
+
+    operation: Annotated[str, PLAIN]
+    checked_at: Annotated[datetime, PLAIN]
+    within: Annotated[timedelta, PLAIN]
+    authority: Annotated[tuple[Guard, ...], PLAIN] = ()
+    stops: Annotated[tuple[Guard, ...], PLAIN] = ()
+
+
 class ApprovalPut(Struct, frozen=True, tag="put"):
-    """A request, pending.
+    """A request; pending, unless it needs no more votes than it has.
 
     Args:
         body: JSON of the `ApprovalRequested` entry: what is shown.
+        terms: How it is decided; None in rows of an older library: one yes.
+        requesters: Who started the run; of a fork, also who made it.
+        barred: Who may not say yes.
+        votes: Who has said yes already.
     """
 
     approval_id: Annotated[str, PLAIN]
@@ -297,6 +335,11 @@ class ApprovalPut(Struct, frozen=True, tag="put"):
     use_by: Annotated[datetime, PLAIN]
     covers: Annotated[tuple[CoverRow, ...], PLAIN]
     body: Annotated[bytes, PAYLOAD]
+    terms: Annotated[Terms | None, PLAIN] = None
+    kind: Annotated[AskedFor, PLAIN] = "approval"
+    requesters: Annotated[tuple[str, ...], PLAIN] = ()
+    barred: Annotated[tuple[str, ...], PLAIN] = ()
+    votes: Annotated[tuple[Vote, ...], PLAIN] = ()
 
 
 class ApprovalExpire(Struct, frozen=True, tag="expire"):
@@ -318,7 +361,7 @@ class GrantSpend(Struct, frozen=True):
     """Spend one cover to one operation, in the transaction of its intent.
 
     Checked in this order, each with a refusal of its own: `expired` (use_by, by the store's clock), `mismatch` (hash),
-    `unapproved`, `spent` (to another operation). Spending again to the same operation is no error.
+    `unapproved`; then the permits of the change; then `spent` (to another operation). Spending again to the same operation is no error.
     """
 
     approval_id: Annotated[str, PLAIN]
@@ -376,6 +419,9 @@ class RunChange(Struct, frozen=True, tag="run"):
             the others have the time of the commit. Refused with `times` when they go back, or behind the head's `changed_at`, or when
             there are more of them than entries. When every entry has one and `head` does not change, the last of them is the time of
             the commit: those that the run has seen since are not much younger.
+        permits: Of intents, and of attempts that are announced. Between the conditions of the spends: `unauthorised` when a guard of the
+            authority does not hold (the part names the row), `aged` when the answers are too old (the operation). After them: `stopped` when a
+            guard of the stops does not hold (the row). Each of these three says that it has to be asked anew.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -395,6 +441,7 @@ class RunChange(Struct, frozen=True, tag="run"):
     tasks: Annotated[tuple[TaskPut | TaskDrop, ...], PLAIN] = ()
     hold: Annotated[bool | None, PLAIN] = None
     times: Annotated[tuple[datetime, ...], PLAIN] = ()
+    permits: Annotated[tuple[Permit, ...], PLAIN] = ()
 
 
 class StartRun(Struct, frozen=True, tag="start"):
@@ -453,14 +500,23 @@ class PutMessage(Struct, frozen=True, tag="message"):
 
 
 class Decide(Struct, frozen=True, tag="decide"):
-    """Decide a pending approval in one conditional update, and put the decision into the run's inbox with it.
+    """Decide on a pending request in one conditional update, and put the decision into the run's inbox with it.
 
-    Refused with `unknown`, `decided`, `withdrawn`, `expired` (by the store's clock) or `mismatch` (another hash than the
-    request's). The same `message_id` again is applied without effect.
+    Refused, in this order, with `unknown`, `decided`, `edited`, `withdrawn`, `expired` (by the store's clock), `mismatch` (another hash than
+    the request's), `role` (another one is asked), for a yes or an edit with `self` (four eyes, or barred), for a yes with `voted` (said yes
+    before), for an edit with `uneditable`, and with `stale` (a guard does not hold; the part names the row). The same `message_id` again is
+    applied without effect.
+
+    A no closes the request. A yes is a vote, and the last one that the terms need closes it. An edit closes it as `edited`.
 
     Args:
         seen_sha256: The hash that the approver was shown.
-        message: The inbox item (`MessageKind.DECISION`); the store stamps the time.
+        message: The inbox item (`MessageKind.DECISION`), put for each decision that is accepted; the store stamps the time, and what came
+            of it (`Message.result`).
+        role: In which it is decided; empty where no role is asked.
+        behalf: Whose delegate the approver is; counts as a person who has said the same.
+        edit: With `approved` false: not this, but something else, which the message says.
+        guards: The rows by which the approver was found to be authorised.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -469,6 +525,10 @@ class Decide(Struct, frozen=True, tag="decide"):
     approved: Annotated[bool, PLAIN]
     by: Annotated[str, PLAIN]
     message: Annotated[Message, PLAIN]
+    role: Annotated[str, PLAIN] = ""
+    behalf: Annotated[str, PLAIN] = ""
+    edit: Annotated[bool, PLAIN] = False
+    guards: Annotated[tuple[Guard, ...], PLAIN] = ()
 
 
 class Terminate(Struct, frozen=True, tag="terminate"):
@@ -792,8 +852,10 @@ class ApprovalRow(Struct, frozen=True):
     """An approval as it stands.
 
     Args:
-        state: `pending`, `approved`, `denied`, `expired` or `withdrawn`.
+        state: `pending`, `approved`, `denied`, `edited`, `expired` or `withdrawn`.
         spent: For each cover, the operation it was spent to, or an empty string.
+        by: Who decided it, the last one.
+        votes: Who has said yes.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -803,3 +865,4 @@ class ApprovalRow(Struct, frozen=True):
     requested_at: Annotated[datetime, PLAIN]
     decided_at: Annotated[datetime | None, PLAIN] = None
     by: Annotated[str, PLAIN] = ""
+    votes: Annotated[tuple[Vote, ...], PLAIN] = ()

@@ -6,12 +6,14 @@ the stores can differ in how they keep rows and not in what they accept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
 from itertools import pairwise
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from outlast.journal.asking import Vote
 from outlast.store.change import (
     ApprovalExpire,
     ApprovalPut,
@@ -20,9 +22,11 @@ from outlast.store.change import (
     Change,
     Decide,
     GrantSpend,
+    Guard,
     HeadUpdate,
     Message,
     MessageKind,
+    Permit,
     PutControl,
     PutMessage,
     Refused,
@@ -33,9 +37,13 @@ from outlast.store.change import (
 )
 from outlast.store.request import PurgeRequests, RequestChange
 
+Versions: TypeAlias = Callable[[str, str], int]
+"""Returns the version of a control row, given tenant and name; 0 where there is none."""
+
 PENDING = "pending"
 APPROVED = "approved"
 DENIED = "denied"
+EDITED = "edited"
 EXPIRED = "expired"
 WITHDRAWN = "withdrawn"
 
@@ -163,7 +171,7 @@ def is_other(message: Message, digest: str) -> bool:
 
 
 def spend_refusal(row: ApprovalRow | None, spend: GrantSpend, now: datetime) -> str:
-    """Return why `spend` does not hold: `expired`, `mismatch`, `unapproved` or `spent`, in this order."""
+    """Return why `spend` does not hold, whoever has it: `expired`, `mismatch` or `unapproved`, in this order."""
     if row is None:
         return "unapproved"
     if now >= row.put.use_by:
@@ -171,31 +179,108 @@ def spend_refusal(row: ApprovalRow | None, spend: GrantSpend, now: datetime) -> 
     covers = row.put.covers
     if not 0 <= spend.cover < len(covers) or covers[spend.cover].match_sha256 != spend.match_sha256:
         return "mismatch"
-    if row.state != APPROVED:
-        return "unapproved"
-    if row.spent[spend.cover] not in ("", spend.operation):
-        return "spent"
-    return ""
+    return "" if row.state == APPROVED else "unapproved"
 
 
-def decision_refusal(row: ApprovalRow | None, decision: Decide, now: datetime) -> str:
-    """Return why `decision` does not hold: `unknown`, `decided`, `withdrawn`, `expired` or `mismatch`."""
+def _unauthorised(permits: Sequence[Permit], now: datetime, version: Versions) -> Refused | None:
+    """Return why what was asked does not count: `unauthorised` or `aged`."""
+    for permit in permits:
+        broken = broken_guard(permit.authority, version)
+        if broken is not None:
+            return Refused("unauthorised", broken.name)
+        # A clock that was set back proves nothing.
+        if not timedelta(0) <= now - permit.checked_at <= permit.within:
+            return Refused("aged", permit.operation)
+    return None
+
+
+def _stopped(permits: Sequence[Permit], version: Versions) -> Refused | None:
+    broken = broken_guard((one for permit in permits for one in permit.stops), version)
+    return None if broken is None else Refused("stopped", broken.name)
+
+
+def broken_guard(guards: Iterable[Guard], version: Versions) -> Guard | None:
+    """Return the first guard that does not hold.
+
+    Args:
+        version: Returns the version of a control row, given tenant and name; 0 where there is none.
+    """
+    return next((one for one in guards if version(one.tenant, one.name) != one.version), None)
+
+
+def decision_refusal(
+    row: ApprovalRow | None, decision: Decide, now: datetime, version: Versions
+) -> Refused | None:
+    """Return why `decision` does not hold, by the first word of its list that fits."""
+    word = _decision_refusal(row, decision, now)
+    if word:
+        return Refused(word, decision.approval_id)
+    broken = broken_guard(decision.guards, version)
+    return None if broken is None else Refused("stale", broken.name)
+
+
+_OVER = {APPROVED: "decided", DENIED: "decided", EDITED: "edited", WITHDRAWN: "withdrawn"}
+
+
+def _decision_refusal(row: ApprovalRow | None, decision: Decide, now: datetime) -> str:
     if row is None:
         return "unknown"
-    if row.state in (APPROVED, DENIED):
-        return "decided"
-    if row.state == WITHDRAWN:
-        return "withdrawn"
+    if word := _OVER.get(row.state):
+        return word
     if row.state == EXPIRED or now >= row.put.expires_at:
         return "expired"
-    return "" if decision.seen_sha256 == row.put.subject_sha256 else "mismatch"
+    if decision.seen_sha256 != row.put.subject_sha256:
+        return "mismatch"
+    return _person_refusal(row, decision)
+
+
+def _person_refusal(row: ApprovalRow, decision: Decide) -> str:
+    """Return why this person may not say this: `role`, `self`, `voted` or `uneditable`."""
+    if decision.role not in ("", row.put.role):
+        return "role"
+    if not (decision.approved or decision.edit):
+        return ""
+    terms = row.put.terms
+    persons = {decision.by, decision.behalf} - {""}
+    own = set(row.put.requesters) if terms is not None and terms.four_eyes else set[str]()
+    if terms is not None and terms.four_eyes and not own - {""}:
+        # Nobody knows who started the run, so nobody can be told to be another one.
+        return "self"
+    if persons & (own | set(row.put.barred)):
+        return "self"
+    if decision.edit:
+        return "" if terms is not None and terms.edits != "no" else "uneditable"
+    voted = {person for vote in row.votes for person in (vote.by, vote.behalf)}
+    return "voted" if persons & voted else ""
+
+
+def decided(row: ApprovalRow, decision: Decide, now: datetime) -> tuple[ApprovalRow, Message]:
+    """Return the request after a decision that holds, and the message that says so."""
+    row = _decided(row, decision, now)
+    result = "vote" if row.state == PENDING else row.state
+    return row, replace(decision.message, result=result)
+
+
+def _decided(row: ApprovalRow, decision: Decide, now: datetime) -> ApprovalRow:
+    if not decision.approved:
+        state = EDITED if decision.edit else DENIED
+        return replace(row, state=state, decided_at=now, by=decision.by)
+    row = replace(row, votes=(*row.votes, Vote(decision.by, now, decision.behalf)))
+    if not _is_enough(row):
+        return row
+    return replace(row, state=APPROVED, decided_at=now, by=decision.by)
+
+
+def _is_enough(row: ApprovalRow) -> bool:
+    quorum = 1 if row.put.terms is None else row.put.terms.quorum
+    return len(row.votes) >= max(quorum, 1)
 
 
 def expiry_refusal(row: ApprovalRow | None, now: datetime) -> str:
     """Return why a request cannot be closed as expired: `unknown`, `decided` or `not_due`."""
     if row is None:
         return "unknown"
-    if row.state in (APPROVED, DENIED):
+    if row.state in (APPROVED, DENIED, EDITED):
         return "decided"
     return "not_due" if row.state == PENDING and now < row.put.expires_at else ""
 
@@ -206,12 +291,17 @@ def listed_state(row: ApprovalRow, now: datetime) -> str:
 
 
 def settle_approvals(
-    change: RunChange, find: Callable[[str], ApprovalRow | None], now: datetime, at: datetime
+    change: RunChange,
+    find: Callable[[str], ApprovalRow | None],
+    version: Versions,
+    now: datetime,
+    at: datetime,
 ) -> dict[str, ApprovalRow] | Refused:
-    """Return the approvals that `change` writes, as they stand afterwards, or why it does not hold.
+    """Return the approvals that `change` writes, as they stand afterwards, or why they do not hold, or its permits do not.
 
     Args:
         find: Returns an approval of the run's current generation by its id.
+        version: As for `broken_guard`.
         now: The store's time, by which deadlines are judged.
         at: The time of the change's entries.
     """
@@ -227,9 +317,16 @@ def settle_approvals(
         refusal = spend_refusal(row, spend, now)
         if refusal or row is None:
             return Refused(refusal, spend.approval_id)
+        after.setdefault(spend.approval_id, row)
+    if refused := _unauthorised(change.permits, now, version):
+        return refused
+    for spend in change.spends:
+        row = after[spend.approval_id]
+        if row.spent[spend.cover] not in ("", spend.operation):
+            return Refused("spent", spend.approval_id)
         spent = (*row.spent[: spend.cover], spend.operation, *row.spent[spend.cover + 1 :])
         after[spend.approval_id] = replace(row, spent=spent)
-    return after
+    return _stopped(change.permits, version) or after
 
 
 def _act_on(
@@ -242,7 +339,10 @@ def _act_on(
     if isinstance(act, ApprovalPut):
         if row is not None:
             return "exists"
-        return ApprovalRow(change.run, act, PENDING, ("",) * len(act.covers), at)
+        row = ApprovalRow(change.run, act, PENDING, ("",) * len(act.covers), at, votes=act.votes)
+        if not _is_enough(row):
+            return row
+        return replace(row, state=APPROVED, decided_at=at, by=row.votes[-1].by)
     if row is None:
         return "unknown"
     if isinstance(act, ApprovalExpire):

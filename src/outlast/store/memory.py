@@ -58,12 +58,11 @@ from outlast.store.change import (
     WorkerRow,
 )
 from outlast.store.condition import (
-    APPROVED,
-    DENIED,
     KNOWN_MESSAGES,
     PENDING,
     RECALLS,
     WITHDRAWN,
+    decided,
     decision_refusal,
     due_from,
     is_other,
@@ -242,7 +241,7 @@ class MemoryStore:
         refusal = self._refusal(run, change)
         if refusal is not None:
             return refusal
-        approvals = settle_approvals(change, run.approvals.get, now, at)
+        approvals = settle_approvals(change, run.approvals.get, self._version, now, at)
         if isinstance(approvals, Refused):
             return approvals
         run.approvals.update(approvals)
@@ -531,12 +530,11 @@ class MemoryStore:
         if known is not None:
             return Applied(known.stamped.at)
         row = None if run is None else run.approvals.get(change.approval_id)
-        refusal = decision_refusal(row, change, now)
-        if refusal or run is None or row is None:
-            return Refused(refusal, change.approval_id)
-        state = APPROVED if change.approved else DENIED
-        run.approvals[change.approval_id] = replace(row, state=state, decided_at=now, by=change.by)
-        self._deliver(change.run, change.message, now)
+        refusal = decision_refusal(row, change, now, self._version)
+        if refusal is not None or run is None or row is None:
+            return refusal or Refused("unknown", change.approval_id)
+        run.approvals[change.approval_id], message = decided(row, change, now)
+        self._deliver(change.run, message, now)
         return Applied(now)
 
     def _terminate(self, change: Terminate, now: datetime) -> Verdict:
@@ -560,8 +558,11 @@ class MemoryStore:
         )
         return Applied(at, outbox=self._end(run))
 
+    def _version(self, tenant: str, name: str) -> int:
+        return self._controls.get((tenant, name), (0, b""))[0]
+
     def _put_control(self, change: PutControl, now: datetime) -> Verdict:
-        current = self._controls.get((change.tenant, change.name), (0, b""))[0]
+        current = self._version(change.tenant, change.name)
         if current != change.version:
             return Conflict(version=current)
         self._controls[change.tenant, change.name] = (current + 1, change.body)

@@ -774,7 +774,7 @@ class Pilot:
                     settling = EffectRun(self, command, known, fresh=fresh, lost=lost)
                     self._crew.begin(operation, settling.run())
                 case RequestApproval():
-                    self.post(asking(command, self.store_now()))
+                    self.post(asking(command, self.store_now(), (self._began.started.principal,)))
                 case PublishValue():
                     self.post(publishing(command))
                 case StartChild() | SendMessage() | WatchRun():

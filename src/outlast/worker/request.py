@@ -17,17 +17,26 @@ from outlast.worker.text import plain
 _REASON_LENGTH = 500
 
 
-def asking(command: RequestApproval, now: datetime) -> Proposal:
-    """Return the request; its deadlines count from `now`, the store's time."""
+def asking(command: RequestApproval, now: datetime, requesters: tuple[str, ...]) -> Proposal:
+    """Return the request; its deadlines count from `now`, the store's time.
+
+    Args:
+        requesters: Who started the run.
+    """
+    expires_at, use_by = command.terms.deadlines(0, now)
     entry = ApprovalRequested(
         operation=command.operation,
         approval_id=command.approval_id,
-        role=command.role,
+        role=command.terms.role,
         subject=command.subject,
         subject_sha256=command.subject_sha256,
         covers=command.covers,
-        expires_at=now + command.expires_in,
-        use_by=now + command.use_within,
+        expires_at=expires_at,
+        use_by=use_by,
+        terms=command.terms,
+        kind=command.kind,
+        requesters=requesters,
+        preconditions=command.preconditions,
     )
     put = ApprovalPut(
         approval_id=entry.approval_id,
@@ -38,6 +47,9 @@ def asking(command: RequestApproval, now: datetime) -> Proposal:
         use_by=entry.use_by,
         covers=tuple(CoverRow(one.effect, match_sha256(one)) for one in entry.covers),
         body=msgspec.json.encode(entry),
+        terms=entry.terms,
+        kind=entry.kind,
+        requesters=entry.requesters,
     )
     return Proposal(Rank.REQUEST, entry, guard=command.operation, approval=put)
 

@@ -14,6 +14,7 @@ from msgspec import Raw
 from outlast.approvals.request import still_asks, subject_of
 from outlast.effects.key import check_name
 from outlast.errors import DefinitionError
+from outlast.journal.asking import Terms
 from outlast.journal.codec import codec_of
 from outlast.journal.entry import Cover
 from outlast.replay.condition import check_predicate
@@ -390,9 +391,7 @@ async def approval(
             subject=asked.body,
             subject_sha256=asked.sha256,
             covers=tuple(cover for cover, _ in pairs),
-            role=role,
-            expires_in=expires_in,
-            use_within=until,
+            terms=Terms(role, expires_in, use_within),
             same_subject=lambda recorded: still_asks(recorded, bytes(asked.body)),
         )
     )

@@ -13,6 +13,7 @@ from msgspec import Raw
 from outlast.approvals.request import SAME_PURPOSE, still_asks, subject_of
 from outlast.effects.key import check_name
 from outlast.errors import DefinitionError
+from outlast.journal.asking import Terms
 from outlast.journal.entry import Cover
 from outlast.replay.context import ApprovalRequest, FirstCall, Purpose
 from outlast.workflows.declared import check_names, refuse
@@ -129,9 +130,7 @@ class SameAs:
                 subject=asked.body,
                 subject_sha256=asked.sha256,
                 covers=(cover,),
-                role=self.role,
-                expires_in=self.expires_in,
-                use_within=self.expires_in,
+                terms=Terms(self.role, self.expires_in),
                 same_subject=lambda recorded: still_asks(recorded, bytes(asked.body)),
                 demands=False,
             )

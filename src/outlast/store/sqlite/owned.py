@@ -92,7 +92,8 @@ _BEATS = (
 )
 _DROP_OPERATION = "DELETE FROM operation WHERE tenant = ? AND run_id = ? AND operation = ?"
 _FIND_APPROVAL = f"SELECT {APPROVAL} FROM approval WHERE tenant = ? AND run_id = ? AND generation = ? AND approval_id = ?"
-_PUT_APPROVAL = f"REPLACE INTO approval ({APPROVAL}, generation) VALUES ({'?, ' * 15}?)"
+_CONTROL_VERSION = "SELECT version FROM control WHERE tenant = ? AND name = ?"
+_PUT_APPROVAL = f"REPLACE INTO approval ({APPROVAL}, generation) VALUES ({'?, ' * 19}?)"
 
 
 def write(writing: Writing, change: RunChange) -> Verdict:
@@ -201,6 +202,11 @@ def find_approval(
     return None if row is None else approval_of(row)
 
 
+def control_version(writing: Writing, tenant: str, name: str) -> int:
+    """Return the version of a control row; 0 where there is none."""
+    return writing.database.value(_CONTROL_VERSION, (tenant, name)) or 0
+
+
 def put_approval(writing: Writing, row: ApprovalRow, generation: int) -> None:
     """Write an approval as it stands now."""
     writing.database.run(_PUT_APPROVAL, (*approval_values(row), generation))
@@ -250,12 +256,13 @@ def _mail_refusal(change: RunChange, unread: int) -> Refused | None:
 def _write_approvals(
     writing: Writing, change: RunChange, generation: int, at: int
 ) -> Refused | None:
-    if not (change.approvals or change.spends):
+    if not (change.approvals or change.spends or change.permits):
         return None
     key = (change.run.tenant, change.run.run_id)
     settled = settle_approvals(
         change,
         lambda approval_id: find_approval(writing, key, generation, approval_id),
+        lambda tenant, name: control_version(writing, tenant, name),
         writing.now,
         from_micros(at),
     )

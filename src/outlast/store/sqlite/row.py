@@ -8,6 +8,7 @@ from datetime import timedelta
 import msgspec
 
 from outlast.errors import StoreCorruptError
+from outlast.journal.asking import AskedFor, Terms, Vote
 from outlast.journal.entry import EntryRow, StampedRow
 from outlast.store.change import (
     ApprovalPut,
@@ -41,14 +42,14 @@ OPERATION = (
     "operation, kind, name, failures, due_at, detail, progress, awaits, unapplied, beats, heard_at, silence, begun_at,"
     " in_doubt"
 )
-MESSAGE = "number, message_id, kind, name, sender, at, body, digest"
+MESSAGE = "number, message_id, kind, name, sender, at, body, digest, result"
 OUTBOX = (
     "tenant, run_id, number, target_tenant, target_run_id, kind, message_id, name, sender, body, generation, operation,"
     " target_generation, origin, reason"
 )
 APPROVAL = (
     "tenant, run_id, approval_id, operation, role, subject_sha256, expires_at, use_by, covers, spent, state,"
-    " requested_at, decided_at, decided_by, body"
+    " requested_at, decided_at, decided_by, body, terms, kind, persons, votes"
 )
 WORKER = "worker, host, pid, build, workflows, lease, boot, renewed, queues"
 FIND_HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
@@ -62,6 +63,10 @@ _MOST_FAILURES = (1 << 31) - 1
 
 _covers = msgspec.json.Decoder(tuple[CoverRow, ...])
 _texts = msgspec.json.Decoder(tuple[str, ...])
+_terms = msgspec.json.Decoder(Terms)
+_votes = msgspec.json.Decoder(tuple[Vote, ...])
+_persons = msgspec.json.Decoder(tuple[tuple[str, ...], tuple[str, ...]])
+_KINDS: dict[str, AskedFor] = {"approval": "approval", "question": "question"}
 _STATUSES = {status.value: status for status in Status}
 
 
@@ -152,8 +157,8 @@ def operation_values(put: OperationPut) -> Row:
 
 def message_of(row: Row) -> StampedMessage:
     """Return the inbox item in the columns `MESSAGE`."""
-    number, message_id, kind, name, sender, at, body, digest = row
-    message = Message(message_id, MessageKind(kind), name, sender, body, digest)
+    number, message_id, kind, name, sender, at, body, digest, result = row
+    message = Message(message_id, MessageKind(kind), name, sender, body, digest, result)
     return StampedMessage(message, from_micros(at), number)
 
 
@@ -198,6 +203,7 @@ def outbox_values(key: tuple[str, str], item: OutboxItem, number: int) -> Row:
 
 def approval_of(row: Row) -> ApprovalRow:
     """Return the approval in the columns `APPROVAL`."""
+    requesters, barred = _persons.decode(row[17])
     put = ApprovalPut(
         approval_id=row[2],
         operation=row[3],
@@ -207,6 +213,10 @@ def approval_of(row: Row) -> ApprovalRow:
         use_by=from_micros(row[7]),
         covers=_covers.decode(row[8]),
         body=row[14],
+        terms=_terms.decode(row[15]) if row[15] else None,
+        kind=_KINDS[row[16]],
+        requesters=requesters,
+        barred=barred,
     )
     return ApprovalRow(
         run=RunKey(row[0], row[1]),
@@ -216,6 +226,7 @@ def approval_of(row: Row) -> ApprovalRow:
         requested_at=from_micros(row[11]),
         decided_at=time_or_none(row[12]),
         by=row[13],
+        votes=_votes.decode(row[18]),
     )
 
 
@@ -238,6 +249,10 @@ def approval_values(row: ApprovalRow) -> Row:
         micros_or_none(row.decided_at),
         row.by,
         put.body,
+        "" if put.terms is None else msgspec.json.encode(put.terms).decode(),
+        put.kind,
+        msgspec.json.encode((put.requesters, put.barred)).decode(),
+        msgspec.json.encode(row.votes).decode(),
     )
 
 

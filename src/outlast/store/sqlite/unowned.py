@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from outlast.store.beat import AWAITS
 from outlast.store.change import (
     CAPPED,
@@ -31,11 +29,10 @@ from outlast.store.change import (
     Verdict,
 )
 from outlast.store.condition import (
-    APPROVED,
-    DENIED,
     HISTORY,
     LIFTING,
     RECALLS,
+    decided,
     decision_refusal,
     is_other,
     start_times,
@@ -44,7 +41,13 @@ from outlast.store.condition import (
 from outlast.store.moment import END_OF_TIME, from_micros, to_micros
 from outlast.store.sqlite import outbox, task
 from outlast.store.sqlite.database import Row
-from outlast.store.sqlite.owned import add_entry, end_run, find_approval, put_approval
+from outlast.store.sqlite.owned import (
+    add_entry,
+    control_version,
+    end_run,
+    find_approval,
+    put_approval,
+)
 from outlast.store.sqlite.row import FIND_HEAD, INCARNATION, head_of
 from outlast.store.sqlite.scope import Writing
 
@@ -77,9 +80,9 @@ WHERE tenant = ? AND run_id = ? AND generation = ? AND consumed = 0
 _FIRST_GENERATION = 1
 """A message that comes before its run waits for this one."""
 _ADD_MESSAGE = """
-INSERT INTO message (tenant, run_id, number, message_id, generation, kind, name, sender, at, body, digest)
+INSERT INTO message (tenant, run_id, number, message_id, generation, kind, name, sender, at, body, digest, result)
 VALUES (?1, ?2, (SELECT ifnull(max(number), 0) + 1 FROM message WHERE tenant = ?1 AND run_id = ?2),
-    ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+    ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 """
 _IS_OFFERED = f"CASE WHEN status = 'paused' THEN ?4 WHEN status = 'blocked' AND reason = '{HISTORY}' THEN ?5 ELSE 1 END"
 _OFFER = f"""
@@ -261,14 +264,14 @@ def _decide(writing: Writing, change: Decide) -> Verdict:
         return known
     key = (change.run.tenant, change.run.run_id)
     row = find_approval(writing, key, generation, change.approval_id)
-    refusal = decision_refusal(row, change, writing.now)
-    if refusal or row is None:
-        return Refused(refusal, change.approval_id)
-    state = APPROVED if change.approved else DENIED
-    put_approval(
-        writing, replace(row, state=state, decided_at=writing.now, by=change.by), generation
+    refusal = decision_refusal(
+        row, change, writing.now, lambda tenant, name: control_version(writing, tenant, name)
     )
-    _deliver(writing, change.run, change.message, inbox)
+    if refusal is not None or row is None:
+        return refusal or Refused("unknown", change.approval_id)
+    after, message = decided(row, change, writing.now)
+    put_approval(writing, after, generation)
+    _deliver(writing, change.run, message, inbox)
     return Applied(writing.now)
 
 
@@ -293,8 +296,7 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
 
 def _put_control(writing: Writing, change: PutControl) -> Verdict:
     key = (change.tenant, change.name)
-    found = writing.database.value("SELECT version FROM control WHERE tenant = ? AND name = ?", key)
-    current = found or 0
+    current = control_version(writing, *key)
     if current != change.version:
         return Conflict(version=current)
     writing.database.run(
@@ -393,5 +395,6 @@ def _add_message(writing: Writing, run: RunKey, message: Message, inbox: int) ->
         writing.micros,
         message.body,
         message.digest,
+        message.result,
     )
     writing.database.run(_ADD_MESSAGE, (run.tenant, run.run_id, *values))

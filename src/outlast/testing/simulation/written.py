@@ -13,7 +13,9 @@ from outlast.journal.entry import (
     Accepted,
     AlarmRaised,
     ApprovalDecided,
+    ApprovalEdited,
     ApprovalExpired,
+    ApprovalVoted,
     CancelRequested,
     ChildRefused,
     ChildStarted,
@@ -65,7 +67,7 @@ _SAYS: dict[str, tuple[type[Entry], ...]] = {
     "cancel": (CancelRequested,),
     "pause": (PauseRequested,),
     "resume": (ResumeRequested,),
-    "decision": (ApprovalDecided,),
+    "decision": (ApprovalDecided, ApprovalVoted, ApprovalEdited),
     "accept": (Accepted,),
     "resolution": (
         *(EffectCompleted, EffectFailed, EffectCleared, EffectCompensating),
