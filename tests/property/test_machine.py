@@ -427,8 +427,8 @@ class Live:
             case RequestApproval():
                 at = self.now
                 return ApprovalRequested(
-                    command.operation, command.approval_id, command.role, command.subject,
-                    command.subject_sha256, command.covers, at + command.expires_in, at + command.use_within,
+                    command.operation, command.approval_id, command.terms.role, command.subject,
+                    command.subject_sha256, command.covers, *command.terms.deadlines(0, at),
                 )  # fmt: skip
             case AwaitDecision(operation, approval_id):
                 if chance < 0.2:
