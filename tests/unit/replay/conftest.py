@@ -134,12 +134,11 @@ class Run:
             ApprovalRequested(
                 command.operation,
                 command.approval_id,
-                command.role,
+                command.terms.role,
                 command.subject,
                 command.subject_sha256,
                 command.covers,
-                self.now + command.expires_in,
-                self.now + command.use_within,
+                *command.terms.deadlines(0, self.now),
             )  # fmt: skip
         )
         return self.command()

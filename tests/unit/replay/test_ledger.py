@@ -347,8 +347,9 @@ def test_approval_is_requested_awaited_and_granted(drive):
     run = drive(body)
     command = run.command()
     assert isinstance(command, RequestApproval)
-    assert (command.approval_id, command.role) == ("1~r:1", "boss")
-    assert (command.expires_in, command.use_within) == (timedelta(hours=1), timedelta(hours=2))
+    assert (command.approval_id, command.terms.role) == ("1~r:1", "boss")
+    assert command.terms.expires_in == timedelta(hours=1)
+    assert command.terms.use_within == timedelta(hours=2)
     assert json.loads(bytes(command.subject))["subject"] == {"sum": 5}
     waiting = run.request(command)
     assert waiting == AwaitDecision(
