@@ -27,6 +27,9 @@ OUTLAST_CRASH_SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 endif
 export OUTLAST_CRASH_SEED
 
+# Tests start hundreds of processes. Each would compile all of Outlast anew where the environment says that nothing is kept.
+test soak: export PYTHONDONTWRITEBYTECODE =
+
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 

@@ -72,7 +72,7 @@ async def asks(weight: int) -> Parcel:
 
 @outlast.workflow
 async def two_days() -> int:
-    await outlast.sleep(timedelta(days=2))
+    await outlast.sleep(timedelta(hours=25))
     return 2
 
 

@@ -14,7 +14,7 @@ import pytest
 import outlast
 from outlast.journal.entry import EffectIntended
 from outlast.store.change import Status
-from outlast.testing import attempt
+from outlast.testing import Simulation, attempt
 from outlast.workflows.attempt import Attempt, current_attempt
 from outlast.workflows.carry import KEY_VARIABLE, Errand, current_errand, key_for
 from outlast.workflows.heartbeat import Beats
@@ -191,22 +191,20 @@ def test_no_workflow_sees_the_key_in_an_error() -> None:
             return f"{error} {error.__notes__} {error.__cause__}"
         return ""
 
-    async def main() -> None:
-        async with outlast.open("memory://") as app:
-            told = await app.run(work(False), id="known")
-            assert (
-                "the key <key> is in use" in told and "<key>-receipt" in told and "'<key>'" in told
-            )
-            handle = await app.start(work(True), id="probed")
-            while (status := await handle.status()).status is not Status.BLOCKED:
-                await asyncio.sleep(0.01)
-            journal = [*await app.handle("known").journal(), *await handle.journal()]
-            others = [one.entry for one in journal if not isinstance(one.entry, EffectIntended)]
-            assert "<key> is in use" in repr(others)
-            for key in keys:
-                assert key not in f"{told} {status} {others}"
+    async def scenario(sim: Simulation) -> None:
+        await sim.start_worker()
+        known_one = await sim.client.start(work(False), id="known")
+        told = await known_one.result()
+        assert "the key <key> is in use" in told and "<key>-receipt" in told and "'<key>'" in told
+        handle = await sim.client.start(work(True), id="probed")
+        await sim.until("probed", lambda head: head.status is Status.BLOCKED)
+        journal = [*await known_one.journal(), *await handle.journal()]
+        others = [one.entry for one in journal if not isinstance(one.entry, EffectIntended)]
+        assert "<key> is in use" in repr(others)
+        for key in keys:
+            assert key not in f"{told} {await handle.status()} {others}"
 
-    asyncio.run(main())
+    Simulation([known, probed, work]).run(scenario)
     assert len(keys) == 3
 
 
