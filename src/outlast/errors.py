@@ -391,7 +391,7 @@ class EncodeError(AuthorError):
 
 
 class PolicyError(AuthorError):
-    """A policy, or its file, that cannot be used as it is: nothing of it is in force.
+    r"""A policy, or its file, that cannot be used as it is: nothing of it is in force.
 
     Args:
         file: The file, where it is one's.
@@ -404,7 +404,7 @@ class PolicyError(AuthorError):
         from outlast.policy import policy_of
 
         try:
-            policy_of('[[deny]]\\ntool = "delete_*"\\ntenants = "prod"\\n', file="policy.toml")
+            policy_of('[[deny]]\ntool = "delete_*"\ntenants = "prod"\n', file="policy.toml")
         except PolicyError as error:
             assert (error.place, error.key) == ("[[deny]] number 1", "tenants")
         ```

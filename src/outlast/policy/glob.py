@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.errors import PolicyError
+from outlast.policy.shown import shown
 
 LONGEST_GLOB = 200
 """Characters."""
@@ -34,14 +35,16 @@ def check_glob(glob: Any, what: str) -> str:
         PolicyError: It is no text, empty, too long, or written in another language of globs.
     """
     if not isinstance(glob, str):
-        raise PolicyError(f"{what} is no text: {glob!r:.60}", hint=f'write a glob, as {what} = "*"')
+        raise PolicyError(
+            f"{what} is no text: {shown(glob)}", hint=f'write a glob, as {what} = "*"'
+        )
     if not glob or len(glob) > LONGEST_GLOB:
         raise PolicyError(
             f"{what} has {len(glob)} characters", hint=f"a glob has from 1 to {LONGEST_GLOB}"
         )
     if any(character in "[]{}" or not character.isprintable() for character in glob):
         raise PolicyError(
-            f"{what} is no glob: {glob!r:.60}",
+            f"{what} is no glob: {shown(glob)}",
             hint="only `*` and `?` are special, and [ ] { } are not taken: write one rule for each name",
         )
     return glob

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from outlast.errors import PolicyError
+from outlast.policy.shown import shown
 
 LONGEST_TEXT = 1_000
 """Characters of a text that is matched."""
@@ -39,19 +40,19 @@ def check_pattern(pattern: Any) -> str:
     """
     if not isinstance(pattern, str) or not pattern or len(pattern) > _LONGEST_PATTERN:
         raise PolicyError(
-            f"{pattern!r:.60} is no regular expression",
+            f"{shown(pattern)} is no regular expression",
             hint=f"write one of at most {_LONGEST_PATTERN} characters, as matches = '[a-z]+-\\d+'",
         )
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise PolicyError(
-            f"{pattern!r:.60} is no regular expression: {error}",
+            f"{shown(pattern)} is no regular expression: {error}",
             hint="the whole text has to match, as by re.fullmatch",
         ) from None
     if why := _slow(pattern):
         raise PolicyError(
-            f"{pattern!r:.60} could take very long: {why}",
+            f"{shown(pattern)} could take very long: {why}",
             hint="write repetitions that give nothing back: [a-z]++ for [a-z]+, or use starts_with, in, equals",
         )
     return pattern

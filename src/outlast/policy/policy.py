@@ -13,6 +13,7 @@ from outlast.policy.glob import ToolGlob, check_glob, is_name
 from outlast.policy.mode import MODES, Mode
 from outlast.policy.opinion import Callback, Hook
 from outlast.policy.rule import EFFECTS, Effect, Rule
+from outlast.policy.shown import shown
 
 EVERY_OTHER = "*"
 """In the table of agents: each agent that is not named there."""
@@ -70,7 +71,7 @@ class Policy:
         """Refuse what could not be judged; order the rules by their classes, and name the whole."""
         if self.mode not in MODES:
             raise PolicyError(
-                f"there is no mode {self.mode!r:.60}", hint=f"modes are {', '.join(MODES)}"
+                f"there is no mode {shown(self.mode)}", hint=f"modes are {', '.join(MODES)}"
             )
         given: Any = self.rules
         if not isinstance(given, tuple | list) or not all(type(one) is Rule for one in self.rules):
@@ -80,7 +81,7 @@ class Policy:
         names = [one.name for one in self.rules if one.name]
         if twice := next((one for one in names if names.count(one) > 1), ""):
             raise PolicyError(
-                f"two rules are called {twice!r:.60}", hint="a verdict names one of them"
+                f"two rules are called {shown(twice)}", hint="a verdict names one of them"
             )
         ordered = sorted(self.rules, key=lambda one: EFFECTS.index(one.effect))
         object.__setattr__(self, "rules", tuple(ordered))
@@ -148,7 +149,7 @@ def _agents(given: Any) -> dict[str, tuple[str, ...]]:
         check_glob(name, "the name of an agent")
         if name != EVERY_OTHER and not is_name(name):
             raise PolicyError(
-                f"the name of an agent is no glob: {name!r:.60}",
+                f"the name of an agent is no glob: {shown(name)}",
                 hint="name each agent; `*` alone stands for all that are not named",
             )
     return {name: _globs(f"agents.{name}", globs) for name, globs in sorted(table.items())}
@@ -165,6 +166,6 @@ def _globs(what: str, given: Any) -> tuple[str, ...]:
 def _function(what: str, given: Any) -> Any:
     if not callable(given):
         raise PolicyError(
-            f"{what} is no function: {given!r:.60}", hint="give one that takes a ToolCall"
+            f"{what} is no function: {shown(given)}", hint="give one that takes a ToolCall"
         )
     return given

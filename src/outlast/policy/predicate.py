@@ -19,8 +19,11 @@ from typing import Any, cast
 from outlast.errors import PolicyError
 from outlast.journal.plan import kind_of
 from outlast.policy.pattern import LONGEST_TEXT, check_pattern
+from outlast.policy.shown import shown
 
 _MAX_EXACT = (1 << 53) - 1
+_DEEPEST = 10
+"""Levels of lists and tables that a value is held against."""
 _NUMBER = re.compile(r"[+-]?[0-9]{1,60}(?:\.[0-9]{1,60})?(?:[eE][+-]?[0-9]{1,3})?")
 _LONGEST_PATH = 4_096
 """Characters of a path that is judged, as Linux takes them."""
@@ -62,12 +65,12 @@ class Predicate:
         path: Any = self.path
         if not isinstance(path, str) or not path.isprintable() or not all(path.split(".")):
             raise PolicyError(
-                f"{self.path!r:.60} names no argument",
+                f"{shown(self.path)} names no argument",
                 hint="write it as amount, or customer.country",
             )
         if self.operator not in _OPERATORS:
             raise PolicyError(
-                f"there is no operator {self.operator!r:.60}",
+                f"there is no operator {shown(self.operator)}",
                 hint=f"there are {', '.join(_OPERATORS)}",
             )
         check = _OPERATORS[self.operator][1]
@@ -102,7 +105,7 @@ def _at(arguments: Mapping[str, Any], path: str) -> Any:
     return found
 
 
-def _settled(value: Any) -> Any:
+def _settled(value: Any, depth: int = 0) -> Any:
     """Return a policy's value as JSON has it: one number is written in one way, and nothing is shared."""
     kind = kind_of(value)
     if kind is bool or value is None or (kind is str and _is_text(value)):
@@ -112,12 +115,16 @@ def _settled(value: Any) -> Any:
     if kind is float and math.isfinite(value):
         whole = value.is_integer() and abs(value) <= _MAX_EXACT
         return int(value) if whole else value
-    if kind in (list, tuple):
-        return [_settled(one) for one in value]
-    if kind is dict and all(type(name) is str and _is_text(name) for name in value):
-        return {name: _settled(one) for name, one in value.items()}
+    if kind in (list, tuple) and depth < _DEEPEST:
+        return [_settled(one, depth + 1) for one in value]
+    if (
+        kind is dict
+        and depth < _DEEPEST
+        and all(type(name) is str and _is_text(name) for name in value)
+    ):
+        return {name: _settled(one, depth + 1) for name, one in value.items()}
     raise PolicyError(
-        f"{value!r:.60} cannot be held against an argument",
+        f"{shown(value)} cannot be held against an argument",
         hint='write a text, number, boolean, list or table; times, Decimals and numbers beyond 2^53 as text: "1999.95"',
     )
 
@@ -241,21 +248,21 @@ def _any_value(value: Any) -> Any:
 
 def _some_values(value: Any) -> Any:
     if not isinstance(value, list) or not value:
-        raise PolicyError(f"{value!r:.60} is no list of values", hint='write in = ["EUR", "USD"]')
+        raise PolicyError(f"{shown(value)} is no list of values", hint='write in = ["EUR", "USD"]')
     return cast("list[Any]", value)
 
 
 def _a_number(value: Any) -> Any:
     if _number(value) is None:
         raise PolicyError(
-            f"{value!r:.60} is no number", hint='write greater = 100, or greater = "99.95"'
+            f"{shown(value)} is no number", hint='write greater = 100, or greater = "99.95"'
         )
     return value
 
 
 def _a_text(value: Any) -> Any:
     if not isinstance(value, str) or not value:
-        raise PolicyError(f"{value!r:.60} is no text", hint='write starts_with = "draft-"')
+        raise PolicyError(f"{shown(value)} is no text", hint='write starts_with = "draft-"')
     return value
 
 
@@ -266,7 +273,7 @@ def _a_pattern(value: Any) -> Any:
 def _a_folder(value: Any) -> Any:
     if not isinstance(value, str) or not _is_clear_path(value) or ".." in value.split("/"):
         raise PolicyError(
-            f"{value!r:.60} is no folder",
+            f"{shown(value)} is no folder",
             hint='write a path with / between its parts, and without .. or ~: inside = "/srv/project"',
         )
     return _normal(value)
@@ -274,7 +281,7 @@ def _a_folder(value: Any) -> Any:
 
 def _a_choice(value: Any) -> Any:
     if type(value) is not bool:
-        raise PolicyError(f"{value!r:.60} is neither true nor false", hint="write exists = true")
+        raise PolicyError(f"{shown(value)} is neither true nor false", hint="write exists = true")
     return value
 
 

@@ -12,6 +12,7 @@ from outlast.errors import PolicyError
 from outlast.policy.call import ToolCall
 from outlast.policy.glob import ToolGlob, check_glob, fits
 from outlast.policy.predicate import Predicate
+from outlast.policy.shown import shown
 from outlast.policy.span import check_span, span_text
 from outlast.policy.window import Window
 
@@ -76,7 +77,7 @@ class Rule:
     def __post_init__(self) -> None:
         """Refuse what could not be judged; write server and predicates in the one way there is."""
         if self.effect not in EFFECTS:
-            raise PolicyError(f"a rule cannot say {self.effect!r:.60}", hint="deny, ask or allow")
+            raise PolicyError(f"a rule cannot say {shown(self.effect)}", hint="deny, ask or allow")
         self._settle_tool()
         for field in GLOBS:
             check_glob(getattr(self, field), field)
@@ -187,6 +188,6 @@ def _window_text(window: Window) -> str:
 def _check_text(field: str, value: Any) -> None:
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT or not value.isprintable():
         raise PolicyError(
-            f"{field} is no line of text: {value!r:.60}",
+            f"{field} is no line of text: {shown(value)}",
             hint=f"write one of at most {_LONGEST_TEXT} characters",
         )

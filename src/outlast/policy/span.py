@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from outlast.errors import PolicyError
+from outlast.policy.shown import shown
 
 _UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 """Milliseconds, the largest first."""
@@ -31,7 +32,7 @@ def check_span(what: str, span: Any) -> None:
         or span % _MILLISECOND
     ):
         raise PolicyError(
-            f"{what} is no length of time: {span!r:.60}",
+            f"{what} is no length of time: {shown(span)}",
             hint='write it as "30m" or "72h", in Python as timedelta(hours=72)',
         )
 

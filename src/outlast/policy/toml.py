@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from outlast.errors import PolicyError
+from outlast.journal.plan import printable
 from outlast.policy.mode import Mode
 from outlast.policy.opinion import Callback, Hook
 from outlast.policy.policy import Policy
 from outlast.policy.predicate import OPERATORS, Predicate
 from outlast.policy.rule import EFFECTS, Effect, Rule
+from outlast.policy.shown import shown
 from outlast.policy.span import span_of
 from outlast.policy.window import Window
 
@@ -58,16 +60,7 @@ def policy_of(
         ```
     """
     where = _Place(file)
-    try:
-        table: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise where.wrong(
-            f"it is no TOML: {error}", "TOML is described at https://toml.io"
-        ) from None
-    except (RecursionError, ValueError) as error:
-        raise where.wrong(
-            f"it is no TOML that can be read: {type(error).__name__}", "write it simpler"
-        ) from None
+    table = _table_of(text, where)
     where.refuse_unknown(table, _TOP)
     rules = tuple(
         rule for effect in EFFECTS for rule in _rules(table.get(effect, []), effect, where)
@@ -117,6 +110,19 @@ def toml_of(policy: Policy) -> str:
                 *(f"{_key(name)} = {_written(one)}" for name, one in rule.items()),
             ]
     return "\n".join(lines) + "\n"
+
+
+def _table_of(text: str, where: _Place) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise where.wrong(
+            f"it is no TOML: {printable(str(error))}", "TOML is described at https://toml.io"
+        ) from None
+    except (RecursionError, ValueError):  # nested too deep, or a number of too many digits
+        raise where.wrong(
+            "no such TOML can be read", "write less deep tables, and shorter numbers"
+        ) from None
 
 
 class _Place:
@@ -211,7 +217,7 @@ def _field(key: str, value: Any, place: _Place) -> Any:
             return span_of(value, key)
         case _:
             if not isinstance(value, str):
-                raise place.wrong(f"it is no text: {value!r:.60}", f'write {key} = "…"', key)
+                raise place.wrong(f"it is no text: {shown(value)}", f'write {key} = "…"', key)
             return value
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 from outlast.errors import PolicyError
+from outlast.policy.shown import shown
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 DAY_MINUTES = 24 * 60
@@ -91,7 +92,7 @@ def zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
         raise PolicyError(
-            f"there is no time zone {name!r:.60} on this machine",
+            f"there is no time zone {shown(name)} on this machine",
             hint="write a name of the IANA database, as Europe/Berlin, or UTC; systems without that database need the package tzdata",
         ) from None
 
@@ -113,19 +114,19 @@ def _span(hours: Any) -> tuple[int, int]:
         else (DAY_MINUTES, 0)
     )
     if start >= DAY_MINUTES or end > DAY_MINUTES:
-        raise PolicyError(f"{hours!r:.60} are no hours", hint='write them as "08:00-18:00"')
+        raise PolicyError(f"{shown(hours)} are no hours", hint='write them as "08:00-18:00"')
     return start, end
 
 
 def _days(given: Any) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise PolicyError(f"days is no list: {given!r:.60}", hint='write days = ["mon-fri"]')
+        raise PolicyError(f"days is no list: {shown(given)}", hint='write days = ["mon-fri"]')
     found: set[str] = set()
     for one in cast("Sequence[Any]", given):
         first, _, last = one.partition("-") if isinstance(one, str) else ("", "", "")
         if first not in DAYS or (last or first) not in DAYS:
             raise PolicyError(
-                f"{one!r:.60} is no day", hint="days are mon, tue, … sun, or spans as mon-fri"
+                f"{shown(one)} is no day", hint="days are mon, tue, … sun, or spans as mon-fri"
             )
         begin, length = DAYS.index(first), (DAYS.index(last or first) - DAYS.index(first)) % 7
         found.update(DAYS[(begin + step) % 7] for step in range(length + 1))
