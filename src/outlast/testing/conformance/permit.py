@@ -100,8 +100,10 @@ class PermitConformance:
             await bench.apply(PutControl("other", name, 0 if tenant else 1, b"{}"))
             for version in (0, 1):
                 guard = Guard(tenant, name, version)
-                kind = "stops" if word == "stopped" else "authority"
-                permit = permitting(bench, **{"authority": (), "stops": (), kind: (guard,)})
+                is_stop = word == "stopped"
+                permit = permitting(
+                    bench, authority=() if is_stop else (guard,), stops=(guard,) if is_stop else ()
+                )
                 await bench.apply(intending(await bench.head(head.run), permit))
                 await bench.apply(PutControl(tenant, name, version, b"{}"))
                 late = intending(await bench.head(head.run), permit)

@@ -324,6 +324,17 @@ class VoteConformance:
             assert await bench.one(saying(head.run, "carol")) == Refused(word, "a1")
 
     @scenario
+    async def test_expired_stays_expired(self, bench: Bench) -> None:
+        """A request that was closed because its time was over is not open again when the clock is set back."""
+        head = await requested(bench, terms=terms())
+        bench.clock.advance(HOUR)
+        await bench.apply(following(head, approvals=(ApprovalExpire("a1"),)))
+        bench.clock.set_wall(bench.clock.now() - HOUR)
+        assert await bench.one(saying(head.run, "bob")) == Refused("expired", "a1")
+        (listed,) = await bench.store.approvals("default", pending=False)
+        assert (listed.state, await bench.store.approvals("default")) == ("expired", [])
+
+    @scenario
     async def test_question(self, bench: Bench) -> None:
         """A question covers nothing: it is answered by the same words, and nothing can be spent of it."""
         head = await requested(bench, kind="question", covers=(), terms=terms(quorum=2))
@@ -342,7 +353,7 @@ class VoteConformance:
         )
         await bench.apply(saying(head.run, "bob"))
         stale = (Guard("default", "roles", 7),)
-        wrong = {"seen_sha256": "t", "role": "other", "guards": stale}
+        wrong: dict[str, Any] = {"seen_sha256": "t", "role": "other", "guards": stale}
         said = saying(head.run, "alice", behalf="bob", **wrong)
 
         async def told(word: str, part: str = "a1", **mended: Any) -> None:
