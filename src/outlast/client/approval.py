@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from outlast.approvals.decision import REFUSALS, Decision
+from outlast.client.page import check_limit
 from outlast.client.port import Port
 from outlast.client.view import (
     ApprovalView,
@@ -30,14 +33,38 @@ class Approvals:
     def __init__(self, client: Port) -> None:
         self._client = client
 
-    async def list(self, *, pending: bool = True, run_id: str = "") -> list[ApprovalView]:
-        """Return approvals, oldest first.
+    async def list(
+        self,
+        *,
+        pending: bool = True,
+        run_id: str = "",
+        limit: int = 100,
+        after: ApprovalView | None = None,
+    ) -> list[ApprovalView]:
+        """Return a page of approvals, oldest first.
+
+        Args:
+            pending: Only those that wait for a decision; all when false.
+            run_id: Only those of this run.
+            limit: So many at most.
+            after: The last one of the page before.
 
         Raises:
-            DefinitionError: No run can have that id.
+            DefinitionError: No run can have that id, or the limit is no number from 0 to 1,000,000.
         """
         run = RunKey(self._client.tenant, check_run_id(run_id)) if run_id else None
-        rows = await self._client.store.approvals(self._client.tenant, pending=pending, run=run)
+        rows = await self._client.store.approvals(
+            self._client.tenant,
+            pending=pending,
+            run=run,
+            limit=check_limit(limit, what="approvals", onward="after="),
+            after=(after.requested_at, after.run_id, after.approval_id) if after else None,
+        )
+        return [view_of(row) for row in rows]
+
+    async def _of(self, run_id: str, *, pending: bool) -> Sequence[ApprovalView]:
+        run = RunKey(self._client.tenant, check_run_id(run_id))
+        rows = await self._client.store.approvals(run.tenant, pending=pending, run=run)
         return [view_of(row) for row in rows]
 
     async def get(self, run_id: str, approval_id: str = "") -> ApprovalView:
@@ -50,7 +77,7 @@ class Approvals:
             DecisionRefusedError: There is none, or it is not clear which.
             StoreCorruptError: What is stored does not have the hash under which it is asked.
         """
-        found = await self.list(pending=not approval_id, run_id=run_id)
+        found = await self._of(run_id, pending=not approval_id)
         if approval_id:
             found = [one for one in found if one.approval_id == approval_id]
         if len(found) == 1:
@@ -81,7 +108,7 @@ class Approvals:
                 run=run_id,
                 hint=f"see `outlast approvals list --all --run {run_id}`",
             )
-        decided = await self.list(pending=False, run_id=run_id)
+        decided = await self._of(run_id, pending=False)
         text = "no request of this run waits"
         if decided:
             last = decided[-1]
