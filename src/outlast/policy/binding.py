@@ -291,10 +291,7 @@ def check_binding(binding: RoleBinding, now: datetime) -> None:
     """Refuse a binding that cannot be kept, or that would never count."""
     check_subject(binding.subject)
     check_role(binding.role)
-    try:
-        check_glob(binding.resource, "resource")
-    except PolicyError as error:
-        raise DefinitionError(error.message, hint=error.hint) from None
+    check_resource(binding.resource)
     until: Any = binding.until
     if until is not None and not (isinstance(until, datetime) and until.tzinfo and until > now):
         raise DefinitionError(
@@ -330,6 +327,14 @@ def check_role(role: Any) -> str:
             hint="a role holds no ':' and no '#', but for the library's own, as outlast:start",
         )
     return role
+
+
+def check_resource(resource: Any) -> str:
+    """Return a glob over names of workflows, or refuse what is none."""
+    try:
+        return check_glob(resource, "resource")
+    except PolicyError as error:
+        raise DefinitionError(error.message, hint=error.hint) from None
 
 
 def check_reason(reason: Any) -> str:
