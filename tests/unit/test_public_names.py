@@ -13,6 +13,7 @@ import pytest
 
 import outlast
 import outlast.http
+import outlast.policy
 import outlast.testing
 from outlast.journal.entry import PAYLOAD, PLAIN
 
@@ -161,10 +162,47 @@ HTTP = [
 ]
 """Of `outlast.http`."""
 
+POLICY = [
+    "Allow",
+    "Allowed",
+    "Annotations",
+    "Ask",
+    "Asked",
+    "Denied",
+    "Deny",
+    "Finding",
+    "Look",
+    "Narrow",
+    "Pin",
+    "Pins",
+    "Policy",
+    "PolicyFile",
+    "Predicate",
+    "Rule",
+    "Stop",
+    "Stops",
+    "ToolCall",
+    "TrustedServers",
+    "Window",
+    "check",
+    "decide",
+    "definition_sha256",
+    "explain",
+    "policy_of",
+    "strict",
+    "toml_of",
+]
+"""Of `outlast.policy`."""
+
 EACH = pytest.mark.parametrize(
     ("package", "names"),
-    [(outlast, PUBLIC), (outlast.http, sorted(HTTP)), (outlast.testing, TESTING)],
-    ids=["outlast", "http", "testing"],
+    [
+        (outlast, PUBLIC),
+        (outlast.http, sorted(HTTP)),
+        (outlast.policy, POLICY),
+        (outlast.testing, TESTING),
+    ],
+    ids=["outlast", "http", "policy", "testing"],
 )
 
 

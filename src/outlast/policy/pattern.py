@@ -7,6 +7,7 @@ stands within another. A possessive repetition (`++`, `*+`, `?+`) never gives an
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Any
 
 from outlast.errors import PolicyError
@@ -24,7 +25,7 @@ _MOST_CHOICES = 6
 
 _TOKEN = re.compile(
     r"\\(?P<escaped>.)|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<repeat>[*+?]|\{\d*,?\d*\})(?P<how>[+?]?)"
-    r"|(?P<open>\((?:\?(?:P?<?[=!<>:(]|[a-zA-Z-]+[:)]))?)|(?P<close>\))|(?P<choice>\|)|.",
+    r"|(?P<open>\((?:\?(?:P?<?[=!<>:(#]|[a-zA-Z-]+[:)]))?)|(?P<close>\))|(?P<choice>\|)|.",
     re.DOTALL,
 )
 _TIMES = re.compile(r"\{\d*(,?)\d*\}")
@@ -44,8 +45,10 @@ def check_pattern(pattern: Any) -> str:
             hint=f"write one of at most {_LONGEST_PATTERN} characters, as matches = '[a-z]+-\\d+'",
         )
     try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # what will mean something else in a later Python
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError, Warning) as error:
         raise PolicyError(
             f"{shown(pattern)} is no regular expression: {error}",
             hint="the whole text has to match, as by re.fullmatch",
@@ -104,6 +107,8 @@ class _Scan:
     def _open(self, opening: str) -> str:
         if opening in ("(?P=", "(?("):
             return "it refers back to what a group took"
+        if opening == "(?#":
+            return "it holds a comment"
         if _SPACED.fullmatch(opening):
             return "it is written with spaces that do not count"
         if not opening.endswith(")"):

@@ -107,6 +107,7 @@ def test_all_predicates_have_to_fit() -> None:
         ("a", "greater", "lots", "no number"),
         ("a", "greater", True, "no number"),
         ("a", "matches", "(", "no regular expression"),
+        ("a", "matches", "[[a]b]", "no regular expression"),
         ("a", "matches", "(a+)+", "very long"),
         ("a", "starts_with", "", "no text"),
         ("a", "inside", "/srv/../etc", "no folder"),
@@ -127,7 +128,7 @@ def test_what_cannot_be_asked_is_refused(path: str, operator: str, value: Any, w
 
 
 SLOW = [
-    r"(a+)+", r"(a|b)*", r"(?:a{1,9}){1,9}", r"(a+){30}", r"(a)\1", r"(?P<n>a)(?P=n)", r"(a)(?(1)b|c)", r"(?x)(a+) *",
+    r"(a+)+", r"(a|b)*", r"(?:a{1,9}){1,9}", r"(a+){30}", r"(a)\1", r"(?P<n>a)(?P=n)", r"(a)(?(1)b|c)", r"(?x)(a+) *", r"(?#[)(a+)+[b]",
     r".*.*.*x", r"a?a?a?a?a?a?a?a?", r"(?=a*)*", "((a|a))+?",
 ]  # fmt: skip
 QUICK = [
