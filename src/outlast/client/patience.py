@@ -1,6 +1,4 @@
-"""What is said to whoever waits for a run, once that has taken a while: that nobody moves it, that nobody could
-decide what it asks, or that it stands until a person acts.
-"""
+"""What is said to whoever waits for a run, once that has taken a while: that nobody moves it, or could decide, or that a person has to act."""
 
 from __future__ import annotations
 

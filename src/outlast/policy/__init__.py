@@ -4,8 +4,7 @@ Calls and policies go in, verdicts come out. Only `PolicyFile` reads a file, and
 """
 
 from outlast.policy.annotation import Annotations, TrustedServers, definition_sha256
-from outlast.policy.authority import Authority, Held, Principal, Roles, StoreAuthority
-from outlast.policy.binding import Bindings, RoleBinding
+from outlast.policy.authority import Held
 from outlast.policy.call import ToolCall
 from outlast.policy.engine import decide
 from outlast.policy.explain import explain
@@ -27,8 +26,6 @@ __all__ = [
     "Annotations",
     "Ask",
     "Asked",
-    "Authority",
-    "Bindings",
     "Denied",
     "Deny",
     "Finding",
@@ -40,13 +37,9 @@ __all__ = [
     "Policy",
     "PolicyFile",
     "Predicate",
-    "Principal",
-    "RoleBinding",
-    "Roles",
     "Rule",
     "Stop",
     "Stops",
-    "StoreAuthority",
     "ToolCall",
     "TrustedServers",
     "Window",

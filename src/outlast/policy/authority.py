@@ -81,6 +81,13 @@ class Held(msgspec.Struct, frozen=True):
     Args:
         behalf: Whose delegate they are; empty for a role of their own. What they say counts as said by both.
         guards: The versions of our own rows by which that was found; a directory of the user's has none.
+
+    Example:
+        ```python
+        from outlast.policy import Held
+
+        assert Held().behalf == "" and Held("ann").behalf == "ann"  # a role of their own; ann's, lent to them
+        ```
     """
 
     behalf: str = ""
