@@ -19,7 +19,9 @@ from outlast.errors import (
     ForbiddenInWorkflowError,
     ForkedEffectError,
     InboxFullError,
+    NobodyHoldsRoleWarning,
     NonDeterminismError,
+    NotAuthorisedError,
     NoWorkerWarning,
     OpenCompensationsError,
     OutlastError,
@@ -41,6 +43,8 @@ from outlast.errors import (
     UpdateRejectedError,
     WorkflowFailedError,
 )
+from outlast.policy.authority import Authority, Principal
+from outlast.policy.binding import RoleBinding
 from outlast.portal import Portal
 from outlast.replay.context import RunInfo
 from outlast.replay.ledger import Grant
@@ -86,6 +90,7 @@ __all__ = [
     "ApprovalMismatchError",
     "ApprovalSpentError",
     "Attempt",
+    "Authority",
     "Call",
     "ChildHandle",
     "Client",
@@ -103,17 +108,21 @@ __all__ = [
     "HistoryLimits",
     "InboxFullError",
     "NoWorkerWarning",
+    "NobodyHoldsRoleWarning",
     "NonDeterminismError",
     "NotApplied",
+    "NotAuthorisedError",
     "OpenCompensationsError",
     "OutlastError",
     "OutsideWorkflowError",
     "Portal",
+    "Principal",
     "Query",
     "QueryError",
     "RepeatedEffectError",
     "RequestStateError",
     "RetryPolicy",
+    "RoleBinding",
     "RunCancelledError",
     "RunConflictError",
     "RunHandle",

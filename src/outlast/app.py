@@ -26,6 +26,7 @@ from outlast.client import Birth, Client
 from outlast.effects.key import check_name
 from outlast.errors import DefinitionError, StoreUnavailableError
 from outlast.journal.entry import Taken
+from outlast.policy.authority import Authority, Principal, StoreAuthority
 from outlast.store.finding import Finding
 from outlast.store.protocol import Store
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
@@ -201,6 +202,22 @@ def _announce(text: str) -> None:
         print(text, file=sys.stderr)
 
 
+_told: set[str] = set()
+"""The stores of which this process has said that they have no roles."""
+
+
+async def _say_when_open(authority: Authority, tenant: str, place: str) -> None:
+    """Say once of a store that nobody has set roles in it, and what that means."""
+    if place in _told or not isinstance(authority, StoreAuthority):
+        return
+    _told.add(place)
+    if (await authority.roles(tenant)).is_open:
+        user = local_principal()
+        _announce(
+            f"no roles are set in this store: {user} holds all of them (`outlast roles grant SUBJECT ROLE` sets them up)"
+        )
+
+
 def store_place(url: str | None = None) -> str:
     """Return the absolute file that `url` names, or `url` itself for another kind of store."""
     file = sqlite_file(store_url(url))
@@ -223,6 +240,8 @@ _OPENED = frozenset(
         "store",
         "tenant",
         "principal",
+        "actor",
+        "authority",
         "registry",
         "replicas",
         "worker",
@@ -258,12 +277,19 @@ class Connection(_Entered):
     """
 
     def __init__(
-        self, url: str | None, *, tenant: str, principal: str | None, create: bool = True
+        self,
+        url: str | None,
+        *,
+        tenant: str,
+        principal: str | Principal | None,
+        authority: Authority | None = None,
+        create: bool = True,
     ) -> None:
         self._url = url
         self._create = create
         self._given_tenant = tenant
         self._given_principal = local_principal() if principal is None else principal
+        self._given_authority = authority
 
     async def __aenter__(self) -> Connection:
         """Open the store."""
@@ -273,6 +299,7 @@ class Connection(_Entered):
             random=SystemRandom(),
             tenant=self._given_tenant,
             principal=self._given_principal,
+            authority=self._given_authority or StoreAuthority(store, local_principal()),
         )
         return self
 
@@ -310,13 +337,15 @@ class App(_Entered):
         *,
         workflows: Iterable[Workflow[..., Any] | ModuleType] | None,
         tenant: str,
-        principal: str | None,
+        principal: str | Principal | None,
         options: WorkerOptions,
+        authority: Authority | None = None,
     ) -> None:
         self._url = url
         self._workflows = workflows
         self._given_tenant = tenant
         self._given_principal = local_principal() if principal is None else principal
+        self._given_authority = authority
         self._options = options
         self.worker: Worker
 
@@ -331,6 +360,7 @@ class App(_Entered):
             raise
         _warn_of_idle_queues(registry, self._options.queues)
         _announce(f"outlast {library_version()} on {store.describe()}")
+        await _say_when_open(self.authority, self.tenant, store.describe())
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -346,6 +376,7 @@ class App(_Entered):
 
     async def _start_worker(self, store: Store, registry: Registry) -> None:
         threads = SystemThreads()
+        authority = self._given_authority or StoreAuthority(store, local_principal())
         self.worker = Worker(
             store,
             registry,
@@ -355,6 +386,7 @@ class App(_Entered):
             options=self._options,
             closed=self.closed,
             watch=LoopWatch(threads),
+            authority=authority,
         )
         await self.worker.start()
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -369,6 +401,7 @@ class App(_Entered):
             random=SystemRandom(),
             tenant=self._given_tenant,
             principal=self._given_principal,
+            authority=authority,
             birth=birth,
             registry=registry,
         )
@@ -384,7 +417,8 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
     *,
     workflows: Iterable[Workflow[..., Any] | ModuleType] | None = None,
     tenant: str = "default",
-    principal: str | None = None,
+    principal: str | Principal | None = None,
+    authority: Authority | None = None,
     lease: timedelta = LEASE,
     idle: timedelta = timedelta(seconds=1),
     history: HistoryLimits = DEFAULT_LIMITS,
@@ -397,7 +431,9 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         url: Of the store: `sqlite:///agent.db`. By default `OUTLAST_DATABASE_URL`, then `sqlite:///outlast.db`.
         workflows: Narrows what the worker runs; everything decorated in the modules imported so far by default.
         tenant: Whose runs the client sees.
-        principal: Who acts; the local user by default.
+        principal: Who acts: a name or a `Principal`; the local user by default.
+        authority: Says who may do what, as a directory of yours; by default the roles in the store. While none are set, the local user
+            holds all of them.
         lease: How long the worker may be silent before others take its runs: from 1 second to 30 days.
         idle: How long a run that only waits stays in memory.
         history: How long journals may become before a run is told to continue as new, and before it is blocked.
@@ -444,7 +480,14 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         queues=_queue_names(queues),
         tasks=_task_count(tasks),
     )
-    return App(url, workflows=workflows, tenant=tenant, principal=principal, options=options)
+    return App(
+        url,
+        workflows=workflows,
+        tenant=tenant,
+        principal=principal,
+        options=options,
+        authority=authority,
+    )
 
 
 def _warn_of_idle_queues(registry: Registry, queues: Iterable[str]) -> None:
@@ -481,7 +524,8 @@ def connect(
     url: str | None = None,
     *,
     tenant: str = "default",
-    principal: str | None = None,
+    principal: str | Principal | None = None,
+    authority: Authority | None = None,
     create: bool = False,
 ) -> Connection:
     """Return a client without a worker; use it as `async with outlast.connect(url) as client`.
@@ -489,7 +533,8 @@ def connect(
     Args:
         url: Of the store, as for `open`.
         tenant: Whose runs it sees.
-        principal: Who acts; the local user by default.
+        principal: Who acts: a name or a `Principal`; the local user by default.
+        authority: Says who may do what, as for `open`.
         create: Make the store when there is none; a mistyped path is an error otherwise.
 
     Example:
@@ -506,4 +551,4 @@ def connect(
                 assert await client.handle("greet-ada", greet).result() == "hello Ada"
         ```
     """
-    return Connection(url, tenant=tenant, principal=principal, create=create)
+    return Connection(url, tenant=tenant, principal=principal, authority=authority, create=create)

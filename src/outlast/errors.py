@@ -35,6 +35,7 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── ApprovalMismatchError         the action is not the one that was approved
 │   ├── ApprovalSpentError            the grant was used already
 │   └── DecisionRefusedError          a decision that the store did not accept
+├── NotAuthorisedError                whoever acts may not do this
 ├── RequestStateError                 a request under an idempotency key that is not in doubt, or not as it was seen
 ├── ReceiverBusyError                 a receiver asks to be called again later
 └── StoreError                        where the work is kept
@@ -1091,6 +1092,48 @@ class DecisionRefusedError(ApprovalError):
         self.reason = reason
 
 
+class NotAuthorisedError(OutlastError):
+    """Whoever acts may not do this. It does not say whether there is such a run.
+
+    Args:
+        who: Who acts.
+        verb: What they may not do, as `start`; empty where a role is asked.
+        role: Which role they do not hold; empty where a verb is asked.
+        resource: The workflow; empty where it concerns all, or is not to be told.
+
+    Example:
+        ```python
+        import outlast
+
+        async with outlast.connect("sqlite:///agent.db", create=True) as client:
+            await client.roles.grant("ann", "treasurer")  # from now on nobody holds a role just so
+        async with outlast.connect("sqlite:///agent.db", principal="eve") as client:
+            try:
+                await client.roles.grant("eve", "treasurer")
+            except outlast.NotAuthorisedError as error:
+                assert (error.who, error.verb) == ("eve", "admin")
+        ```
+    """
+
+    code = "not_authorised"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        who: str = "",
+        verb: str = "",
+        role: str = "",
+        resource: str = "",
+        **where: Any,
+    ) -> None:
+        super().__init__(message, **where)
+        self.who = who
+        self.verb = verb
+        self.role = role
+        self.resource = resource
+
+
 class RequestStateError(OutlastError):
     """What an operator says of a request under an idempotency key was not accepted: it is not in doubt, or not as it was seen.
 
@@ -1370,5 +1413,19 @@ class RunHeldWarning(UserWarning):
 
         # A program that must not wait for a person turns the warning into an error.
         warnings.simplefilter("error", outlast.RunHeldWarning)
+        ```
+    """
+
+
+class NobodyHoldsRoleWarning(UserWarning):
+    """A person is asked, and nobody holds the role that may answer.
+
+    Example:
+        ```python
+        import warnings
+        import outlast
+
+        # A program that must not ask nobody turns the warning into an error.
+        warnings.simplefilter("error", outlast.NobodyHoldsRoleWarning)
         ```
     """

@@ -7,9 +7,12 @@ from outlast.client.explain import Explanation, Wait
 from outlast.client.handle import RunHandle
 from outlast.client.mail import Mail
 from outlast.client.request import Requests, RequestView
+from outlast.client.role import RoleBook
+from outlast.client.stop import StopBook, StopView
 from outlast.client.task import TaskView
 from outlast.client.view import (
     ApprovalView,
+    Changed,
     Generation,
     JournalEntry,
     Retry,
@@ -24,6 +27,7 @@ __all__ = [
     "ApprovalView",
     "Approvals",
     "Birth",
+    "Changed",
     "Client",
     "Doubt",
     "Explanation",
@@ -35,12 +39,15 @@ __all__ = [
     "Requests",
     "Resolved",
     "Retry",
+    "RoleBook",
     "RunDetail",
     "RunHandle",
     "RunStatus",
     "Runs",
     "Standing",
     "Status",
+    "StopBook",
+    "StopView",
     "TaskView",
     "Wait",
 ]

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast, overload
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from outlast.client.access import check_workflow
 from outlast.client.approval import Approvals
 from outlast.client.completion import complete, fail, heartbeat
 from outlast.client.doubt import Doubt, Resolved, Wanted, doubts, resolve, said
@@ -26,6 +27,8 @@ from outlast.client.patience import Patience, callers_level
 from outlast.client.port import Port
 from outlast.client.replica import Replicas
 from outlast.client.request import Requests
+from outlast.client.role import RoleBook, principal_of
+from outlast.client.stop import StopBook
 from outlast.client.task import task_views, unserved
 from outlast.client.update import check_accepted, result_of, signal_message, update_message
 from outlast.client.use import IfClosed, began_as, check_if_closed, check_same, taken
@@ -53,6 +56,7 @@ from outlast.journal.entry import (
     from_row,
     to_row,
 )
+from outlast.policy.authority import Authority, Principal, StoreAuthority
 from outlast.store.change import (
     Applied,
     Change,
@@ -111,7 +115,8 @@ class Client:
     """Starts runs and looks at them, for one tenant. It is used on the event loop on which it was opened, and not in a workflow.
 
     Args:
-        principal: Who acts, for the record.
+        principal: Who acts.
+        authority: Says who may do what. By default the roles in the store; while there are none, whoever has the client may do everything.
         birth: A worker of the same process, for runs that it can take at once.
         registry: The code by which queries are answered here; everything declared so far by default.
 
@@ -129,20 +134,23 @@ class Client:
         ```
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what an app composes
         self,
         store: Store,
         *,
         random: Random,
         tenant: str = "default",
-        principal: str = "",
+        principal: str | Principal = "",
+        authority: Authority | None = None,
         birth: Birth | None = None,
         registry: Registry | None = None,
     ) -> None:
         self._store = store
         self._home = Home()
         self.tenant = check_tenant(tenant)
-        self.principal = principal
+        self.actor = principal_of(principal, self.tenant)
+        self.principal = self.actor.subject
+        self.authority: Authority = authority or StoreAuthority(store, None)
         self.registry = registry
         self.replicas = Replicas()
         """Runs that were asked something, kept in memory to be asked again; to be closed before the store is."""
@@ -171,6 +179,16 @@ class Client:
     def approvals(self) -> Approvals:
         """The tenant's approvals."""
         return Approvals(self)
+
+    @property
+    def roles(self) -> RoleBook:
+        """Who holds which role in the tenant."""
+        return RoleBook(self)
+
+    @property
+    def stops(self) -> StopBook:
+        """The kill switch."""
+        return StopBook(self)
 
     @property
     def requests(self) -> Requests:
@@ -226,6 +244,7 @@ class Client:
         run = RunKey(self.tenant, check_run_id(id))
         check_if_closed(if_closed, what=f"the start of {workflow.name}")
         started = self._started(workflow, call, timeout, durability)
+        await check_workflow(self, "start", workflow.name)
         generation = 1
         while True:
             verdict = await self._bear(run, started, generation)
@@ -698,6 +717,8 @@ class Client:
         run = RunKey(self.tenant, check_run_id(id))
         check_if_closed(if_closed, what=f"the start of {workflow.name}")
         started = self._started(workflow, call, timeout, None)
+        for verb in ("start", "message"):
+            await check_workflow(self, verb, workflow.name)
         generation = 1
         while True:
             verdict = await self._bear(run, started, generation, (message,))

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from outlast.client.access import check_run
 from outlast.client.port import Port
 from outlast.client.view import not_found
 from outlast.effects.intent import Resolution
@@ -50,6 +51,7 @@ async def heartbeat(client: Port, token: str, details: Any) -> None:
     body = b"" if details is None else codec_of(details, where="the details").encode(details)
     named = _named(client, token)
     run = RunKey(client.tenant, named.run)
+    await check_run(client, "message", run)
     change = BeatOperation(run, named.generation, named.operation, body)
     verdict = await client.commit(change)
     for seconds in _HAND_OUT_SECONDS:
@@ -111,6 +113,7 @@ def _refused(run: RunKey, verdict: Verdict) -> OutlastError:
 async def _say(client: Port, token: str, id: str, **said: Any) -> None:
     named = _named(client, token)
     run = RunKey(client.tenant, named.run)
+    await check_run(client, "message", run)
     head = await client.head(run)
     if head.generation != named.generation:
         raise _of_another_generation(named, head)

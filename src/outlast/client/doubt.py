@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
+from outlast.client.access import check_run, may_read
 from outlast.client.port import Port
 from outlast.client.view import not_found
 from outlast.effects.intent import NO_DOUBT, Resolution
@@ -331,13 +332,14 @@ async def doubts(client: Port, wanted: Wanted) -> list[Doubt]:
     for run, of_run in groupby(rows, key=lambda row: row.run):
         operations = {row.operation for row in of_run}
         image = await client.store.load(run)
-        if image is not None:
+        if image is not None and await may_read(client, image.head.workflow):
             found += [one for one in doubts_in(image) if one.operation in operations]
     return found
 
 
 async def _doubts_of(client: Port, wanted: Wanted) -> list[Doubt]:
     run = RunKey(client.tenant, wanted.run_id)
+    await check_run(client, "read", run)
     image = await client.store.load(run)
     if image is None:
         raise not_found(run)
@@ -359,6 +361,8 @@ def doubts_in(image: RunImage) -> list[Doubt]:
 
 async def resolve(client: Port, of: Sequence[Doubt], what: Said) -> list[Resolved]:
     """Say the same of many doubts, each as it was seen; see `Runs.resolve`."""
+    for run_id in dict.fromkeys(one.run_id for one in of):
+        await check_run(client, "resume", RunKey(client.tenant, run_id))
     found: list[Resolved] = []
     for start in range(0, len(of), _BATCH):
         found += await _resolve_batch(client, of[start : start + _BATCH], what)

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, overload
 import msgspec
 from msgspec import UNSET, Raw
 
+from outlast.client.access import check_run
 from outlast.client.doubt import said, seen_in
 from outlast.client.explain import Explanation, explain
 from outlast.client.fork import ForkRequest, latest_retry
@@ -144,6 +145,7 @@ class RunHandle(Generic[R]):
             RunNotFoundError: There is no such run.
         """
         store = self._client.store
+        await check_run(self._client, "read", self._run)
         incarnation = self._incarnation or (await self._client.head(self._run)).incarnation
         head = await self._client.wait_closed(self._run, incarnation)
         is_former = head.incarnation > incarnation
@@ -220,6 +222,7 @@ class RunHandle(Generic[R]):
             ```
         """
         message = signal_message(self._client, signal, value, id)
+        await check_run(self._client, "message", self._run)
         await self._deliver(message, early=early)
 
     @overload
@@ -278,6 +281,7 @@ class RunHandle(Generic[R]):
             ```
         """
         message = update_message(self._client, update, value, id)
+        await check_run(self._client, "message", self._run)
         await self._deliver(message)
         return await result_of(self._client, self._run, update, message)
 
@@ -386,6 +390,7 @@ class RunHandle(Generic[R]):
                     assert "old data" in error.message
             ```
         """
+        await check_run(self._client, "resume", self._run)
         self._check(
             await end_at_once(
                 self._client,
@@ -464,6 +469,7 @@ class RunHandle(Generic[R]):
             result=result,
             reason=reason,
         )
+        await check_run(self._client, "resume", self._run)
         head = await self._client.head(self._run)
         generation = generation or head.generation
         # An operation of another generation cannot be in doubt; the run will say so.
@@ -530,6 +536,7 @@ class RunHandle(Generic[R]):
             ```
         """
         asked = ForkRequest(id, reason, position, outcome, effects)
+        await check_run(self._client, "fork", self._run)
         if generation is None:
             await self._check_present()
         run = await fork_run(self._client, self._run, asked, generation)
@@ -584,6 +591,7 @@ class RunHandle(Generic[R]):
                 assert (await again.result(), again.id, counter["counted"]) == (4, "report-1/retry-1", 1)
             ```
         """
+        await check_run(self._client, "fork", self._run)
         await self._check_present()
         run = await retry_run(self._client, self._run, id=id, reason=reason, effects=effects)
         return RunHandle(self._client, run, self._workflow, incarnation=1)
@@ -611,6 +619,7 @@ class RunHandle(Generic[R]):
             RunNotFoundError: There is no such run.
             RunConflictError: The run has ended.
         """
+        await check_run(self._client, "resume", self._run)
         head = await self._client.head(self._run)
         if entry is None and history is None and not any_build:
             raise DefinitionError(
@@ -682,6 +691,7 @@ class RunHandle(Generic[R]):
                 assert names == ["Started", "Taken", "StepCompleted", "StepCompleted", "Completed"]
             ```
         """
+        await check_run(self._client, "read", self._run)
         await self._client.head(self._run)
         rows = await self._client.store.journal(self._run, generation=generation)
         if not rows:
@@ -699,6 +709,7 @@ class RunHandle(Generic[R]):
             RunNotFoundError: There is no such run.
         """
         store = self._client.store
+        await check_run(self._client, "read", self._run)
         image = await store.load(self._run)
         if image is None:
             raise not_found(self._run)
@@ -807,6 +818,7 @@ class RunHandle(Generic[R]):
                 assert await handle.query(seen) == 2  # of a run that has ended, too
             ```
         """
+        await check_run(self._client, "read", self._run)
         if isinstance(query, Query):
             body = query.codec.encode(value)
             return query.result.decode(
@@ -847,6 +859,7 @@ class RunHandle(Generic[R]):
                 assert await handle.published("done", int) == 3
             ```
         """
+        await check_run(self._client, "read", self._run)
         found = await self._client.store.latest(self._run, "published", key)
         if found is None:
             await self._client.head(self._run)
@@ -890,6 +903,7 @@ class RunHandle(Generic[R]):
         return explain(await self.detail(), lambda *words: typed(options, words))
 
     async def _ask(self, kind: MessageKind, reason: str) -> None:
+        await check_run(self._client, "resume", self._run)
         body = msgspec.json.encode({"by": self._client.principal, "reason": reason})
         await self._put(f"{kind.value}/{self._client.new_id()}", kind, "", body)
 

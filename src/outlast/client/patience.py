@@ -1,4 +1,4 @@
-"""What is said to whoever waits for a run, once that has taken a while: that nobody moves it, or that it stands until a person acts."""
+"""What is said to whoever waits for a run, once that has taken a while: that nobody moves it, or could decide, or that a person has to act."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from outlast.client.port import Port
 from outlast.client.text import typed
 from outlast.client.view import status_of
 from outlast.effects.key import DEFAULT_TENANT
-from outlast.errors import RunHeldWarning
+from outlast.errors import NobodyHoldsRoleWarning, RunHeldWarning
+from outlast.policy.authority import nobody_holds
 from outlast.store.change import RunHead, Status
+from outlast.store.condition import PENDING
 
 AFTER_SECONDS = 5.0
 """So long nothing is said."""
@@ -20,7 +22,7 @@ _HELD = frozenset({Status.PAUSED, Status.BLOCKED})
 
 
 class Patience:
-    """One wait for a run. Each of the two things is said once."""
+    """One wait for a run. Each of the things is said once."""
 
     def __init__(self, client: Port) -> None:
         self._client = client
@@ -50,6 +52,22 @@ class Patience:
             warnings.warn(RunHeldWarning(_held_text(head)), stacklevel=callers_level())
         else:
             await self._client.say_when_no_worker(head)
+            await say_when_nobody_decides(self._client, head)
+
+
+async def say_when_nobody_decides(client: Port, head: RunHead) -> None:
+    """Warn when a run asks for somebody in a role that nobody holds."""
+    if head.status not in {Status.WAITING, Status.RUNNING}:
+        return
+    rows = await client.store.approvals(head.run.tenant, run=head.run)
+    waiting = {row.put.role for row in rows if row.state == PENDING and row.put.role}
+    for role in sorted(waiting):
+        if await nobody_holds(client.authority, head.run.tenant, role, head.workflow):
+            text = (
+                f"run {head.run} asks for somebody in the role {role!r}, and nobody holds it for workflow {head.workflow!r}: "
+                f"`outlast roles grant SUBJECT {role}`"
+            )
+            warnings.warn(NobodyHoldsRoleWarning(text), stacklevel=callers_level())
 
 
 def callers_level() -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from outlast.client.replica import Replicas
+from outlast.policy.authority import Authority, Principal
 from outlast.store.change import (
     Change,
     RunHead,
@@ -21,6 +22,8 @@ class Port(Protocol):
 
     tenant: str
     principal: str
+    actor: Principal
+    authority: Authority
     registry: Registry | None
     replicas: Replicas
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -19,6 +19,7 @@ from outlast.client.mail import Mail
 from outlast.client.task import TaskView
 from outlast.effects.standing import Alarm, Standing
 from outlast.errors import ForkedEffectError, RunNotFoundError
+from outlast.journal.asking import AskedFor, Edits, Terms, Vote
 from outlast.journal.entry import (
     ENTRY_NESTING,
     ApprovalRequested,
@@ -41,7 +42,7 @@ from outlast.store.change import (
     RunKey,
     Status,
 )
-from outlast.store.condition import HISTORY
+from outlast.store.condition import HISTORY, PENDING
 from outlast.store.protocol import GenerationRow
 
 _REFUSED = f"outlast.errors.{ForkedEffectError.__name__}"
@@ -237,14 +238,46 @@ class RunDetail(msgspec.Struct, frozen=True):
     retry: Retry | None = None
 
 
-class ApprovalView(msgspec.Struct, frozen=True):
-    """An approval, to be looked at.
+class Changed(msgspec.Struct, frozen=True):
+    """An argument that an approver has edited.
 
     Args:
-        subject: What is asked: `{"subject": …, "covers": […]}`, exactly what is hashed.
-        state: `pending`, `approved`, `denied`, `expired` or `withdrawn`.
+        cover: Of which covered call, from 0.
+        field: Its name.
+        was: What it was, as plain data; None also where there was none.
+        becomes: What it is now.
+    """
+
+    cover: int
+    field: str
+    was: Any
+    becomes: Any
+
+
+class ApprovalView(msgspec.Struct, frozen=True):
+    """An approval or a question, to be looked at.
+
+    Args:
+        role: Who may decide, before `expires_at`.
+        subject: What is asked: `{"subject": …, "covers": […]}`, exactly what is hashed. With the facts on which a yes rests (`preconditions`),
+            with the schema of the answer (`question`), and with why it is asked again (`note`), where there are any.
+        state: `pending`, `approved`, `denied`, `edited`, `expired` or `withdrawn`.
         spent: The operation that each cover was spent to, or an empty string.
+        by: Who decided it, the last one.
         genuine: Whether the subject has the hash.
+        operation: Which operation of the run asks.
+        kind: `approval`, or `question`.
+        votes: Who has said yes.
+        quorum: So many have to.
+        missing: So many more.
+        four_eyes: Whether whoever started the run (`requesters`) may not say yes.
+        edits: What an edit is: refused (`no`), a yes to the edited action (`yes`), or a request to somebody else (`second`).
+        barred: Who may not say yes, either: they have edited it.
+        again: Why it follows another request of the operation: `escalated`, `edited`, `changed` or `unfit`; empty for the first one.
+        source: Why an effect is asked for: `declared`, `policy` or `purpose`; empty for what the workflow's code asks.
+        rule: Which rule of the policy wants it.
+        policy_version: Of that policy.
+        changes: What was edited; looked up by `get` only.
     """
 
     run_id: str
@@ -260,6 +293,28 @@ class ApprovalView(msgspec.Struct, frozen=True):
     by: str = ""
     decided_at: datetime | None = None
     genuine: bool = True
+    operation: str = ""
+    kind: AskedFor = "approval"
+    votes: tuple[Vote, ...] = ()
+    quorum: int = 1
+    missing: int = 0
+    four_eyes: bool = False
+    edits: Edits = "no"
+    requesters: tuple[str, ...] = ()
+    barred: tuple[str, ...] = ()
+    again: str = ""
+    source: str = ""
+    rule: str = ""
+    policy_version: str = ""
+    changes: tuple[Changed, ...] = ()
+
+    @property
+    def schema(self) -> Any:
+        """The JSON schema of the answer, for a question; None for an approval."""
+        question = self.subject.get("question")
+        return (
+            cast("dict[str, Any]", question).get("schema") if isinstance(question, dict) else None
+        )
 
 
 def status_of(head: RunHead) -> RunStatus:
@@ -348,7 +403,8 @@ def _asked(entry: CancelRequested | PauseRequested) -> str:
 
 def view_of(row: ApprovalRow) -> ApprovalView:
     """Return an approval's row as people see it; what cannot be read is shown as empty, and not genuine."""
-    subject, genuine = _subject_in(row)
+    subject, genuine, request = _subject_in(row)
+    terms = row.put.terms or Terms(row.put.role, row.put.expires_at - row.requested_at)
     return ApprovalView(
         run_id=row.run.run_id,
         approval_id=row.put.approval_id,
@@ -363,6 +419,32 @@ def view_of(row: ApprovalRow) -> ApprovalView:
         by=row.by,
         decided_at=row.decided_at,
         genuine=genuine,
+        operation=row.put.operation,
+        kind=row.put.kind,
+        votes=row.votes,
+        quorum=terms.quorum,
+        missing=max(terms.quorum - len(row.votes), 0) if row.state == PENDING else 0,
+        four_eyes=terms.four_eyes,
+        edits=terms.edits,
+        requesters=row.put.requesters,
+        barred=row.put.barred,
+        again="" if request is None else request.again,
+        source="" if request is None else request.source,
+        rule="" if request is None else request.rule,
+        policy_version="" if request is None else request.policy_version,
+    )
+
+
+def changes_between(former: ApprovalView, view: ApprovalView) -> tuple[Changed, ...]:
+    """Return what is another in the calls that a request covers than it was in those of a former one."""
+    return tuple(
+        Changed(place, name, before.get(name), after.get(name))
+        for place, (old, new) in enumerate(
+            zip(former.subject["covers"], view.subject["covers"], strict=False)
+        )
+        for before, after in [(old["arguments"], new["arguments"])]
+        for name in dict.fromkeys((*before, *after))
+        if before.get(name) != after.get(name) or (name in before) != (name in after)
     )
 
 
@@ -387,18 +469,18 @@ def _waits_in(note: bytes) -> dict[str, Any]:
         return {}
 
 
-def _subject_in(row: ApprovalRow) -> tuple[dict[str, Any], bool]:
-    """Return what a request asks, and whether it has the hash."""
+def _subject_in(row: ApprovalRow) -> tuple[dict[str, Any], bool, ApprovalRequested | None]:
+    """Return what a request asks, whether it has the hash, and its entry."""
     try:
         request = parse_as(_requests, row.put.body, nesting=ENTRY_NESTING)
         body = bytes(request.subject)
         asked = parse_as(_subjects, body, nesting=ENTRY_NESTING)
         if len(asked.covers) == len(row.spent):
             genuine = hashlib.sha256(body).hexdigest() == row.put.subject_sha256
-            return parse(body, nesting=ENTRY_NESTING), genuine
+            return parse(body, nesting=ENTRY_NESTING), genuine, request
     except NotJsonError:
         pass
-    return {"subject": None, "covers": []}, False
+    return {"subject": None, "covers": []}, False, None
 
 
 def not_found(run: RunKey) -> RunNotFoundError:

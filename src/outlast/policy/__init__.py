@@ -1,9 +1,10 @@
 """Who may do what: a policy as data, and the verdict on one call at the time of the call.
 
-Pure: calls and policies go in, verdicts come out. Only `PolicyFile` reads a file. May import the journal; knows no store and no worker.
+Calls and policies go in, verdicts come out. Only `PolicyFile` reads a file, and only `StoreAuthority` a store. Knows no worker.
 """
 
 from outlast.policy.annotation import Annotations, TrustedServers, definition_sha256
+from outlast.policy.authority import Held
 from outlast.policy.call import ToolCall
 from outlast.policy.engine import decide
 from outlast.policy.explain import explain
@@ -28,6 +29,7 @@ __all__ = [
     "Denied",
     "Deny",
     "Finding",
+    "Held",
     "Look",
     "Narrow",
     "Pin",

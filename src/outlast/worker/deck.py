@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from outlast.clock import Clock
@@ -14,6 +14,7 @@ from outlast.store.protocol import Store
 from outlast.worker.deposit import Deposits
 from outlast.worker.executor import Executor
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
+from outlast.worker.holder import Holders
 from outlast.worker.lease import Lease
 from outlast.worker.relay import Relay
 from outlast.worker.writer import Writer
@@ -30,6 +31,7 @@ class Deck:
         deposits: Told of attempts of effects whose end their run can no longer be told.
         check: Makes what looks at a run after each turn, of its machine, of what makes another one, and of its id.
         history: How long journals may become.
+        holders: Told of requests to people.
     """
 
     store: Store
@@ -46,3 +48,4 @@ class Deck:
     deposits: Deposits
     check: Callable[[Machine, Callable[[], Machine], str], TurnCheck] | None = None
     history: HistoryLimits = DEFAULT_LIMITS
+    holders: Holders = field(default_factory=lambda: Holders(None))

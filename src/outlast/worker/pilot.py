@@ -775,6 +775,7 @@ class Pilot:
                     self._crew.begin(operation, settling.run())
                 case RequestApproval():
                     self.post(asking(command, self.store_now(), (self._began.started.principal,)))
+                    self._deck.holders.look(self.run_key, self._head.workflow, command.terms.role)
                 case PublishValue():
                     self.post(publishing(command))
                 case StartChild() | SendMessage() | WatchRun():

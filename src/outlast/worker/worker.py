@@ -19,6 +19,7 @@ from datetime import timedelta
 from outlast.clock import Clock, Random, Threads
 from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import StampedRow, Taken
+from outlast.policy.authority import Authority
 from outlast.store.change import (
     Applied,
     Change,
@@ -37,6 +38,7 @@ from outlast.worker.deck import Deck
 from outlast.worker.deposit import Deposits
 from outlast.worker.executor import Executor
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
+from outlast.worker.holder import Holders
 from outlast.worker.lease import LEASE, Lease
 from outlast.worker.pilot import Pilot
 from outlast.worker.relay import Birth, Relay
@@ -108,6 +110,7 @@ class Worker:
     Args:
         closed: Called with each run that this worker brought to an end.
         watch: Names the step whose body keeps the event loop from turning; nobody does without it.
+        authority: Says who may do what; None where everybody may do everything.
     """
 
     def __init__(  # noqa: PLR0913 - what a simulator replaces, one by one
@@ -121,8 +124,10 @@ class Worker:
         options: WorkerOptions | None = None,
         closed: Callable[[RunKey], None] | None = None,
         watch: LoopWatch | None = None,
+        authority: Authority | None = None,
     ) -> None:
         self._store = store
+        self._holders = Holders(authority)
         self._registry = registry
         self._clock = clock
         self._random = random
@@ -194,6 +199,7 @@ class Worker:
         self._accepting = False
         self._unsubscribe()
         self._unsubscribe = _nothing
+        self._holders.close()
         await _cancelled(self._looking)
         have_landed, _ = await asyncio.gather(
             self._stop_pilots(grace.total_seconds()),
@@ -248,6 +254,7 @@ class Worker:
         self._unsubscribe()
         self._deck.lease.end()
         self._deposits.kill()
+        self._holders.close()
         for pilot, _ in self._pilots.values():
             pilot.lose()
         tasks = [task for _, task in self._pilots.values()]
@@ -327,6 +334,7 @@ class Worker:
             deposits=self._deposits,
             check=AlwaysReplay if self._always_replay else None,
             history=options.history,
+            holders=self._holders,
         )
         self._tasks = TaskRunner(self._deck, options.queues, options.tasks, self._hint.set)
         serves = [*row.workflows, *(f"queue {queue}" for queue in row.queues)]
