@@ -308,7 +308,7 @@ class Written:
         )
         self._check(
             # The yes to an effect is the yes to what undoes it.
-            intent.grant is not None or not covered or known or bool(intent.compensates),
+            bool(intent.grant or intent.asked) or not covered or known or bool(intent.compensates),
             6,
             f"effect {intent.name} was intended uncovered, and an approval speaks of it",
             run=change.run,
@@ -316,6 +316,7 @@ class Written:
         )
         spends = [one for one in change.spends if one.operation == at]
         named = [] if intent.grant is None else [(intent.grant.approval_id, intent.grant.cover)]
+        named += [(one, 0) for one in intent.asked]
         self._check(
             [(one.approval_id, one.cover) for one in spends] == named,
             6,
