@@ -8,7 +8,6 @@ from msgspec import Raw
 from outlast.approvals.decision import Decision
 from outlast.journal.entry import (
     ENTRY_NESTING,
-    NO_OPERATION,
     AlarmRaised,
     ApprovalDecided,
     ApprovalEdited,
@@ -61,7 +60,7 @@ def _last(
 ) -> ApprovalDecided | ApprovalRequested:
     answer = Raw(b"null")
     if approved and isinstance(found, ApprovalOperation) and found.request.decode is not None:
-        answer = Raw(b"null") if decision.answer is None else decision.answer
+        answer = decision.answer
         if problem := misfit_of(found.request.decode, answer):
             current = found.asking.current
             assert current is not None
@@ -84,4 +83,4 @@ def _last(
 def _late(decision: Decision) -> AlarmRaised:
     said = {"outcome": "edited"} if decision.edits else {"approved": decision.approved}
     detail = {"approval": decision.approval_id, "by": decision.by, **said}
-    return alarm("late_decision", OperationId(decision.operation) or NO_OPERATION, detail)
+    return alarm("late_decision", OperationId(decision.operation), detail)
