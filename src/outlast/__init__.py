@@ -43,12 +43,14 @@ from outlast.errors import (
     UpdateRejectedError,
     WorkflowFailedError,
 )
+from outlast.journal.asking import Rung
 from outlast.policy.authority import Authority, Principal
 from outlast.policy.binding import RoleBinding
 from outlast.portal import Portal
 from outlast.replay.context import RunInfo
 from outlast.replay.ledger import Grant
 from outlast.worker.growth import HistoryLimits
+from outlast.workflows.approval import approval, ask
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
 from outlast.workflows.call import Call
 from outlast.workflows.carry import environment
@@ -66,7 +68,6 @@ from outlast.workflows.handler import on_signal, on_update
 from outlast.workflows.heartbeat import heartbeat, heartbeat_details
 from outlast.workflows.inside import (
     all_handlers_finished,
-    approval,
     info,
     now,
     publish,
@@ -80,10 +81,12 @@ from outlast.workflows.message import Signal, Update
 from outlast.workflows.purpose import SameAs
 from outlast.workflows.query import Query, on_query
 from outlast.workflows.saga import Saga, saga, save_point
+from outlast.workflows.terms import Approval
 
 __all__ = [
     "App",
     "Applied",
+    "Approval",
     "ApprovalDeniedError",
     "ApprovalError",
     "ApprovalExpiredError",
@@ -131,6 +134,7 @@ __all__ = [
     "RunNotFoundError",
     "RunStatus",
     "RunTerminatedError",
+    "Rung",
     "Saga",
     "SagaClosedError",
     "SameAs",
@@ -146,6 +150,7 @@ __all__ = [
     "WorkflowFailedError",
     "all_handlers_finished",
     "approval",
+    "ask",
     "attempt",
     "complete_later",
     "completion_token",

@@ -31,7 +31,7 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str = ""
     behalf: str = ""
     edits: tuple[Edited, ...] = ()
-    answer: Raw | None = None
+    answer: Raw = Raw(b"null")
 
 
 REFUSALS = {

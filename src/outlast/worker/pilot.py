@@ -30,6 +30,8 @@ from outlast.errors import (
 )
 from outlast.journal.entry import (
     NO_OPERATION,
+    ApprovalDecided,
+    ApprovalEdited,
     ApprovalExpired,
     Cancelled,
     Completed,
@@ -82,6 +84,7 @@ from outlast.replay.operation import (
 from outlast.store.change import (
     SAGA,
     Applied,
+    ApprovalPut,
     ApprovalWithdraw,
     HeadUpdate,
     MessageKind,
@@ -105,7 +108,8 @@ from outlast.worker.deck import Deck
 from outlast.worker.deposit import LateAttempt
 from outlast.worker.effect import EffectRun
 from outlast.worker.executor import LateEnd, Returned
-from outlast.worker.gate import Doubtful, Gate, Leave, Settled
+from outlast.worker.found import declared
+from outlast.worker.gate import Ask, Doubtful, Found, Gate, Leave, Settled
 from outlast.worker.growth import Growth
 from outlast.worker.hold import Hold, unbegun
 from outlast.worker.inbox import proposal_of
@@ -140,6 +144,9 @@ _CROWDED = 2
 """How often the end of a run is refused or put off because of new messages, before the run takes no more of them."""
 
 _STORE_RETRY_SECONDS = 0.5
+
+_DECISIONS = (ApprovalDecided, ApprovalEdited, ApprovalExpired)
+"""What closes a request; its operation may be open still."""
 
 _Acting = (
     RunStep
@@ -422,7 +429,7 @@ class Pilot:
         check_build((entry for entry, _ in entries), self._deck.build, self.run_key.run_id)
         began = began_at((entry, stamped.at) for entry, stamped in entries)
         self._began = Began(started, began, self._head.generation)
-        self._gate = Gate(started, self.run_key.run_id)
+        self._gate = Gate(started, self.run_key.run_id, self._head.generation)
         self._scribe.begin(started.durability, delivery)
         self._elsewhere = asked_of_the_origin([entry for entry, _ in entries])
         if not any(isinstance(entry, RunTimedOut) for entry, _ in entries):
@@ -774,8 +781,7 @@ class Pilot:
                     settling = EffectRun(self, command, known, fresh=fresh, lost=lost)
                     self._crew.begin(operation, settling.run())
                 case RequestApproval():
-                    self.post(asking(command, self.store_now(), (self._began.started.principal,)))
-                    self._deck.holders.look(self.run_key, self._head.workflow, command.terms.role)
+                    self._ask(command)
                 case PublishValue():
                     self.post(publishing(command))
                 case StartChild() | SendMessage() | WatchRun():
@@ -819,14 +825,18 @@ class Pilot:
         guard, epoch = command.operation, self._head.epoch
         late = self._refused_for_time(command, effect)
         answer = (
-            self._gate.ask(command, epoch)
+            self._gate.ask(command, epoch, self._found(command, effect))
             if late is None
             else self._gate.refused(late, command, epoch)
         )
         match answer:
-            case Leave(intent, spend):
+            case Leave(intent, spends, permit):
                 row = self._saga_of(intent)
-                self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend, row=row))
+                intending = Proposal(Rank.INTENT, intent, guard=guard, spends=spends, row=row)
+                intending.permit = permit
+                self.post(intending)
+            case Ask(request):
+                self._ask(request)
             case Settled(intent, outcome):
                 log_known(self.run_key, outcome)
                 row = self._saga_of(intent)
@@ -840,6 +850,22 @@ class Pilot:
                 self.post(Proposal(Rank.OUTCOME, doubt, guard=guard, row=row))
             case EffectRefused() as refusal:
                 self.post(Proposal(Rank.OUTCOME, refusal, guard=guard))
+
+    def _found(self, command: IntendEffect, effect: Any) -> Found:
+        """Return what there is to know about an effect before it asks for leave."""
+        found = self._machine.find(command.operation)
+        assert isinstance(found, EffectOperation)
+        return declared(command, found.request, effect)
+
+    def _ask(self, command: RequestApproval) -> None:
+        """Have a request written."""
+        started = self._began.started
+        requesters = tuple(dict.fromkeys((started.principal, *started.requesters)))
+        for proposal in asking(command, self.store_now(), requesters):
+            self.post(proposal)
+        self._deck.holders.look(
+            self.run_key, self._head.workflow, command.terms.rung(command.rung).role
+        )
 
     def _saga_of(self, intent: EffectIntended) -> OperationPut | None:
         """Return the row that says that the run is inside a saga which may have something to undo, where it is not there yet."""
@@ -905,6 +931,9 @@ class Pilot:
                 self._rows[row.operation] = row
             else:
                 self._rows.pop(row.operation, None)
+        self._pending_approvals.update(
+            one.approval_id for one in change.approvals if isinstance(one, ApprovalPut)
+        )
         self._remote.written(change, self._head.generation, verdict.at)
         self._intended_here.update(
             # Only in these hands: after a crash, an attempt may have been made since the effect was cleared.
@@ -940,8 +969,8 @@ class Pilot:
         if operation and not self._machine.is_open(operation):
             self._waits.forget(operation)
             self._unwritten.pop(operation, None)
-        elif isinstance(entry, EffectCleared):
-            # Its attempts have their time anew.
+        elif isinstance(entry, (EffectCleared, *_DECISIONS)):
+            # Its attempts have their time anew, or nobody's answer to that request is waited for any more.
             self._waits.forget(operation)
         if isinstance(entry, Completed | Failed | Cancelled | ContinuedAsNew):
             log_end(self.run_key, entry)
@@ -976,7 +1005,8 @@ class Pilot:
     def _expiry(self, entry: ApprovalExpired) -> datetime:
         soon = self.store_now() + timedelta(milliseconds=50)
         found = self._machine.find(entry.operation)
-        requested = found.requested if isinstance(found, ApprovalOperation) else None
+        is_asking = isinstance(found, ApprovalOperation | EffectOperation)
+        requested = found.asking.current if is_asking else None
         return soon if requested is None else max(soon, requested.expires_at)
 
     # Waiting, parking, leaving

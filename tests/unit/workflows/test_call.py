@@ -18,7 +18,7 @@ from outlast.errors import DefinitionError, EffectOutsideWorkflowError, OutlastE
 from outlast.replay.context import current_context
 from outlast.testing import Simulation
 from outlast.workflows.attempt import Attempt, current_attempt
-from outlast.workflows.inside import _cover
+from outlast.workflows.approval import _cover
 
 
 async def double(n: int) -> int:
