@@ -179,9 +179,9 @@ class VoteConformance:
         """Whoever is not named is one person, however often; under four eyes he may be anybody, and so may not."""
         head = await requested(bench, terms=terms(quorum=3))
         other = Message("other", MessageKind.DECISION, "a1", "", b"{}")
+        await bench.apply(saying(head.run, "bob"))
         await bench.apply(saying(head.run, ""))
         assert await bench.one(saying(head.run, "", message=other)) == Refused("voted", "a1")
-        await bench.apply(saying(head.run, "bob"))
         head = await _next(bench, head, terms=terms(four_eyes=True), requesters=("alice",))
         assert await bench.one(saying(head.run, "", approval_id="a2", message=other)) == Refused(
             "self", "a2"
