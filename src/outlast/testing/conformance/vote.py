@@ -335,6 +335,14 @@ class VoteConformance:
         assert (listed.state, await bench.store.approvals("default")) == ("expired", [])
 
     @scenario
+    async def test_no_quorum_is_one(self, bench: Bench) -> None:
+        """A request is never approved without a yes, whatever its terms say."""
+        head = await requested(bench, terms=terms(quorum=0))
+        assert (await standing(bench, head.run)).state == "pending"
+        await bench.apply(saying(head.run, "bob"))
+        assert (await standing(bench, head.run)).state == "approved"
+
+    @scenario
     async def test_question(self, bench: Bench) -> None:
         """A question covers nothing: it is answered by the same words, and nothing can be spent of it."""
         head = await requested(bench, kind="question", covers=(), terms=terms(quorum=2))
