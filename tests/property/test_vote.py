@@ -19,10 +19,10 @@ from outlast.testing.conformance.bench import asking, following, starting
 
 
 class Requests(VotingRules, RuleBasedStateMachine):
-    """Two runs that are owned and ask, and one that does not, in a memory store and a SQLite file."""
+    """Three runs that are owned and ask, in a memory store and a SQLite file."""
 
-    @initialize(first=asked_by, second=asked_by)
-    def open(self, first, second):
+    @initialize(asks=st.tuples(asked_by, asked_by, asked_by))
+    def open(self, asks):
         """Open both on one clock, and ask."""
         self.loop = asyncio.new_event_loop()
         self.folder = tempfile.mkdtemp()
@@ -33,10 +33,9 @@ class Requests(VotingRules, RuleBasedStateMachine):
         )
         worker = WorkerRow(WORKERS[0], "host", 1, "b", ("fix",), timedelta(days=9))
         self.both(lambda store: store.register(worker))
-        for run, fields in zip(RUNS, (first, None, second), strict=True):
+        for run, fields in zip(RUNS, asks, strict=True):
             self.commit(starting(run.run_id, tenant=run.tenant, worker=WORKERS[0]))
-            if fields is not None:
-                self.ask(run, fields)
+            self.ask(run, fields)
 
     def both(self, ask):
         """Ask both stores the same, and return the one answer."""

@@ -156,7 +156,8 @@ class PermitConformance:
         verdict = await bench.one(intending(head, stopped, *aged, other))
         assert verdict == Refused("unauthorised", "other")
         assert await bench.one(intending(head, stopped, *aged)) == Refused("aged", "r:2")
-        assert await bench.one(intending(head, stopped)) == Refused("stopped", "stops")
+        fine = permitting(bench, "r:5")
+        assert await bench.one(intending(head, fine, stopped)) == Refused("stopped", "stops")
 
     @scenario
     async def test_refused_permit_leaves_all_as_it_was(self, bench: Bench) -> None:

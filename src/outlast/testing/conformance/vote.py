@@ -179,9 +179,9 @@ class VoteConformance:
         """Whoever is not named is one person, however often; under four eyes he may be anybody, and so may not."""
         head = await requested(bench, terms=terms(quorum=3))
         other = Message("other", MessageKind.DECISION, "a1", "", b"{}")
+        await bench.apply(saying(head.run, "bob"))
         await bench.apply(saying(head.run, ""))
         assert await bench.one(saying(head.run, "", message=other)) == Refused("voted", "a1")
-        await bench.apply(saying(head.run, "bob"))
         head = await _next(bench, head, terms=terms(four_eyes=True), requesters=("alice",))
         assert await bench.one(saying(head.run, "", approval_id="a2", message=other)) == Refused(
             "self", "a2"
@@ -333,6 +333,14 @@ class VoteConformance:
         assert await bench.one(saying(head.run, "bob")) == Refused("expired", "a1")
         (listed,) = await bench.store.approvals("default", pending=False)
         assert (listed.state, await bench.store.approvals("default")) == ("expired", [])
+
+    @scenario
+    async def test_no_quorum_is_one(self, bench: Bench) -> None:
+        """A request is never approved without a yes, whatever its terms say."""
+        head = await requested(bench, terms=terms(quorum=0))
+        assert (await standing(bench, head.run)).state == "pending"
+        await bench.apply(saying(head.run, "bob"))
+        assert (await standing(bench, head.run)).state == "approved"
 
     @scenario
     async def test_question(self, bench: Bench) -> None:
