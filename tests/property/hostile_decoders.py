@@ -19,6 +19,7 @@ from outlast.app import sqlite_file
 from outlast.approvals.decision import Decision
 from outlast.approvals.request import still_asks, subject_of
 from outlast.cli.answer import is_guarded
+from outlast.cli.approval import _edits as edits_typed
 from outlast.cli.output import plain
 from outlast.cli.session import json_of
 from outlast.cli.text import parse_length
@@ -57,6 +58,8 @@ from outlast.journal.entry import (
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.journal.parse import NotJsonError, parse, parse_as, read
 from outlast.policy import Pin, Pins, PolicyFile, Stop, Stops
+from outlast.policy.binding import Bindings, RoleBinding, first_bindings
+from outlast.policy.switch import Switch
 from outlast.replay.context import StepRequest
 from outlast.replay.ledger import _Cover
 from outlast.replay.operation import (
@@ -511,6 +514,16 @@ expires_in = "72h"
 when = { amount = { greater = 1.5, in = [1, "2"] }, "to.path" = { inside = "/srv", matches = "[a-z/]+" } }
 """
 STOPS = Stops((Stop(scope="tool", name="files:pay*", at=NOW), Stop(scope="everything", at=NOW)))
+SWITCH = Switch().stopping(
+    Stop(scope="tool", name="files:pay*", by="ann", at=NOW, reason="paid twice")
+)
+ROLE_ROW = (
+    first_bindings("me")
+    .granting(RoleBinding(subject="ann", role="boss", resource="pay_*"), NOW, "why")
+    .granting(
+        RoleBinding(subject="bob", role="boss", until=NOW + timedelta(1), delegated_by="ann"), NOW
+    )
+)
 PINS = Pins((Pin(server="files", tool="read", sha256="a" * 64, first_seen=NOW),))
 RESOLUTION = msgspec.json.encode(Resolution("r:1", 1, "applied", Raw(b"5"), FAILURE))
 TOLD = [
@@ -610,6 +623,10 @@ DECODERS: dict[str, Decoder] = {
     "order of a fault": Decoder(ordered, [b'{"fault":"hold","on":"create","times":2}'], ("demo.forge_double:Handler._control", "demo.forge_state:Fault.of", "demo.forge_double:main", "demo.forge_double:_logged", "demo.forge_answer:Forge._create"), (ValueError,)),
     "golden journal": Decoder(golden, [GOLDEN.to_json().encode()], ("testing.golden:exported",)),
     "policy": Decoder(PolicyFile("policy.toml")._parse, [POLICY], ("policy.toml:_table_of",)),
+    "roles": Decoder(Bindings.decode, [ROLE_ROW.encode()], ("policy.binding:Bindings.decode",)),
+    "kill switch as it is kept": Decoder(Switch.decode, [SWITCH.encode()], ("policy.switch:Switch.decode",)),
+    "edits that were typed": Decoder(of_text(lambda text: edits_typed([], text)), [b'{"0":{"amount":5}}'], ("cli.session:json_of",), (USAGE,)),
+    "one edit that was typed": Decoder(of_text(lambda text: edits_typed([text], "")), [b'0.amount={"a":5}'], ("cli.session:json_of",), (USAGE,)),
     "kill switch": Decoder(Stops.decode, [STOPS.encode()], ("policy.stop:Stops.decode",)),
     "pinned definitions": Decoder(Pins.decode, [PINS.encode()], ("policy.pin:Pins.decode",)),
     "TOML": Decoder(manifest("pyproject.toml"), [TOML], ("demo.manifest:_toml",)),

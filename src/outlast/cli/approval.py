@@ -6,15 +6,18 @@ Invariant: a decision carries the hash of what this terminal showed, or the hash
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Annotated, Any, cast
 
 import typer
 from rich.syntax import Syntax
 
+from outlast.cli.decide import Act, decide, look
 from outlast.cli.output import console, print_json, print_table, say, say_lines
-from outlast.cli.session import Session, at_terminal, stored, usage_error
+from outlast.cli.session import Session, json_of, stored, time_length, usage_error
 from outlast.cli.text import ago, at, counted, hidden_count, json_text, safe
 from outlast.client import ApprovalView, Client
+from outlast.client.approval import edited
 
 _PAGE = 1000
 
@@ -50,14 +53,15 @@ def list_approvals(
         say("no request waits" if not every else "no requests")
     else:
         print_table(
-            ("RUN", "APPROVAL", "STATE", "ROLE", "COVERS", "DECIDE BEFORE"),
+            ("RUN", "APPROVAL", "STATE", "ROLE", "VOTES", "COVERS", "DECIDE BEFORE"),
             [
                 (
                     one.run_id,
                     one.approval_id,
                     one.state,
-                    one.role,
-                    ", ".join(str(cover["effect"]) for cover in one.subject["covers"]),
+                    one.role or "anybody",
+                    f"{len(one.votes)}/{one.quorum}",
+                    _covered(one),
                     at(one.expires_at),
                 )
                 for one in found
@@ -76,13 +80,19 @@ async def _all(client: Client, run: str, *, pending: bool) -> list[ApprovalView]
             return found
 
 
+def _covered(one: ApprovalView) -> str:
+    if one.kind == "question":
+        return "(a question)"
+    return ", ".join(str(cover["effect"]) for cover in one.subject["covers"])
+
+
 @approvals.command("show")
 @stored
 def show_approval(
     session: Session, run: Run, approval: Approval = "", as_json: Json = False
 ) -> None:
     """Show what is asked: the subject, the actions that a yes covers, the hash, the deadlines."""
-    view, now = session.call(_get(run, approval))
+    view, now = session.call(look(run, approval))
     if as_json:
         print_json(view)
     else:
@@ -107,26 +117,198 @@ def deny(
     _decide(session, (run, approval), reason, seen, yes=False)
 
 
+@approvals.command("edit")
+@stored
+def edit(  # noqa: PLR0913 - each parameter is an option of the command
+    session: Session,
+    run: Run,
+    approval: Approval = "",
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="CALL.ARGUMENT=JSON",
+            help="What an argument of a covered call is to be, as 0.amount=5; calls are numbered from 0. May be repeated.",
+        ),
+    ] = None,
+    arguments: Annotated[
+        str,
+        typer.Option(metavar="JSON", help='The same as one document, as {"0": {"amount": 5}}.'),
+    ] = "",
+    reason: Reason = "",
+    seen: Hash = "",
+) -> None:
+    """Say what it should be instead: another request is made of that, with a hash of its own."""
+    wanted = _edits(changes or [], arguments)
+
+    async def work(client: Client, which: str, sha256: str) -> None:
+        await client.approvals.edit(run, which, seen_sha256=sha256, arguments=wanted, reason=reason)
+
+    def show_edited(view: ApprovalView) -> None:
+        say("it should be instead")
+        for one in edited(view, wanted):
+            cover = view.subject["covers"][one.cover]
+            say(_cover_text({**cover, "arguments": json_of(bytes(one.arguments).decode())}, ""))
+
+    decide(session, (run, approval), seen, Act("edit", "edited", work, show_edited), show)
+
+
+@approvals.command("answer")
+@stored
+def answer(
+    session: Session,
+    run: Run,
+    approval: Approval = "",
+    value: Annotated[
+        str, typer.Option("--value", metavar="JSON", help="The answer; a text needs its quotes.")
+    ] = "",
+    reason: Reason = "",
+    seen: Hash = "",
+) -> None:
+    """Answer a question."""
+    if not value:
+        raise usage_error("what the answer is says --value, as --value 5 or --value '\"yes\"'")
+    given = json_of(value)
+
+    async def work(client: Client, which: str, sha256: str) -> None:
+        await client.approvals.answer(run, which, given, seen_sha256=sha256, reason=reason)
+
+    def show_answer(_: ApprovalView) -> None:
+        say("your answer")
+        say_lines(json_text(given))
+
+    decide(session, (run, approval), seen, Act("answer", "answered", work, show_answer), show)
+
+
+@approvals.command("delegate")
+@stored
+def delegate(
+    session: Session,
+    run: Run,
+    approval: Annotated[str, typer.Argument(metavar="APPROVAL", help="The request's id.")],
+    to: Annotated[str, typer.Option("--to", metavar="SUBJECT", help="Who decides, too.")],
+    length: Annotated[
+        timedelta,
+        typer.Option("--for", parser=time_length, metavar="LENGTH", help="For how long, as 7d."),
+    ],
+    reason: Reason = "",
+) -> None:
+    """Lend your role to somebody, for the workflow of a request."""
+
+    async def work(client: Client) -> str:
+        until = client.store.now() + length
+        await client.approvals.delegate(run, approval, to, until=until, reason=reason)
+        return at(until)
+
+    say(f"{to} may decide in your place until {session.call(work)}")
+
+
+_SET = re.compile(r"(\d{1,6})\.([^=]+)=(.*)", re.DOTALL)
+
+
+def _edits(changes: list[str], document: str) -> dict[int, dict[str, Any]]:
+    """Return what was typed to be edited, by number of the call."""
+    found: dict[int, dict[str, Any]] = {}
+    for place, fields in _mapping(json_of(document)).items() if document else ():
+        if not place.isdecimal() or len(place) > _DIGITS or not isinstance(fields, dict):
+            raise usage_error(
+                '--arguments is an object by number of the call, as {"0": {"amount": 5}}'
+            )
+        found[int(place)] = cast("dict[str, Any]", fields)
+    for text in changes:
+        match = _SET.fullmatch(text)
+        if match is None:
+            raise usage_error(f"--set {safe(text[:80])!r} is not CALL.ARGUMENT=JSON, as 0.amount=5")
+        found.setdefault(int(match[1]), {})[match[2]] = json_of(match[3])
+    if not found:
+        raise usage_error("what it should be says --set CALL.ARGUMENT=JSON, or --arguments JSON")
+    return found
+
+
+_DIGITS = 6
+
+
 def show(view: ApprovalView, now: Any) -> None:
     """Print a request."""
+    for name, text in _facts(view, now):
+        say(f"{name:<11}{text}")
     shown = view.subject["subject"]
-    say(f"{'run':<11}{view.run_id}")
-    say(f"{'approval':<11}{view.approval_id}")
-    say(f"{'state':<11}{view.state}" + (f" by {view.by}" if view.by else ""))
-    say(f"{'role':<11}{view.role or 'anybody'}")
-    say(f"{'asked':<11}{ago(view.requested_at, now)}")
-    say(f"{'decide':<11}before {ago(view.expires_at, now)}")
-    say(f"{'use':<11}covered effects begin before {ago(view.use_by, now)}")
     diff = _diff_of(shown)
     say("subject")
     say_lines(json_text({**shown, "diff": "(below)"} if diff else shown))
     if diff:
         say("diff")
         _print_diff(diff)
+    _show_rest(view)
+    say(f"{'sha256':<11}{view.subject_sha256}")
+
+
+def _facts(view: ApprovalView, now: Any) -> list[tuple[str, str]]:
+    """Return what is known of a request beside what is asked."""
+    facts = [
+        ("run", view.run_id),
+        ("approval", view.approval_id),
+        ("state", view.state + (f" by {view.by}" if view.by else "")),
+        ("role", view.role or "anybody"),
+        ("votes", _votes_text(view)),
+        ("not by", _barred_text(view)),
+        ("because", _why_text(view)),
+        ("asked", ago(view.requested_at, now)),
+        ("decide", f"before {ago(view.expires_at, now)}"),
+    ]
+    if view.kind == "approval":
+        facts.append(("use", f"covered effects begin before {ago(view.use_by, now)}"))
+    return [(name, text) for name, text in facts if text]
+
+
+def _votes_text(view: ApprovalView) -> str:
+    if not (view.votes or view.quorum > 1):
+        return ""
+    said = [one.by + (f" for {one.behalf}" if one.behalf else "") for one in view.votes]
+    missing = f", {view.missing} missing" if view.missing else ""
+    return f"{len(said)} of {view.quorum}{missing}" + (f": {', '.join(said)}" if said else "")
+
+
+def _barred_text(view: ApprovalView) -> str:
+    own = view.requesters if view.four_eyes else ()
+    return ", ".join(dict.fromkeys((*own, *view.barred)))
+
+
+def _why_text(view: ApprovalView) -> str:
+    asked = {
+        "declared": "the effect's declaration wants it",
+        "policy": f"rule {view.rule} of policy {view.policy_version} wants it",
+        "purpose": "another call had the same purpose",
+    }
+    again = {
+        "escalated": "nobody decided in time",
+        "edited": "an approver edited what was asked",
+        "changed": "the arguments are written otherwise than they were",
+        "unfit": "the answer, or the edit, did not fit",
+    }
+    note = view.subject.get("note")
+    parts = [asked.get(view.source, ""), again.get(view.again, ""), str(note) if note else ""]
+    return "; ".join(one for one in parts if one)
+
+
+def _show_rest(view: ApprovalView) -> None:
+    """Print what a yes covers and rests on, or which answers fit."""
+    for name, fact in _mapping(view.subject.get("preconditions")).items():
+        say(f"  rests on {name} = {json_text(_mapping(fact).get('value'), indent=None)}")
+    if view.kind == "question":
+        say("an answer fits")
+        say_lines(json_text(view.schema))
+        return
     say("a yes covers")
     for cover, spent in zip(view.subject["covers"], view.spent, strict=True):
         say(_cover_text(cover, spent))
-    say(f"{'sha256':<11}{view.subject_sha256}")
+    for one in view.changes:
+        was, becomes = (json_text(value, indent=None) for value in (one.was, one.becomes))
+        say(f"  edited in call {one.cover}: {one.field} was {was}, is {becomes}")
+
+
+def _mapping(given: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
 
 
 def _diff_of(shown: Any) -> str:
@@ -158,44 +340,15 @@ def _cover_text(cover: dict[str, Any], spent: str) -> str:
     kind = "this call, once" if cover["kind"] == "call" else "any one call with these fields"
     used = f"; used by {spent}" if spent else ""
     undo = f"; undone by {safe(str(cover['compensate']))}" if cover.get("compensate") else ""
-    return f"  {cover['effect']}({fields})  {kind}{undo}{used}"
-
-
-def _get(run: str, approval: str) -> Any:
-    async def work(client: Client) -> tuple[ApprovalView, Any]:
-        return await client.approvals.get(run, approval), client.store.now()
-
-    return work
+    version = f" version {safe(str(cover['version']))}" if cover.get("version") else ""
+    return f"  {cover['effect']}({fields}){version}  {kind}{undo}{used}"
 
 
 def _decide(session: Session, which: tuple[str, str], reason: str, seen: str, *, yes: bool) -> None:
-    run, approval = which
     word = "approve" if yes else "deny"
-    seen = seen.strip().lower()
-    if seen and not re.fullmatch(r"[0-9a-f]{64}", seen):
-        raise usage_error(
-            "--hash is the whole SHA-256 that `outlast approvals show` prints: 64 digits 0-9a-f"
-        )
-    if not seen:
-        if not at_terminal():
-            raise usage_error(
-                f"to {word} without a terminal, give --hash: the SHA-256 that `outlast approvals show` printed"
-            )
-        view, now = session.call(_get(run, approval))
-        show(view, now)
-        if view.state != "pending":
-            say(f"nothing is to be decided: it is {view.state}")
-            raise typer.Exit(1)
-        if not typer.confirm(f"{word.capitalize()} exactly this ({view.subject_sha256[:12]}…)?"):
-            say("nothing was decided")
-            raise typer.Exit(1)
-        approval, seen = view.approval_id, view.subject_sha256
 
-    async def work(client: Client) -> tuple[str, str]:
-        found = approval or (await client.approvals.get(run)).approval_id
+    async def work(client: Client, approval: str, sha256: str) -> None:
         verb = client.approvals.approve if yes else client.approvals.deny
-        await verb(run, found, seen_sha256=seen, reason=reason)
-        return found, client.principal
+        await verb(which[0], approval, seen_sha256=sha256, reason=reason)
 
-    decided, by = session.call(work)
-    say(f"{'approved' if yes else 'denied'}: {decided} of run {run}, by {by}")
+    decide(session, which, seen, Act(word, "approved" if yes else "denied", work), show)

@@ -17,10 +17,12 @@ from outlast.cli.output import complain, note, say
 from outlast.cli.policy import policy
 from outlast.cli.replay import replay
 from outlast.cli.request import requests
+from outlast.cli.role import roles
 from outlast.cli.run import runs
 from outlast.cli.session import DATABASE_HELP, TENANT_HELP, Session
+from outlast.cli.stop import stop
 from outlast.cli.worker import worker
-from outlast.errors import NoWorkerWarning, OutlastError, RunHeldWarning
+from outlast.errors import NobodyHoldsRoleWarning, NoWorkerWarning, OutlastError, RunHeldWarning
 from outlast.workflows.registry import library_version
 
 _DEMO_PACKAGES = frozenset({"httpx", "packaging"})
@@ -43,6 +45,8 @@ runs.command("export")(export_run)
 app.add_typer(runs, name="runs")
 app.add_typer(approvals, name="approvals")
 app.add_typer(requests, name="requests")
+app.add_typer(roles, name="roles")
+app.command("stop", no_args_is_help=True)(stop)
 app.add_typer(policy, name="policy")
 app.command("replay", no_args_is_help=True)(replay)
 app.command("fork", no_args_is_help=True, help="The same as `runs fork`.")(fork)
@@ -116,7 +120,7 @@ def _warn(
     line: str | None = None,
 ) -> None:
     """Print one of our warnings as one line: where in our code it was given is nobody's business at a terminal."""
-    if issubclass(category, NoWorkerWarning | RunHeldWarning):
+    if issubclass(category, NoWorkerWarning | NobodyHoldsRoleWarning | RunHeldWarning):
         note(f"Warning: {message}")
     else:
         _show(message, category, filename, lineno, file, line)

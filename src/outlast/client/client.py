@@ -56,7 +56,7 @@ from outlast.journal.entry import (
     from_row,
     to_row,
 )
-from outlast.policy.authority import Authority, Principal, StoreAuthority
+from outlast.policy.authority import Anybody, Authority, Principal
 from outlast.store.change import (
     Applied,
     Change,
@@ -116,7 +116,7 @@ class Client:
 
     Args:
         principal: Who acts.
-        authority: Says who may do what. By default the roles in the store; while there are none, whoever has the client may do everything.
+        authority: Says who may do what; None where everybody may do everything. What `open` and `connect` return asks the roles in the store.
         birth: A worker of the same process, for runs that it can take at once.
         registry: The code by which queries are answered here; everything declared so far by default.
 
@@ -150,7 +150,7 @@ class Client:
         self.tenant = check_tenant(tenant)
         self.actor = principal_of(principal, self.tenant)
         self.principal = self.actor.subject
-        self.authority: Authority = authority or StoreAuthority(store, None)
+        self.authority: Authority = authority or Anybody()
         self.registry = registry
         self.replicas = Replicas()
         """Runs that were asked something, kept in memory to be asked again; to be closed before the store is."""

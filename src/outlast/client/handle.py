@@ -818,7 +818,6 @@ class RunHandle(Generic[R]):
                 assert await handle.query(seen) == 2  # of a run that has ended, too
             ```
         """
-        await check_run(self._client, "read", self._run)
         if isinstance(query, Query):
             body = query.codec.encode(value)
             return query.result.decode(

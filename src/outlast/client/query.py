@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from outlast.client.access import check_run
 from outlast.client.port import Port
 from outlast.client.replica import Replica
 from outlast.errors import DecodeError, DefinitionError, NonDeterminismError, QueryError
@@ -38,6 +39,7 @@ async def ask(port: Port, run: RunKey, name: str, value: bytes, budget: timedelt
     Raises:
         QueryError: There is no answer.
         RunNotFoundError: There is no such run.
+        NotAuthorisedError: Whoever acts may not read it.
         DefinitionError: The budget is none.
     """
     given: Any = budget
@@ -51,6 +53,7 @@ async def ask(port: Port, run: RunKey, name: str, value: bytes, budget: timedelt
     began = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(seconds):
+            await check_run(port, "read", run)
             answer = await asking.answer()
     except TimeoutError:
         raise asking.error(asking.not_begun or asking.late(seconds)) from None

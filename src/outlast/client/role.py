@@ -225,8 +225,8 @@ class RoleBook:
         if isinstance(authority, StoreAuthority):
             return authority
         raise DefinitionError(
-            "roles are kept in the directory that was given as authority=, and not in the store",
-            hint="change them there",
+            "this client asks another authority than the roles in the store",
+            hint="change them in the directory that was given as authority=; what outlast.open() and connect() return asks the store by default",
         )
 
     async def _change(

@@ -290,6 +290,22 @@ class StoreAuthority:
         return (await self.roles(tenant)).holders(role, resource, self._reader.now())
 
 
+class Anybody:
+    """Everybody holds every role and may do everything: for whoever composes a client by hand, and asks nobody."""
+
+    async def holds(self, principal: Principal, role: str, resource: str) -> Held | None:
+        """Return that they hold it."""
+        return Held()
+
+    async def may(self, principal: Principal, verb: Verb, resource: str) -> bool:
+        """Return that they may."""
+        return True
+
+    async def holders(self, tenant: str, role: str, resource: str) -> list[str] | None:
+        """Return that nobody knows."""
+        return None
+
+
 async def held(authority: Authority, principal: Principal, role: str, resource: str) -> Held | None:
     """Ask how somebody holds a role; what is no answer is a no.
 
