@@ -41,6 +41,7 @@ from outlast.http.answer import decode_written as written_answer
 from outlast.http.carry import passage_of
 from outlast.http.reply import final_error
 from outlast.journal import entry as entries
+from outlast.journal.asking import Edited, Precondition, Rung, Terms, Vote
 from outlast.journal.canonical import canonical
 from outlast.journal.codec import codec_for
 from outlast.journal.entry import (
@@ -55,6 +56,8 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.journal.parse import NotJsonError, parse, parse_as, read
+from outlast.journal.subject import with_actions, with_note
+from outlast.replay.asking import edited
 from outlast.replay.context import StepRequest
 from outlast.replay.ledger import _Cover
 from outlast.replay.operation import (
@@ -101,7 +104,7 @@ from outlast.worker.series import rest_of
 from outlast.worker.wait import Waits
 from outlast.workflows.attempt import Attempt, current_attempt
 from outlast.workflows.completion import CompletionToken
-from outlast.workflows.definition import AttemptOptions, Step
+from outlast.workflows.definition import AttemptOptions, Effect, EffectOptions, Step
 from outlast.workflows.heartbeat import Beats, current_beats, heartbeat_details
 from outlast.workflows.message import Signal, misfit
 from outlast.workflows.placement import Placement
@@ -166,7 +169,11 @@ SAMPLES: list[Entry] = [
     entries.SagaEnded(OP, "partly compensated"),
     entries.TimerFired(OP),
     entries.MessageReceived("m1", "go", Raw(b'{"a":"b"}'), "you"),
-    entries.ApprovalRequested(OP, "a~1", "boss", Raw(SUBJECT), "a" * 64, (entries.Cover("ship", where={"a": "1"}),), NOW, NOW),
+    entries.ApprovalRequested(OP, "a~1", "boss", Raw(SUBJECT), "a" * 64, (entries.Cover("ship", where={"a": "1"}),), NOW, NOW,
+                              Terms("boss", timedelta(1), quorum=2, escalate=(Rung("chief", timedelta(1)),)), requesters=("me",),
+                              preconditions=(Precondition("head", "look", Raw(b"{}"), Raw(b'"abc"')),), votes=(Vote("you", NOW),)),
+    entries.ApprovalVoted(OP, "a~1", "me", NOW, "fine", "you"),
+    entries.ApprovalEdited(OP, "a~1", "me", NOW, (Edited(0, Raw(b'{"place":"there"}')),), "not here"),
     entries.ApprovalDecided(OP, "a~1", True, "me", "fine", "a" * 64, NOW),
     entries.ApprovalExpired(OP, "a~1"),
     entries.CancelRequested("me", "late"),
@@ -237,6 +244,10 @@ class NoMachine:
         """Find none."""
         return
 
+    def asks(self, approval_id: str) -> None:
+        """Find none."""
+        return
+
 
 class OneOpen:
     """A machine in which one operation is open that is about another run."""
@@ -293,6 +304,21 @@ def take_in(kind: MessageKind) -> Callable[[bytes], Any]:
     return call
 
 
+def place(place: str) -> str:
+    return place
+
+
+PLACED: Effect[..., Any] = Effect(place, "ship", AttemptOptions(), EffectOptions(idempotent=True))
+ASKED = next(one for one in SAMPLES if isinstance(one, entries.ApprovalRequested))
+
+
+def edit(data: bytes) -> Any:
+    """Let an approver make this of a call: it is asked for, or the same is asked again."""
+    edits = (Edited(0, Raw(data)),)
+    entry = entries.ApprovalEdited(OP, "a~1", "me", NOW, edits)
+    return edited(ASKED, entry, lambda place, arguments: PLACED.remake(arguments), "a~1#2")
+
+
 def beside(data: bytes) -> Any:
     """Look whether a late outcome contradicts what somebody has said."""
     request: Any = SimpleNamespace(definition=None)
@@ -310,6 +336,11 @@ HEAD = RunHead(
     run=RUN, generation=1, workflow="flow", fingerprint="", status=Status.WAITING, reason="", owner=None, epoch=1,
     version=1, next_seq=1, digest=b"", wake_at=None, mail=False, lapses=0, created_at=NOW, changed_at=NOW, note=b"",
 )  # fmt: skip
+TERMS = msgspec.json.encode(
+    Terms(
+        "boss", timedelta(1), None, 2, True, "yes", (Rung("chief", timedelta(1)),), (timedelta(1),)
+    )
+)
 NOTE = b'{"timers":{"r:1":"2026-01-01T00:00:00Z"},"approvals":{},"retries":{},"signals":["go"],"in_doubt":{},"alarms":[],"deadline":"2026-01-01T00:00:00Z","completions":{"r:1":"2026-01-01T00:00:00Z","r:2":null},"silences":{"r:1":["2026-01-01T00:00:00Z",3]},"deadlines":{"r:1":"2026-01-01T00:00:00Z"}}'
 
 NAIVE_NOTE = NOTE.replace(b"00Z", b"00")
@@ -380,7 +411,13 @@ def asked(body: bytes) -> Any:
     return msgspec.json.encode(view)
 
 
-def approval_row(text: str) -> Any:
+def approval_row(
+    text: str = "[]",
+    terms: str = "",
+    kind: str = "approval",
+    persons: str = "[[],[]]",
+    votes: str = "[]",
+) -> Any:
     cells = (
         "default",
         "r",
@@ -397,6 +434,10 @@ def approval_row(text: str) -> Any:
         None,
         "",
         b"",
+        terms,
+        kind,
+        persons,
+        votes,
     )
     return approval_of(cells)
 
@@ -515,7 +556,7 @@ _parse = ("journal.parse:parse_as",)
 DECODERS: dict[str, Decoder] = {
     **{f"entry {kind}": Decoder(read_entry(kind), [body], ("journal.entry:from_row",)) for kind, body in BODIES.items()},
     **{f"shown {kind}": Decoder(show_entry(kind), [body], ("client.view:JournalEntry.__repr__",)) for kind, body in BODIES.items()},
-    **{f"message {kind.value}": Decoder(take_in(kind), seeds, ("worker.inbox:_entry_of", "worker.inbox:_told", "worker.inbox:_decided", "worker.inbox:_accepted"), ())
+    **{f"message {kind.value}": Decoder(take_in(kind), seeds, ("worker.inbox:_entry_of", "worker.inbox:_told", "worker.decision:decided", "worker.inbox:_accepted"), ())
        for kind, seeds in {
            MessageKind.SIGNAL: [TREE, b'"x"'], MessageKind.UPDATE: [TREE, b'"x"'], MessageKind.CANCEL: [b'{"by":"me","reason":"x"}'],
            MessageKind.PAUSE: [b'{"by":"me","reason":"x"}'], MessageKind.RESUME: [b'{"by":"me","reason":"x"}'], MessageKind.DECISION: [DECISION],
@@ -536,6 +577,10 @@ DECODERS: dict[str, Decoder] = {
     "waits": Decoder(waiting, [NOTE], ("client.view:_waits_in",), ()),
     "room": Decoder(room, [NOTE, b'{"room":{"least":21,"more":40}}'], ("client.view:room_in",), ()),
     "asked": Decoder(asked, [BODIES["approval_requested"]], ("client.view:_subject_in",), ()),
+    "edit of a request": Decoder(edit, [b'{"place":"there"}', b'{"n":1}'], ("replay.asking:_made",), ()),
+    "request that is edited": Decoder(lambda data: with_actions(data, {0: ("b" * 64, {"place": '"there"'})}), [SUBJECT],
+                                      ("journal.subject:_body", "journal.subject:_values"), (NotJsonError, OutlastError)),
+    "request that is asked again": Decoder(lambda data: with_note(data, "no"), [SUBJECT], ("journal.subject:_body",), (NotJsonError, OutlastError)),
     "subject": Decoder(lambda data: still_asks(data, SUBJECT), [SUBJECT], ("approvals.request:_without_hashes",), ()),
     "cover": Decoder(lambda data: _Cover("a~1", 0, entries.Cover("ship"), data).arguments(), [SUBJECT], ("replay.ledger:_Cover.arguments",), ()),
     "arguments of an intent": Decoder(intended, [b'{"a":1}'], ("effects.standing:_readable",), ()),
@@ -545,6 +590,10 @@ DECODERS: dict[str, Decoder] = {
         rest_after, [msgspec.json.encode(FAILURE), WAIT], ("worker.series:rest_of",), ()
     ),
     "approval row": Decoder(stored(approval_row), [b'[{"effect":"ship","match_sha256":"x"}]', b'["r:1"]'], ("store.sqlite.row:approval_of",)),
+    "terms of an approval row": Decoder(stored(lambda text: approval_row(terms=text)), [TERMS], ("store.sqlite.row:approval_of",)),
+    "kind of an approval row": Decoder(stored(lambda text: approval_row(kind=text)), [b"approval", b"question"], ("store.sqlite.row:approval_of",)),
+    "persons of an approval row": Decoder(stored(lambda text: approval_row(persons=text)), [b'[["me"],["you"]]'], ("store.sqlite.row:approval_of",)),
+    "votes of an approval row": Decoder(stored(lambda text: approval_row(votes=text)), [b'[{"by":"me","at":"2026-01-01T00:00:00Z","behalf":"you"}]'], ("store.sqlite.row:approval_of",)),
     "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1, text))), [b'["flow"]'], ("store.sqlite.row:_names_in",)),
     "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", text, 1, text))), [b"waiting"], ()),
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1, -(1 << 63), None, (1 << 63) - 1, 0, 7))), [b"r:1"], ()),
@@ -579,7 +628,8 @@ DECODERS: dict[str, Decoder] = {
 
 EXCEPTIONS = {
     "workflows.definition:Effect._action_sha256": "what `canonical` wrote a line before",
-    "approvals.request:subject_of": "what `canonical` and the codec wrote in the same call",
+    "journal.subject:subject_of": "what `canonical` and the codec wrote in the same call",
+    "journal.subject:_fact": "what `canonical` and the codec wrote in the same call",
     "replay.ledger:EffectLedger._nearest": "what `canonical` wrote of this call",
     "client.update:_message": "what the codec wrote in the same call",
     "client.explain:_Teller._retry": "a time that `client.view` has checked",

@@ -19,6 +19,7 @@ from outlast.journal.entry import PAYLOAD, PLAIN
 PUBLIC = [
     "App",
     "Applied",
+    "Approval",
     "ApprovalDeniedError",
     "ApprovalError",
     "ApprovalExpiredError",
@@ -61,6 +62,7 @@ PUBLIC = [
     "RunNotFoundError",
     "RunStatus",
     "RunTerminatedError",
+    "Rung",
     "Saga",
     "SagaClosedError",
     "SameAs",
@@ -76,6 +78,7 @@ PUBLIC = [
     "WorkflowFailedError",
     "all_handlers_finished",
     "approval",
+    "ask",
     "attempt",
     "complete_later",
     "completion_token",
