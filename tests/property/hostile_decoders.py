@@ -60,6 +60,8 @@ from outlast.journal.parse import NotJsonError, parse, parse_as, read
 from outlast.policy import Pin, Pins, PolicyFile, Stop, Stops
 from outlast.policy.binding import Bindings, RoleBinding, first_bindings
 from outlast.policy.switch import Switch
+from outlast.journal.subject import with_actions, with_note
+from outlast.replay.asking import edited
 from outlast.replay.context import StepRequest
 from outlast.replay.ledger import _Cover
 from outlast.replay.operation import (
@@ -106,7 +108,7 @@ from outlast.worker.series import rest_of
 from outlast.worker.wait import Waits
 from outlast.workflows.attempt import Attempt, current_attempt
 from outlast.workflows.completion import CompletionToken
-from outlast.workflows.definition import AttemptOptions, Step
+from outlast.workflows.definition import AttemptOptions, Effect, EffectOptions, Step
 from outlast.workflows.heartbeat import Beats, current_beats, heartbeat_details
 from outlast.workflows.message import Signal, misfit
 from outlast.workflows.placement import Placement
@@ -246,6 +248,10 @@ class NoMachine:
         """Find none."""
         return
 
+    def asks(self, approval_id: str) -> None:
+        """Find none."""
+        return
+
 
 class OneOpen:
     """A machine in which one operation is open that is about another run."""
@@ -300,6 +306,21 @@ def take_in(kind: MessageKind) -> Callable[[bytes], Any]:
         return from_row(row)
 
     return call
+
+
+def place(place: str) -> str:
+    return place
+
+
+PLACED: Effect[..., Any] = Effect(place, "ship", AttemptOptions(), EffectOptions(idempotent=True))
+ASKED = next(one for one in SAMPLES if isinstance(one, entries.ApprovalRequested))
+
+
+def edit(data: bytes) -> Any:
+    """Let an approver make this of a call: it is asked for, or the same is asked again."""
+    edits = (Edited(0, Raw(data)),)
+    entry = entries.ApprovalEdited(OP, "a~1", "me", NOW, edits)
+    return edited(ASKED, entry, lambda place, arguments: PLACED.remake(arguments), "a~1#2")
 
 
 def beside(data: bytes) -> Any:
@@ -562,7 +583,7 @@ _parse = ("journal.parse:parse_as",)
 DECODERS: dict[str, Decoder] = {
     **{f"entry {kind}": Decoder(read_entry(kind), [body], ("journal.entry:from_row",)) for kind, body in BODIES.items()},
     **{f"shown {kind}": Decoder(show_entry(kind), [body], ("client.view:JournalEntry.__repr__",)) for kind, body in BODIES.items()},
-    **{f"message {kind.value}": Decoder(take_in(kind), seeds, ("worker.inbox:_entry_of", "worker.inbox:_told", "worker.inbox:_decided", "worker.inbox:_accepted"), ())
+    **{f"message {kind.value}": Decoder(take_in(kind), seeds, ("worker.inbox:_entry_of", "worker.inbox:_told", "worker.decision:decided", "worker.inbox:_accepted"), ())
        for kind, seeds in {
            MessageKind.SIGNAL: [TREE, b'"x"'], MessageKind.UPDATE: [TREE, b'"x"'], MessageKind.CANCEL: [b'{"by":"me","reason":"x"}'],
            MessageKind.PAUSE: [b'{"by":"me","reason":"x"}'], MessageKind.RESUME: [b'{"by":"me","reason":"x"}'], MessageKind.DECISION: [DECISION],
@@ -583,6 +604,10 @@ DECODERS: dict[str, Decoder] = {
     "waits": Decoder(waiting, [NOTE], ("client.view:_waits_in",), ()),
     "room": Decoder(room, [NOTE, b'{"room":{"least":21,"more":40}}'], ("client.view:room_in",), ()),
     "asked": Decoder(asked, [BODIES["approval_requested"]], ("client.view:_subject_in",), ()),
+    "edit of a request": Decoder(edit, [b'{"place":"there"}', b'{"n":1}'], ("replay.asking:_made",), ()),
+    "request that is edited": Decoder(lambda data: with_actions(data, {0: ("b" * 64, {"place": '"there"'})}), [SUBJECT],
+                                      ("journal.subject:_body", "journal.subject:_values"), (NotJsonError, OutlastError)),
+    "request that is asked again": Decoder(lambda data: with_note(data, "no"), [SUBJECT], ("journal.subject:_body",), (NotJsonError, OutlastError)),
     "subject": Decoder(lambda data: still_asks(data, SUBJECT), [SUBJECT], ("approvals.request:_without_hashes",), ()),
     "cover": Decoder(lambda data: _Cover("a~1", 0, entries.Cover("ship"), data).arguments(), [SUBJECT], ("replay.ledger:_Cover.arguments",), ()),
     "arguments of an intent": Decoder(intended, [b'{"a":1}'], ("effects.standing:_readable",), ()),
@@ -637,7 +662,8 @@ DECODERS: dict[str, Decoder] = {
 
 EXCEPTIONS = {
     "workflows.definition:Effect._action_sha256": "what `canonical` wrote a line before",
-    "approvals.request:subject_of": "what `canonical` and the codec wrote in the same call",
+    "journal.subject:subject_of": "what `canonical` and the codec wrote in the same call",
+    "journal.subject:_fact": "what `canonical` and the codec wrote in the same call",
     "replay.ledger:EffectLedger._nearest": "what `canonical` wrote of this call",
     "client.update:_message": "what the codec wrote in the same call",
     "client.explain:_Teller._retry": "a time that `client.view` has checked",

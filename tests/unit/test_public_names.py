@@ -20,6 +20,7 @@ from outlast.journal.entry import PAYLOAD, PLAIN
 PUBLIC = [
     "App",
     "Applied",
+    "Approval",
     "ApprovalDeniedError",
     "ApprovalError",
     "ApprovalExpiredError",
@@ -67,6 +68,7 @@ PUBLIC = [
     "RunNotFoundError",
     "RunStatus",
     "RunTerminatedError",
+    "Rung",
     "Saga",
     "SagaClosedError",
     "SameAs",
@@ -82,6 +84,7 @@ PUBLIC = [
     "WorkflowFailedError",
     "all_handlers_finished",
     "approval",
+    "ask",
     "attempt",
     "complete_later",
     "completion_token",

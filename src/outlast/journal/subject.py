@@ -7,7 +7,7 @@ recorded of that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 from outlast.journal.asking import Precondition
 from outlast.journal.canonical import canonical, sha256_of
 from outlast.journal.entry import ENTRY_NESTING, Cover
-from outlast.journal.parse import parse
+from outlast.journal.parse import NotJsonError, parse
 
 NOTE = "note"
 """In what is shown of a request that follows another one: why that one was of no use."""
@@ -76,14 +76,17 @@ def with_actions(recorded: bytes, actions: Mapping[int, tuple[str, Mapping[str, 
         actions: By its place among the covers, the hash of the new action, and the canonical JSON of its arguments by parameter name.
 
     Raises:
-        NotJsonError: The recorded body is none.
-        LookupError: It has no such cover.
+        NotJsonError: The recorded body is none, or has no such cover.
     """
-    body: Any = parse(recorded, nesting=ENTRY_NESTING)
+    body = _body(recorded)
     body.pop(NOTE, None)
     for place, (action_sha256, fields) in actions.items():
-        cover = body["covers"][place]
-        cover["action_sha256"], cover["arguments"] = action_sha256, _values(fields)
+        covers: Any = body.get("covers")
+        if not isinstance(covers, list) or not 0 <= place < len(cast("list[Any]", covers)):
+            raise NotJsonError(f"it covers nothing at place {place}")
+        if not isinstance(covers[place], dict):
+            raise NotJsonError(f"what it covers at place {place} is no action")
+        covers[place] |= {"action_sha256": action_sha256, "arguments": _values(fields)}
     return _subject(body)
 
 
@@ -93,9 +96,16 @@ def with_note(recorded: bytes, note: str) -> Subject:
     Raises:
         NotJsonError: The recorded body is none.
     """
-    body: Any = parse(recorded, nesting=ENTRY_NESTING)
+    body = _body(recorded)
     body[NOTE] = note
     return _subject(body)
+
+
+def _body(recorded: bytes) -> dict[str, Any]:
+    body: Any = parse(recorded, nesting=ENTRY_NESTING)
+    if not isinstance(body, dict):
+        raise NotJsonError("what was shown is no object")
+    return cast("dict[str, Any]", body)
 
 
 def _subject(body: dict[str, Any]) -> Subject:

@@ -153,7 +153,7 @@ def edited(
         subject = with_actions(bytes(former.subject), actions)
     except (DecodeError, EncodeError) as error:
         return unfit(former, f"what {entry.by} made of it does not fit: {error.message}", new_id)
-    except (NotJsonError, LookupError) as error:
+    except NotJsonError as error:
         return unfit(former, f"what {entry.by} made of it does not fit: {error}", new_id)
     covers = tuple(
         replace(cover, action_sha256=made[place].action_sha256) if place in made else cover
@@ -170,8 +170,19 @@ def edited(
 
 
 def unfit(former: ApprovalRequested, why: str, new_id: str) -> RequestApproval:
-    """Return what is asked when what somebody said of a request does not fit: the same, with the reason in what is shown."""
-    subject = with_note(bytes(former.subject), why[:_NOTE_LENGTH])
+    """Return what is asked when what somebody said of a request does not fit: the same, with the reason in what is shown.
+
+    Raises:
+        DecodeError: What was shown cannot be read.
+    """
+    try:
+        subject = with_note(bytes(former.subject), why[:_NOTE_LENGTH])
+    except (NotJsonError, EncodeError) as error:
+        raise DecodeError(
+            f"what request {former.approval_id} showed cannot be read: {error}",
+            operation=former.operation,
+            hint="the store was changed by hand or is damaged",
+        ) from None
     return _shows(_again(former, new_id, "unfit"), subject, former.covers)
 
 
@@ -216,7 +227,7 @@ def _made(remake: Remake | None, place: int, arguments: bytes) -> EffectRequest:
         raise DecodeError("nothing of it can be edited")
     made = remake(place, arguments)
     given: Any = parse(arguments)
-    unknown = sorted(name for name in given if name not in made.fields)
+    unknown = sorted(set(given).difference(made.fields))
     if unknown:
         raise DecodeError(f"{made.name} has no parameter {', '.join(unknown)}")
     return made

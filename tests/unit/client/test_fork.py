@@ -317,6 +317,7 @@ def test_a_fork_begins_with_the_entries_and_times_of_its_origin() -> None:
             keys="o",
             known_as=RunName("o"),
             is_last=True,
+            requesters=("tester",),
         )
         assert from_row(forked[3].row) == LeftOut("r:2", "pay", "effect_intended")
         assert isinstance(last, Forked)
