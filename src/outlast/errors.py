@@ -11,6 +11,7 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── RepeatedEffectError           an equal effect already succeeded in this run
 │   ├── SamePurposeError              another call of the effect has the same purpose, and may have happened
 │   ├── KeyReusedError                a receiver knows an effect's key with other content
+│   ├── PolicyError                   a policy, or its file, that cannot be used as it is
 │   └── EncodeError                   a value that cannot be stored; names the path in it
 ├── RunError                          what became of a run or of one of its operations
 │   ├── StepFailedError               a step or effect failed with a type that is not rebuilt
@@ -387,6 +388,37 @@ class EncodeError(AuthorError):
     def __init__(self, message: str, *, path: str = "$", **where: Any) -> None:
         super().__init__(message, **where)
         self.path = path
+
+
+class PolicyError(AuthorError):
+    r"""A policy, or its file, that cannot be used as it is: nothing of it is in force.
+
+    Args:
+        file: The file, where it is one's.
+        place: The table in it, as `[[deny]] number 2`.
+        key: The key in that table, as `when.amount`.
+
+    Example:
+        ```python
+        from outlast.errors import PolicyError
+        from outlast.policy import policy_of
+
+        try:
+            policy_of('[[deny]]\ntool = "delete_*"\ntenants = "prod"\n', file="policy.toml")
+        except PolicyError as error:
+            assert (error.place, error.key) == ("[[deny]] number 1", "tenants")
+        ```
+    """
+
+    code = "policy"
+
+    def __init__(
+        self, message: str, *, file: str = "", place: str = "", key: str = "", **where: Any
+    ) -> None:
+        super().__init__(message, **where)
+        self.file = file
+        self.place = place
+        self.key = key
 
 
 class RunError(OutlastError):

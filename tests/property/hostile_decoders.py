@@ -55,6 +55,7 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.journal.parse import NotJsonError, parse, parse_as, read
+from outlast.policy import Pin, Pins, PolicyFile, Stop, Stops
 from outlast.replay.context import StepRequest
 from outlast.replay.ledger import _Cover
 from outlast.replay.operation import (
@@ -478,6 +479,19 @@ ANSWER = (
 )
 PULLS = b'[{"number":1,"html_url":"http://x/1","title":"x","state":"open","head":{"ref":"a","sha":"b","repo":{"full_name":"o/n"}},"base":{"ref":"main"}}]'
 TOML = b'[project]\ndependencies = ["x==1.0", "y>=2"]\n'
+POLICY = b"""mode = "plan"
+agents = { researcher = ["search", "files:read_*"] }
+[[deny]]
+tool = "delete_*"
+tenant = "prod-*"
+between = { zone = "UTC", days = ["mon-fri"], hours = "08:00-18:00" }
+[[ask]]
+tool = "pay"
+expires_in = "72h"
+when = { amount = { greater = 1.5, in = [1, "2"] }, "to.path" = { inside = "/srv", matches = "[a-z/]+" } }
+"""
+STOPS = Stops((Stop(scope="tool", name="files:pay*", at=NOW), Stop(scope="everything", at=NOW)))
+PINS = Pins((Pin(server="files", tool="read", sha256="a" * 64, first_seen=NOW),))
 RESOLUTION = msgspec.json.encode(Resolution("r:1", 1, "applied", Raw(b"5"), FAILURE))
 TOLD = [
     msgspec.json.encode(Resolution("r:1", 1, outcome, Raw(b"5"), FAILURE, status=status))
@@ -571,6 +585,9 @@ DECODERS: dict[str, Decoder] = {
     "pull requests": Decoder(pulls_of, [PULLS], ("demo.github:GitHub._read",)),
     "order of a fault": Decoder(ordered, [b'{"fault":"hold","on":"create","times":2}'], ("demo.forge_double:Handler._control", "demo.forge_state:Fault.of", "demo.forge_double:main", "demo.forge_double:_logged", "demo.forge_answer:Forge._create"), (ValueError,)),
     "golden journal": Decoder(golden, [GOLDEN.to_json().encode()], ("testing.golden:exported",)),
+    "policy": Decoder(PolicyFile("policy.toml")._parse, [POLICY], ("policy.toml:_table_of",)),
+    "kill switch": Decoder(Stops.decode, [STOPS.encode()], ("policy.stop:Stops.decode",)),
+    "pinned definitions": Decoder(Pins.decode, [PINS.encode()], ("policy.pin:Pins.decode",)),
     "TOML": Decoder(manifest("pyproject.toml"), [TOML], ("demo.manifest:_toml",)),
     "requirements": Decoder(manifest("requirements.txt"), [b"x==1.0 ; python_version > '3'\ny>=2\n"], ()),
     "canonical form of what was read": Decoder(lambda data: canonical(read(data, "it")), [TREE], ("journal.parse:parse",)),

@@ -14,6 +14,7 @@ from outlast.cli.doubt import doubts, resolve
 from outlast.cli.fork import fork, retry
 from outlast.cli.growth import accept, export_run
 from outlast.cli.output import complain, note, say
+from outlast.cli.policy import policy
 from outlast.cli.replay import replay
 from outlast.cli.request import requests
 from outlast.cli.run import runs
@@ -42,6 +43,7 @@ runs.command("export")(export_run)
 app.add_typer(runs, name="runs")
 app.add_typer(approvals, name="approvals")
 app.add_typer(requests, name="requests")
+app.add_typer(policy, name="policy")
 app.command("replay", no_args_is_help=True)(replay)
 app.command("fork", no_args_is_help=True, help="The same as `runs fork`.")(fork)
 app.command("doctor")(doctor)
