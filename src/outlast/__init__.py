@@ -9,12 +9,15 @@ from outlast.errors import (
     ApprovalError,
     ApprovalExpiredError,
     ApprovalMismatchError,
+    ApprovalPreconditionError,
     ApprovalSpentError,
+    ApprovalUnauthorisedError,
     DecisionRefusedError,
     DecodeError,
     DefinitionError,
     EffectCompensatedError,
     EffectOutsideWorkflowError,
+    EffectsStoppedError,
     EncodeError,
     ForbiddenInWorkflowError,
     ForkedEffectError,
@@ -24,6 +27,7 @@ from outlast.errors import (
     OpenCompensationsError,
     OutlastError,
     OutsideWorkflowError,
+    PermissionDeniedError,
     QueryError,
     RepeatedEffectError,
     RequestStateError,
@@ -45,6 +49,7 @@ from outlast.portal import Portal
 from outlast.replay.context import RunInfo
 from outlast.replay.ledger import Grant
 from outlast.worker.growth import HistoryLimits
+from outlast.workflows.agent import agent
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
 from outlast.workflows.call import Call
 from outlast.workflows.carry import environment
@@ -84,7 +89,9 @@ __all__ = [
     "ApprovalError",
     "ApprovalExpiredError",
     "ApprovalMismatchError",
+    "ApprovalPreconditionError",
     "ApprovalSpentError",
+    "ApprovalUnauthorisedError",
     "Attempt",
     "Call",
     "ChildHandle",
@@ -94,6 +101,7 @@ __all__ = [
     "DefinitionError",
     "EffectCompensatedError",
     "EffectOutsideWorkflowError",
+    "EffectsStoppedError",
     "EncodeError",
     "Explanation",
     "ExternalRun",
@@ -108,6 +116,7 @@ __all__ = [
     "OpenCompensationsError",
     "OutlastError",
     "OutsideWorkflowError",
+    "PermissionDeniedError",
     "Portal",
     "Query",
     "QueryError",
@@ -135,6 +144,7 @@ __all__ = [
     "UpdateFailedError",
     "UpdateRejectedError",
     "WorkflowFailedError",
+    "agent",
     "all_handlers_finished",
     "approval",
     "attempt",

@@ -147,6 +147,7 @@ class Effects:
                 needs_result=undo is not None and undo.needs_result,
                 saga=effect.scope.root.operation if effect.scope else NO_OPERATION,
                 compensates=request.compensates,
+                agent=request.agent,
             ),
         )
 
@@ -170,18 +171,18 @@ class Effects:
             NonDeterminismError: The code asks for something else.
         """
         effect = self._agenda.expect_effect(entry.operation, entry.name)
-        # What runs is what was asked for, as long as nothing between may change it, and nobody has accepted that it differs.
+        # What runs may be less than what was asked for: a hook or an approver may have changed that. Nobody else has, or somebody has accepted it.
         is_accepted = self._agenda.position in self.accepted
-        for recorded in (bytes(entry.requested), bytes(entry.effective)):
-            if not (is_accepted or effect.request.same_arguments(recorded)):
-                raise self._agenda.mismatch(
-                    f"the journal holds the effect {entry.name!r} with other arguments",
-                    recorded=recorded.decode(errors="replace"),
-                    asked=effect.request.arguments.decode(errors="replace"),
-                    operation=entry.operation,
-                    hint="deploy the code that began the run; or, where the recorded arguments may stand, "
-                    f"`outlast runs accept {self._ledger.run_id} --entry {self._agenda.position} --reason TEXT`",
-                )
+        recorded = bytes(entry.requested)
+        if not (is_accepted or effect.request.same_arguments(recorded)):
+            raise self._agenda.mismatch(
+                f"the journal holds the effect {entry.name!r} with other arguments",
+                recorded=recorded.decode(errors="replace"),
+                asked=effect.request.arguments.decode(errors="replace"),
+                operation=entry.operation,
+                hint="deploy the code that began the run; or, where the recorded arguments may stand, "
+                f"`outlast runs accept {self._ledger.run_id} --entry {self._agenda.position} --reason TEXT`",
+            )
         effect.intended(entry, self._now())
         self._sagas.enlist(effect, entry)
         self._command_settle(effect)
