@@ -1,12 +1,13 @@
-"""Where an effect asks for leave: the one place that knows keys, grants, what a fork may do, and (later) rules.
+"""Where an effect asks for leave: the one place that knows keys, grants, and what a fork may do.
 
-It runs immediately before the intent is committed, and what it found rides in that change.
+It runs immediately before the intent is committed. What rules, people and facts say was found out before (`worker.permit`), and rides in
+that change.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from outlast.errors import (
     ApprovalSpentError,
     OutlastError,
 )
+from outlast.journal.asking import Precondition, Terms
 from outlast.journal.entry import (
     EffectCompleted,
     EffectFailed,
@@ -32,8 +34,49 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import capture, tell
 from outlast.replay.command import IntendEffect
-from outlast.store.change import GrantSpend
+from outlast.replay.context import EffectRequest
+from outlast.store.change import GrantSpend, Permit
 from outlast.worker.fork import inherited_no_approval, known_outcome, undone_refused, why_not
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Somebody wants a person asked before the effect begins.
+
+    Args:
+        source: The declaration of the effect, or the policy.
+        reason: Why, where the policy says it.
+        rule: Of the policy; empty where no rule has a part in it.
+        preconditions: On what the yes would rest, as it is now.
+    """
+
+    source: Literal["declared", "policy"]
+    terms: Terms
+    reason: str = ""
+    rule: str = ""
+    policy_version: str = ""
+    preconditions: tuple[Precondition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found out about an effect immediately before: nothing forbids it.
+
+    Args:
+        request: With the arguments that would run, where hooks have changed them, or an approver; None where they are those of the call.
+        demands: What has to be approved, or to be covered by a grant.
+        policy_version: Of the rules that were asked; empty for none.
+        is_asked: Anything was asked but the kill switch.
+    """
+
+    request: EffectRequest | None = None
+    demands: tuple[Demand, ...] = ()
+    policy_version: str = ""
+    permit: Permit | None = None
+    is_asked: bool = False
+
+
+NOTHING = Found()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +85,12 @@ class Leave:
 
     Args:
         spend: The cover that the same change must spend.
+        permit: What the same change rests on.
     """
 
     intent: EffectIntended
     spend: GrantSpend | None
+    permit: Permit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +131,9 @@ class Gate:
         """Take in the next entry of the run's journal."""
         self._known.note(entry)
 
-    def ask(self, command: IntendEffect, epoch: int) -> Answer:
-        """Return the intent to record, with its key and the cover that it spends; or what is recorded instead."""
-        known = self._known.find(command.name, command.action_sha256, command.number)
+    def settled(self, command: IntendEffect, epoch: int) -> Answer | None:
+        """Return what is recorded of an effect about which nothing has to be found out: a fork has its outcome, or does not make it."""
+        known = self._known_of(command)
         if known is not None and known.outcome == "undone":
             refusal = undone_refused(self._started, known, command.name)
             known = None
@@ -96,18 +141,36 @@ class Gate:
             return Settled(_intent(command, epoch, known.key), known_outcome(known, command))
         else:
             refusal = why_not(self._started, self._known.forked, known, command.name)
-        if refusal is not None:
-            return self.refused(self._refuse(refusal, command), command, epoch)
-        intent = _intent(command, epoch, known.key if known else self._key(command))
+        return None if refusal is None else self.refuse(refusal, command, epoch)
+
+    def ask(self, command: IntendEffect, epoch: int, found: Found = NOTHING) -> Answer:
+        """Return the intent to record, with its key and the cover that it spends; or what is recorded instead."""
+        if (settled := self.settled(command, epoch)) is not None:
+            return settled
+        if found.demands and command.grant is None and not command.asked:
+            return self.refuse(_uncovered(found.demands[0]), command, epoch)
+        known = self._known_of(command)
+        intent = _effective(
+            _intent(command, epoch, known.key if known else self._key(command)), found
+        )
         if command.grant is None:
-            return Leave(intent, None)
+            return Leave(intent, None, found.permit)
         spend = GrantSpend(
             approval_id=command.grant.approval_id,
             cover=command.grant.cover,
             operation=command.operation,
-            match_sha256=command.match_sha256,
+            match_sha256=_match(command, intent),
         )
-        return Leave(replace(intent, grant=command.grant), spend)
+        return Leave(replace(intent, grant=command.grant), spend, found.permit)
+
+    def refuse(
+        self, error: OutlastError, command: IntendEffect, epoch: int
+    ) -> EffectRefused | Doubtful:
+        """Return what is recorded of an effect that may not begin, given why; see `refused`."""
+        return self.refused(self._refuse(error, command), command, epoch)
+
+    def _known_of(self, command: IntendEffect) -> KnownEffect | None:
+        return self._known.find(command.name, command.action_sha256, command.number)
 
     def refused(
         self, refusal: EffectRefused, command: IntendEffect, epoch: int
@@ -159,6 +222,35 @@ def _intent(command: IntendEffect, epoch: int, key: str) -> EffectIntended:
         needs_result=command.needs_result,
         saga=command.saga,
         compensates=command.compensates,
+        agent=command.agent,
+    )
+
+
+def _effective(intent: EffectIntended, found: Found) -> EffectIntended:
+    """Return an intent of what would run, with what was found out about it."""
+    permit, request = found.permit, found.request
+    checked_at = permit.checked_at if permit is not None and found.is_asked else None
+    intent = replace(intent, policy_version=found.policy_version, checked_at=checked_at)
+    if request is None:
+        return intent
+    return replace(
+        intent,
+        effective=Raw(request.arguments),
+        action_sha256=request.action_sha256,
+        requested_sha256=intent.action_sha256,
+    )
+
+
+def _match(command: IntendEffect, intent: EffectIntended) -> str:
+    """Return what the cover has to be for: just this action, as it would run, or what its pattern names."""
+    is_exact = command.match_sha256 == command.action_sha256
+    return intent.action_sha256 if is_exact else command.match_sha256
+
+
+def _uncovered(demand: Demand) -> ApprovalMismatchError:
+    return ApprovalMismatchError(
+        f"it needs a yes of {demand.terms.role}, and no approval covers it",
+        hint="await outlast.approval(…, covers=[…]) before it",
     )
 
 

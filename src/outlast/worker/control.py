@@ -1,0 +1,104 @@
+"""A worker's copy of the control rows: what is stopped, and how the roles stand.
+
+The copy may be old, and does no harm: whatever rests on it carries the versions that it was read at, and the store refuses what rests
+on others. So a yes may come from the copy. A no never does: it is asked of rows that were read after the question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from outlast.errors import DecodeError
+from outlast.policy import Stop, Stops, ToolCall
+from outlast.store.change import Guard
+from outlast.store.protocol import Store
+
+STOPS = "stops"
+"""The row that says what is stopped: in a tenant, and for everybody in the tenant that has no name."""
+
+ROLES = "roles"
+"""The row of the tenant's roles."""
+
+EVERYBODY = ""
+
+MOST_TENANTS = 10_000
+"""The rows of so many tenants are remembered; what is forgotten is read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The control rows of one tenant, as they were read.
+
+    Args:
+        stops: Those for everybody, then those of the tenant.
+        unreadable: Why the kill switch cannot be read: nothing may begin then. Empty where it can.
+        by_stops: The versions of the rows of the kill switch.
+        by_roles: That of the roles.
+        roles: Their body; empty where nobody has set any.
+    """
+
+    stops: Stops
+    unreadable: str
+    by_stops: tuple[Guard, ...]
+    by_roles: Guard
+    roles: bytes
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is stopped."""
+        return not (self.stops.stops or self.unreadable)
+
+    def find(self, call: ToolCall) -> Stop | None:
+        """Return the oldest order that stops a call."""
+        return self.stops.find(call)
+
+
+class Controls:
+    """The control rows of the tenants whose runs a worker moves."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, Control] = {}
+        self._lock = asyncio.Lock()
+
+    def known(self, tenant: str) -> Control | None:
+        """Return what was read last, however long ago; None where it has to be read."""
+        return self._known.get(tenant)
+
+    def forget(self, tenant: str) -> None:
+        """Have the rows read again: something that rested on them was refused."""
+        self._known.pop(tenant, None)
+
+    async def read(self, tenant: str, than: Control | None = None) -> Control:
+        """Return the rows, read after `than` was; many who ask at once cause one reading.
+
+        Raises:
+            StoreUnavailableError: They cannot be read now.
+        """
+        async with self._lock:
+            known = self._known.get(tenant)
+            if known is not None and known is not than:
+                return known
+            control = await self._read(tenant)
+            self._known.pop(tenant, None)
+            while len(self._known) >= MOST_TENANTS:
+                del self._known[next(iter(self._known))]
+            self._known[tenant] = control
+            return control
+
+    async def _read(self, tenant: str) -> Control:
+        stops: list[Stop] = []
+        guards: list[Guard] = []
+        unreadable = ""
+        for owner in dict.fromkeys((EVERYBODY, tenant)):
+            version, body = await self._store.control(owner, STOPS) or (0, b"")
+            guards.append(Guard(owner, STOPS, version))
+            try:
+                stops += Stops.decode(body).stops if body else ()
+            except DecodeError as error:
+                unreadable = error.message
+        version, body = await self._store.control(tenant, ROLES) or (0, b"")
+        return Control(
+            Stops(tuple(stops)), unreadable, tuple(guards), Guard(tenant, ROLES, version), body
+        )
