@@ -37,6 +37,7 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── ApprovalUnauthorisedError     who said yes, or who started the run, may not do so any more
 │   ├── ApprovalPreconditionError     what the yes rests on is not so any more
 │   └── DecisionRefusedError          a decision that the store did not accept
+├── NotAuthorisedError                whoever acts may not do this
 ├── PermissionDeniedError             the policy does not let an effect begin
 ├── EffectsStoppedError               an operator has stopped such effects
 ├── RequestStateError                 a request under an idempotency key that is not in doubt, or not as it was seen
@@ -1149,6 +1150,48 @@ class DecisionRefusedError(ApprovalError):
         self.reason = reason
 
 
+class NotAuthorisedError(OutlastError):
+    """Whoever acts may not do this. It does not say whether there is such a run.
+
+    Args:
+        who: Who acts.
+        verb: What they may not do, as `start`; empty where a role is asked.
+        role: Which role they do not hold; empty where a verb is asked.
+        resource: The workflow; empty where it concerns all, or is not to be told.
+
+    Example:
+        ```python
+        import outlast
+
+        async with outlast.connect("sqlite:///agent.db", create=True) as client:
+            await client.roles.grant("ann", "treasurer")  # from now on nobody holds a role just so
+        async with outlast.connect("sqlite:///agent.db", principal="eve") as client:
+            try:
+                await client.roles.grant("eve", "treasurer")
+            except outlast.NotAuthorisedError as error:
+                assert (error.who, error.verb) == ("eve", "admin")
+        ```
+    """
+
+    code = "not_authorised"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        who: str = "",
+        verb: str = "",
+        role: str = "",
+        resource: str = "",
+        **where: Any,
+    ) -> None:
+        super().__init__(message, **where)
+        self.who = who
+        self.verb = verb
+        self.role = role
+        self.resource = resource
+
+
 class PermissionDeniedError(OutlastError):
     """The policy does not let the effect begin; nothing of it has happened.
 
@@ -1504,5 +1547,19 @@ class RunHeldWarning(UserWarning):
 
         # A program that must not wait for a person turns the warning into an error.
         warnings.simplefilter("error", outlast.RunHeldWarning)
+        ```
+    """
+
+
+class NobodyHoldsRoleWarning(UserWarning):
+    """A person is asked, and nobody holds the role that may answer.
+
+    Example:
+        ```python
+        import warnings
+        import outlast
+
+        # A program that must not ask nobody turns the warning into an error.
+        warnings.simplefilter("error", outlast.NobodyHoldsRoleWarning)
         ```
     """

@@ -1,9 +1,11 @@
 """Who may do what: a policy as data, and the verdict on one call at the time of the call.
 
-Pure: calls and policies go in, verdicts come out. Only `PolicyFile` reads a file. May import the journal; knows no store and no worker.
+Calls and policies go in, verdicts come out. Only `PolicyFile` reads a file, and only `StoreAuthority` a store. Knows no worker.
 """
 
 from outlast.policy.annotation import Annotations, TrustedServers, definition_sha256
+from outlast.policy.authority import Authority, Held, Principal, Roles, StoreAuthority
+from outlast.policy.binding import Bindings, RoleBinding
 from outlast.policy.call import ToolCall
 from outlast.policy.engine import decide
 from outlast.policy.explain import explain
@@ -25,9 +27,12 @@ __all__ = [
     "Annotations",
     "Ask",
     "Asked",
+    "Authority",
+    "Bindings",
     "Denied",
     "Deny",
     "Finding",
+    "Held",
     "Look",
     "Narrow",
     "Pin",
@@ -35,9 +40,13 @@ __all__ = [
     "Policy",
     "PolicyFile",
     "Predicate",
+    "Principal",
+    "RoleBinding",
+    "Roles",
     "Rule",
     "Stop",
     "Stops",
+    "StoreAuthority",
     "ToolCall",
     "TrustedServers",
     "Window",
