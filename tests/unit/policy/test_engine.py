@@ -103,9 +103,11 @@ def test_deny_and_ask_rules_count_in_bypass() -> None:
     assert outcome(judge(policy, "c", may_bypass=True)) == "Allowed mode"
 
 
-def test_bypass_is_not_taken_from_what_is_merely_true() -> None:
-    """The permission is `True`, and nothing else."""
+def test_nothing_is_taken_from_what_is_merely_true() -> None:
+    """What permits is `True`, or `False`, and nothing like it."""
     assert judge(Policy(mode="bypass"), "t", kind="tool", may_bypass="no").mode == "default"
+    assert judge(Policy(mode="accept_edits"), "t", kind="tool", edits="no").code == "undecided"
+    assert judge(Policy(mode="plan"), "t", kind="tool", writes=0).code == "plan"
 
 
 def test_an_ask_rule_names_who_is_asked_and_for_how_long() -> None:
@@ -185,6 +187,18 @@ def test_a_hook_cannot_change_the_call_in_place() -> None:
         "lines": ["one"]
     }
     assert given == {"lines": ["one"]}
+
+
+def test_the_caller_cannot_change_the_call_while_it_is_judged() -> None:
+    """What it does to its own arguments meanwhile changes nothing that is judged or returned."""
+    given = {"amount": 5}
+
+    async def slow(call: ToolCall) -> None:
+        given["amount"] = 5000
+        await asyncio.sleep(0)
+
+    limit = Rule("deny", "*", (Predicate("amount", "greater", 100),))
+    assert judge(Policy((limit,), hooks=(slow,)), "pay", given).arguments == {"amount": 5}
 
 
 class SilentError(Exception):

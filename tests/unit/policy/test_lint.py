@@ -99,6 +99,7 @@ def test_a_rule_for_a_tool_that_none_of_its_agents_has() -> None:
     assert found(Rule("deny", "pay", agent="?*"), agents=closed) == []
     assert found(Rule("deny", "pay", agent="c"), agents=closed) == [("unlisted", "deny 1")]
     assert found(Rule("deny", "drop"), agents=closed) == []
+    assert found(Rule("deny", "drop", agent="**"), agents=closed) == []
 
 
 def test_an_ask_rule_where_nobody_is_asked() -> None:

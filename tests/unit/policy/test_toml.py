@@ -175,6 +175,9 @@ def test_a_broken_file_changes_nothing(tmp_path: Path, broken: str | None) -> No
     with pytest.raises(PolicyError, match="policy.toml"):
         file.reload_if_changed()
     assert not file.reload_if_changed()
+    if broken is not None and len(broken) < 1000:
+        os.utime(path, ns=(5, 5))
+        assert not file.reload_if_changed()
     assert file.policy is before
     write(path, 'mode = "plan"', 9)
     assert not file.reload_if_changed()
