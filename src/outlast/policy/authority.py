@@ -251,9 +251,17 @@ class StoreAuthority:
         # A clock that was set back proves nothing.
         if known is not None and timedelta(0) <= now - known[0] < fresh_for:
             return known[1]
-        roles = Roles.of(tenant, await self._reader.control(tenant, ROLES), self._local)
+        roles = self.read(tenant, await self._reader.control(tenant, ROLES))
         self._known[tenant] = now, roles
         return roles
+
+    def read(self, tenant: str, row: tuple[int, bytes] | None) -> Roles:
+        """Return what a row of a tenant says.
+
+        Raises:
+            DecodeError: It cannot be read.
+        """
+        return Roles.of(tenant, row, self._local)
 
     async def holds(self, principal: Principal, role: str, resource: str) -> Held | None:
         """Return how somebody holds a role, by the row as it is now."""

@@ -7,18 +7,20 @@ on others. So a yes may come from the copy. A no never does: it is asked of rows
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 
 from outlast.errors import DecodeError
 from outlast.policy import Stop, Stops, ToolCall
-from outlast.store.change import Guard
+from outlast.policy.authority import Authority, Roles, StoreAuthority
+from outlast.policy.binding import ROLES
+from outlast.store.change import Guard, Permit
 from outlast.store.protocol import Store
+
+logger = logging.getLogger("outlast.worker")
 
 STOPS = "stops"
 """The row that says what is stopped: in a tenant, and for everybody in the tenant that has no name."""
-
-ROLES = "roles"
-"""The row of the tenant's roles."""
 
 EVERYBODY = ""
 
@@ -34,15 +36,15 @@ class Control:
         stops: Those for everybody, then those of the tenant.
         unreadable: Why the kill switch cannot be read: nothing may begin then. Empty where it can.
         by_stops: The versions of the rows of the kill switch.
-        by_roles: That of the roles.
-        roles: Their body; empty where nobody has set any.
+        by_roles: That of the row of roles.
+        roles: What that says; None where it cannot be read, or where a directory of the user's takes its place.
     """
 
     stops: Stops
     unreadable: str
     by_stops: tuple[Guard, ...]
     by_roles: Guard
-    roles: bytes
+    roles: Roles | None
 
     @property
     def is_quiet(self) -> bool:
@@ -57,8 +59,9 @@ class Control:
 class Controls:
     """The control rows of the tenants whose runs a worker moves."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, authority: Authority | None) -> None:
         self._store = store
+        self._roles = authority if isinstance(authority, StoreAuthority) else None
         self._known: dict[str, Control] = {}
         self._lock = asyncio.Lock()
 
@@ -66,9 +69,14 @@ class Controls:
         """Return what was read last, however long ago; None where it has to be read."""
         return self._known.get(tenant)
 
-    def forget(self, tenant: str) -> None:
-        """Have the rows read again: something that rested on them was refused."""
-        self._known.pop(tenant, None)
+    def outdated(self, tenant: str, permit: Permit) -> None:
+        """Have the rows read again, unless they were since: what rested on them was refused."""
+        known = self._known.get(tenant)
+        if known is not None and {*known.by_stops, known.by_roles} & {
+            *permit.stops,
+            *permit.authority,
+        }:
+            del self._known[tenant]
 
     async def read(self, tenant: str, than: Control | None = None) -> Control:
         """Return the rows, read after `than` was; many who ask at once cause one reading.
@@ -98,7 +106,20 @@ class Controls:
                 stops += Stops.decode(body).stops if body else ()
             except DecodeError as error:
                 unreadable = error.message
-        version, body = await self._store.control(tenant, ROLES) or (0, b"")
+        row = await self._store.control(tenant, ROLES)
         return Control(
-            Stops(tuple(stops)), unreadable, tuple(guards), Guard(tenant, ROLES, version), body
+            stops=Stops(tuple(stops)),
+            unreadable=unreadable,
+            by_stops=tuple(guards),
+            by_roles=Guard(tenant, ROLES, row[0] if row is not None else 0),
+            roles=self._read_roles(tenant, row),
         )
+
+    def _read_roles(self, tenant: str, row: tuple[int, bytes] | None) -> Roles | None:
+        if self._roles is None:
+            return None
+        try:
+            return self._roles.read(tenant, row)
+        except DecodeError:
+            logger.exception("the roles of tenant %s cannot be read, so nobody holds any", tenant)
+            return None

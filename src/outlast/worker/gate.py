@@ -196,7 +196,7 @@ class Gate:
         forked = self._known.forked
         if reason == "unapproved" and forked is not None:
             return self._refuse(inherited_no_approval(forked), intent)
-        return self._refuse(_refused(reason), intent)
+        return self._refuse(refusal_of(reason), intent)
 
     def _key(self, command: IntendEffect) -> str:
         return idempotency_key(
@@ -254,7 +254,8 @@ def _uncovered(demand: Demand) -> ApprovalMismatchError:
     )
 
 
-def _refused(reason: str) -> ApprovalError:
+def refusal_of(reason: str) -> ApprovalError:
+    """Return the error for the store's word on a grant: `expired`, `mismatch`, `unapproved` or `spent`."""
     match reason:
         case "expired":
             return ApprovalExpiredError(

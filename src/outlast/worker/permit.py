@@ -26,7 +26,7 @@ from outlast.journal.entry import EffectIntended, Entry, OperationId, Started
 from outlast.policy import Allowed, Asked, Denied, Policy, ToolCall, decide
 from outlast.replay.command import IntendEffect
 from outlast.replay.context import EffectRequest
-from outlast.store.change import Permit
+from outlast.store.change import Guard, Permit
 from outlast.worker.authorised import Authorised
 from outlast.worker.bridge import Bridge
 from outlast.worker.control import Control
@@ -74,7 +74,14 @@ class Finder:
         self._read = read
         self._grants = Grants()
         self._facts = Facts(bridge, deck.registry)
-        self._people = Authorised(deck.authority, self._tenant, workflow, started.principal)
+        self._people = Authorised(
+            deck.authority,
+            tenant=self._tenant,
+            workflow=workflow,
+            starter=started.principal,
+            now=bridge.store_now,
+            fresh=self._control,
+        )
 
     def note(self, entry: Entry) -> None:
         """Take in the next entry of the run's journal."""
@@ -102,14 +109,14 @@ class Finder:
             return error
 
     def _needs_more(self, use: IntendEffect | EffectIntended) -> bool:
-        is_granted = use.grant is not None or bool(use.asked)
-        return is_granted or self._deck.book.rules is not None or self._people.must_be_asked
+        return use.grant is not None or bool(use.asked) or self._deck.book.rules is not None
 
     def _at_once(self, operation: OperationId) -> Permit | None:
         control = self._deck.controls.known(self._tenant)
-        if control is None or not control.is_quiet:
+        if control is None or not (control.is_quiet and self._people.is_free(control)):
             return None
-        return Permit(operation, self._bridge.store_now(), DAY, stops=control.by_stops)
+        guards = self._people.guards(control)
+        return Permit(operation, self._bridge.store_now(), DAY, guards, control.by_stops)
 
     async def _find(self, command: IntendEffect, effect: Effect[..., Any]) -> Found:
         checked_at = self._bridge.store_now()
@@ -117,30 +124,24 @@ class Finder:
         call = self._call(command.name, command.agent, effect, self._base(command))
         control = await self._unstopped(call)
         rules = self._deck.book.rules
+        version = "" if rules is None else rules.version
         if command.compensates:
-            # It is never asked for, and nothing but a rule that denies it holds it up.
+            # It is never asked for, and nothing holds it up but the kill switch and a rule that denies it.
             if rules is not None:
-                await self._judge(rules.undoing, call, rules.version)
-            permit = self._permit(
-                command.operation, checked_at, control, is_asked=rules is not None
-            )
-            return Found(policy_version=rules.version if rules else "", permit=permit)
-        request: EffectRequest | None = None
+                await self._judge(rules.undoing, call, control, version)
+            permit = self._permit(command.operation, checked_at, control, ())
+            return Found(policy_version=version, permit=permit)
         demands: tuple[Demand, ...] = ()
+        arguments = self._base(command)
         if rules is not None:
-            verdict = await self._judge(rules.whole, call, rules.version)
+            verdict = await self._judge(rules.whole, call, control, version)
             demands = _demanded(verdict)
-            request = self._narrowed(command, effect, call, verdict)
-        await self._people.check(self._grants.voters(command))
+            arguments = _narrowed(call, verdict, arguments)
+        request = self._request(command, effect, arguments)
+        guards = await self._people.check(control, self._grants.voters(command))
         await self._hold_still(command)
-        is_asked = self._needs_more(command)
-        return Found(
-            request=request,
-            demands=demands,
-            policy_version=rules.version if rules else "",
-            permit=self._permit(command.operation, checked_at, control, is_asked=is_asked),
-            is_asked=is_asked,
-        )
+        permit = self._permit(command.operation, checked_at, control, guards)
+        return Found(request, demands, version, permit, is_asked=True)
 
     def _check_time(self, command: IntendEffect, now: datetime) -> None:
         """Ask nobody where the grant has run out; the store says the same."""
@@ -153,12 +154,8 @@ class Finder:
         is_edited = command.effective and self._grants.is_edited(command.operation)
         return command.effective if is_edited else command.arguments
 
-    def _narrowed(
-        self,
-        command: IntendEffect,
-        effect: Effect[..., Any],
-        call: ToolCall,
-        verdict: Allowed | Asked,
+    def _request(
+        self, command: IntendEffect, effect: Effect[..., Any], arguments: bytes
     ) -> EffectRequest | None:
         """Return the call as hooks have left it; None where that is the call itself.
 
@@ -166,17 +163,15 @@ class Finder:
             ApprovalMismatchError: It is not what was approved.
             PermissionDeniedError: It is no call of the effect.
         """
-        arguments = self._base(command)
-        if msgspec.json.encode(verdict.arguments) != msgspec.json.encode(call.arguments):
-            arguments = msgspec.json.encode(verdict.arguments)
+        if arguments == command.arguments and not command.effective:
+            return None
         try:
             request = effect.remake(arguments)
             approved = effect.remake(command.effective) if command.effective else request
         except DecodeError as error:
             raise PermissionDeniedError(
-                f"a hook has changed the arguments so that they do not fit {effect.name}: {error.message}",
+                f"the policy denies it: what hooks have made of its arguments does not fit: {error.message}",
                 reason="error",
-                policy_version=verdict.policy_version,
                 hint="look at the hooks of the policy",
             ) from error
         if request.action_sha256 != approved.action_sha256:
@@ -218,11 +213,11 @@ class Finder:
         rules = self._deck.book.rules
         if rules is not None:
             policy = rules.undoing if intent.compensates else rules.denials
-            await self._judge(policy, call, rules.version)
+            await self._judge(policy, call, control, rules.version)
+        guards: tuple[Guard, ...] = ()
         if not intent.compensates:
-            await self._people.check(self._grants.voters(intent))
-        is_asked = self._needs_more(intent)
-        return self._permit(intent.operation, checked_at, control, is_asked=is_asked)
+            guards = await self._people.check(control, self._grants.voters(intent))
+        return self._permit(intent.operation, checked_at, control, guards)
 
     # What is asked
 
@@ -239,13 +234,15 @@ class Finder:
             raise error
         return control
 
-    async def _judge(self, policy: Policy, call: ToolCall, version: str) -> Allowed | Asked:
+    async def _judge(
+        self, policy: Policy, call: ToolCall, control: Control, version: str
+    ) -> Allowed | Asked:
         """Return what a policy makes of a call.
 
         Args:
             version: By which the policy is named, of which this one may be a part.
         """
-        may_bypass = policy.mode == "bypass" and await self._people.may("bypass")
+        may_bypass = policy.mode == "bypass" and await self._people.may_bypass(control)
         now = self._bridge.store_now()
         verdict = await decide(policy, call, stopped=None, now=now, may_bypass=may_bypass)
         if isinstance(verdict, Denied):
@@ -271,15 +268,14 @@ class Finder:
         )
 
     def _permit(
-        self, operation: OperationId, checked_at: datetime, control: Control, *, is_asked: bool
+        self,
+        operation: OperationId,
+        checked_at: datetime,
+        control: Control,
+        guards: tuple[Guard, ...],
     ) -> Permit:
-        return Permit(
-            operation,
-            checked_at,
-            self._deck.recheck_within if is_asked else DAY,
-            authority=self._people.guards(control),
-            stops=control.by_stops,
-        )
+        within = self._deck.recheck_within
+        return Permit(operation, checked_at, within, guards, control.by_stops)
 
 
 def _demanded(verdict: Allowed | Asked) -> tuple[Demand, ...]:
@@ -287,6 +283,12 @@ def _demanded(verdict: Allowed | Asked) -> tuple[Demand, ...]:
         return ()
     terms = Terms(verdict.role or DEFAULT_ROLE, verdict.expires_in or DEFAULT_EXPIRY)
     return (Demand("policy", terms, verdict.reason, verdict.rule, verdict.policy_version),)
+
+
+def _narrowed(call: ToolCall, verdict: Allowed | Asked, arguments: bytes) -> bytes:
+    """Return the arguments of a call, given as JSON, as hooks have left them."""
+    left = msgspec.json.encode(verdict.arguments)
+    return arguments if left == msgspec.json.encode(call.arguments) else left
 
 
 def _stopped(control: Control, call: ToolCall) -> EffectsStoppedError | None:

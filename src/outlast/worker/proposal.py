@@ -251,11 +251,11 @@ ASK_AGAIN = frozenset({"unauthorised", "aged", "stopped"})
 """The words by which the store says that what was found out about an effect is to be found out again."""
 
 
-def is_refused(proposal: Proposal, refused: Refused, now: datetime) -> bool:
+def is_refused(proposal: Proposal, refused: Refused, now: datetime | None = None) -> bool:
     """Whether this is a part of a change that the store refused: of permits, all that rest on the same, or are too old as well.
 
     Args:
-        now: The store's time.
+        now: The store's time; without it, none is held to be too old but the one that is named.
     """
     if refused.reason in ASK_AGAIN:
         return proposal.permit is not None and _rests_on(proposal.permit, refused, now)
@@ -275,14 +275,14 @@ def is_refused(proposal: Proposal, refused: Refused, now: datetime) -> bool:
     return False
 
 
-def _rests_on(permit: Permit, refused: Refused, now: datetime) -> bool:
+def _rests_on(permit: Permit, refused: Refused, now: datetime | None) -> bool:
     if refused.reason == "aged":
-        return permit.operation == refused.part or is_aged(permit, now)
+        return permit.operation == refused.part or (now is not None and _is_aged(permit, now))
     guards = permit.authority if refused.reason == "unauthorised" else permit.stops
     return any(one.name == refused.part for one in guards)
 
 
-def is_aged(permit: Permit, now: datetime) -> bool:
+def _is_aged(permit: Permit, now: datetime) -> bool:
     """Whether what was found out is too old to rest on, or younger than now: a clock that was set back proves nothing."""
     return not timedelta(0) <= now - permit.checked_at <= permit.within
 

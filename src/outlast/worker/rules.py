@@ -79,7 +79,9 @@ class RuleBook:
                 self._rules = self._of(file.policy)
                 logger.info("the policy %s has changed: version %s", file.path, file.policy.version)
         except PolicyError as error:
-            logger.error("the policy that was read last stays in force: %s", error)
+            logger.error(  # noqa: TRY400 - it says what is wrong with the file, and where
+                "the policy that was read last stays in force: %s", error
+            )
 
     def _of(self, policy: Policy) -> Rules:
         hooks = tuple(map(self._bounded, policy.hooks))
