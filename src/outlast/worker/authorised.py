@@ -22,7 +22,7 @@ class Authorised:
         authority: Who is asked; None where everybody may do everything but bypass the policy.
         starter: Who started the run.
         now: The store's time.
-        fresh: Returns the control rows as they are after a reading.
+        fresh: Returns the control rows as they are now.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Authorised:
         workflow: str,
         starter: str,
         now: Callable[[], datetime],
-        fresh: Callable[[Control], Awaitable[Control]],
+        fresh: Callable[[], Awaitable[Control]],
     ) -> None:
         self._authority = authority
         self._tenant = tenant
@@ -68,7 +68,7 @@ class Authorised:
             return await self._asked(authority, voters)
         error = self._read(control.roles, voters)
         if error is not None:
-            control = await self._fresh(control)
+            control = await self._fresh()
             error = self._read(control.roles, voters)
         if error is not None:
             raise error

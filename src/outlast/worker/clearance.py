@@ -88,9 +88,14 @@ class Clearance:
         if permit is not None:
             self._cleared[command.operation] = permit
 
-    def refused(self, permit: Permit) -> IntendEffect | None:
-        """Note that what an effect rests on does not count; return what has to be asked again, None for an effect that is intended."""
-        self._deck.controls.outdated(self._bridge.run_key.tenant, permit)
+    def refused(self, permit: Permit, reason: str) -> IntendEffect | None:
+        """Note that what an effect rests on does not count; return what has to be asked again, None for an effect that is intended.
+
+        Args:
+            reason: The store's word.
+        """
+        if reason != "aged":
+            self._deck.controls.outdated(self._bridge.run_key.tenant, permit)
         operation = OperationId(permit.operation)
         self._cleared.pop(operation, None)
         asking = self._asking.get(operation)

@@ -63,7 +63,8 @@ class Controls:
         self._store = store
         self._roles = authority if isinstance(authority, StoreAuthority) else None
         self._known: dict[str, Control] = {}
-        self._lock = asyncio.Lock()
+        self._coming: dict[str, asyncio.Task[Control]] = {}
+        """Readings that have not begun."""
 
     def known(self, tenant: str) -> Control | None:
         """Return what was read last, however long ago; None where it has to be read."""
@@ -78,22 +79,29 @@ class Controls:
         }:
             del self._known[tenant]
 
-    async def read(self, tenant: str, than: Control | None = None) -> Control:
-        """Return the rows, read after `than` was; many who ask at once cause one reading.
+    async def read(self, tenant: str) -> Control:
+        """Return the rows as they are after the call; all who ask before a reading begins share it.
 
         Raises:
             StoreUnavailableError: They cannot be read now.
         """
-        async with self._lock:
-            known = self._known.get(tenant)
-            if known is not None and known is not than:
-                return known
-            control = await self._read(tenant)
-            self._known.pop(tenant, None)
-            while len(self._known) >= MOST_TENANTS:
-                del self._known[next(iter(self._known))]
-            self._known[tenant] = control
-            return control
+        reading = self._coming.get(tenant)
+        if reading is None:
+            reading = asyncio.get_running_loop().create_task(self._read_anew(tenant))
+            reading.add_done_callback(_retrieve)
+            self._coming[tenant] = reading
+        return await asyncio.shield(reading)
+
+    async def _read_anew(self, tenant: str) -> Control:
+        # Whoever is about to ask in this turn of the loop is waited for.
+        await asyncio.sleep(0)
+        del self._coming[tenant]
+        control = await self._read(tenant)
+        self._known.pop(tenant, None)
+        while len(self._known) >= MOST_TENANTS:
+            del self._known[next(iter(self._known))]
+        self._known[tenant] = control
+        return control
 
     async def _read(self, tenant: str) -> Control:
         stops: list[Stop] = []
@@ -123,3 +131,9 @@ class Controls:
         except DecodeError:
             logger.exception("the roles of tenant %s cannot be read, so nobody holds any", tenant)
             return None
+
+
+def _retrieve(reading: asyncio.Task[Control]) -> None:
+    """Look at how a reading ended that nobody waits for."""
+    if not reading.cancelled():
+        reading.exception()

@@ -119,10 +119,11 @@ class Finder:
         return Permit(operation, self._bridge.store_now(), DAY, guards, control.by_stops)
 
     async def _find(self, command: IntendEffect, effect: Effect[..., Any]) -> Found:
-        checked_at = self._bridge.store_now()
-        self._check_time(command, checked_at)
+        self._check_time(command, self._bridge.store_now())
         call = self._call(command.name, command.agent, effect, self._base(command))
         control = await self._unstopped(call)
+        # What rests on versions of rows does not age.
+        checked_at = self._bridge.store_now()
         rules = self._deck.book.rules
         version = "" if rules is None else rules.version
         if command.compensates:
@@ -207,9 +208,9 @@ class Finder:
             return error
 
     async def _again(self, intent: EffectIntended, effect: Effect[..., Any]) -> Permit:
-        checked_at = self._bridge.store_now()
         call = self._call(intent.name, intent.agent, effect, bytes(intent.effective))
         control = await self._unstopped(call)
+        checked_at = self._bridge.store_now()
         rules = self._deck.book.rules
         if rules is not None:
             policy = rules.undoing if intent.compensates else rules.denials
@@ -221,15 +222,16 @@ class Finder:
 
     # What is asked
 
-    async def _control(self, than: Control | None = None) -> Control:
-        return await self._read(lambda: self._deck.controls.read(self._tenant, than))
+    async def _control(self) -> Control:
+        """Return the control rows as they are now."""
+        return await self._read(lambda: self._deck.controls.read(self._tenant))
 
     async def _unstopped(self, call: ToolCall) -> Control:
         """Return the control rows where they stop nothing of this kind."""
         control = self._deck.controls.known(self._tenant)
         if control is None or _stopped(control, call) is not None:
             # What was read long ago may be over by now.
-            control = await self._control(control)
+            control = await self._control()
         if (error := _stopped(control, call)) is not None:
             raise error
         return control

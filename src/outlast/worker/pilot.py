@@ -856,7 +856,8 @@ class Pilot:
     async def _find_out(self, command: IntendEffect, effect: Effect[..., Any]) -> None:
         """Have an effect intended as soon as everybody was asked who may say no, or refused."""
         with self._crew.ask(command.operation):
-            await asyncio.sleep(self._clearance.pause(command.operation))
+            if (pause := self._clearance.pause(command.operation)) > 0:
+                await asyncio.sleep(pause)
             found = await self._clearance.find(command, effect)
         if self.hold.closed or self._growth.is_full:
             # What was found is old when the run goes on.
@@ -1022,7 +1023,7 @@ class Pilot:
         proposal.settle(refused)
         entry = proposal.entry
         if proposal.permit is not None and refused.reason in ASK_AGAIN:
-            if (command := self._clearance.refused(proposal.permit)) is not None:
+            if (command := self._clearance.refused(proposal.permit, refused.reason)) is not None:
                 self._held.append(command)
             return
         if isinstance(entry, EffectIntended):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+from msgspec.structs import replace
+
 from outlast.errors import ApprovalPreconditionError, OutlastError
 from outlast.journal.canonical import canonical
 from outlast.journal.entry import OperationId
@@ -67,7 +69,7 @@ class Facts:
         self, step: Step[..., object], arguments: bytes, operation: OperationId, number: int
     ) -> Ending:
         bridge = self._bridge
-        attempt = bridge.attempt(operation, step.name, number, "")
+        attempt = replace(bridge.attempt(operation, step.name, number, ""), probing=True)
         left = step.options.start_to_close_timeout or LONGEST_LOOK
         return await bridge.executor.attempt(
             step, arguments, attempt, bridge.check_lease, left=left
