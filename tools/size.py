@@ -41,6 +41,12 @@ ACCEPTED: dict[tuple[str, str], str] = {
         "parameters",
         "workflows/decorator.py:step",
     ): "each parameter is a sentence of the declaration",
+    ("parameters", "workflows/approval.py:approval"): (
+        "each parameter is a sentence of the request"
+    ),
+    ("parameters", "workflows/terms.py:Approval.__init__"): (
+        "each parameter is a sentence of the declaration"
+    ),
     ("parameters", "app.py:open"): "each parameter is a sentence about the app",
     ("parameters", "cli/fork.py:fork"): "each parameter is an option of the command",
     ("parameters", "cli/doubt.py:resolve"): "each parameter is an option of the command",

@@ -45,11 +45,13 @@ from outlast.errors import (
     UpdateRejectedError,
     WorkflowFailedError,
 )
+from outlast.journal.asking import Rung
 from outlast.portal import Portal
 from outlast.replay.context import RunInfo
 from outlast.replay.ledger import Grant
 from outlast.worker.growth import HistoryLimits
 from outlast.workflows.agent import agent
+from outlast.workflows.approval import approval, ask
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
 from outlast.workflows.call import Call
 from outlast.workflows.carry import environment
@@ -67,7 +69,6 @@ from outlast.workflows.handler import on_signal, on_update
 from outlast.workflows.heartbeat import heartbeat, heartbeat_details
 from outlast.workflows.inside import (
     all_handlers_finished,
-    approval,
     info,
     now,
     publish,
@@ -81,10 +82,12 @@ from outlast.workflows.message import Signal, Update
 from outlast.workflows.purpose import SameAs
 from outlast.workflows.query import Query, on_query
 from outlast.workflows.saga import Saga, saga, save_point
+from outlast.workflows.terms import Approval
 
 __all__ = [
     "App",
     "Applied",
+    "Approval",
     "ApprovalDeniedError",
     "ApprovalError",
     "ApprovalExpiredError",
@@ -131,6 +134,7 @@ __all__ = [
     "RunNotFoundError",
     "RunStatus",
     "RunTerminatedError",
+    "Rung",
     "Saga",
     "SagaClosedError",
     "SameAs",
@@ -147,6 +151,7 @@ __all__ = [
     "agent",
     "all_handlers_finished",
     "approval",
+    "ask",
     "attempt",
     "complete_later",
     "completion_token",

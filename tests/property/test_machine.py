@@ -22,12 +22,16 @@ from searching import examples
 import outlast
 from outlast.effects.retry import RetryPolicy
 from outlast.errors import NonDeterminismError, OutlastError
+from outlast.journal.asking import Edited, Rung, Terms
 from outlast.journal.entry import (
     ApprovalDecided,
+    ApprovalEdited,
     ApprovalExpired,
     ApprovalRequested,
+    ApprovalVoted,
     CancelRequested,
     Completed,
+    Cover,
     EffectCleared,
     EffectCompleted,
     EffectFailed,
@@ -62,7 +66,9 @@ from outlast.replay.command import (
     StartTimer,
 )
 from outlast.replay.machine import Machine
+from outlast.replay.operation import EffectOperation
 from outlast.replay.stand import stand_of
+from outlast.worker.request import recorded
 from outlast.workflows.definition import AttemptOptions, Effect, EffectOptions, Step
 
 Shape = tuple[Any, ...]
@@ -104,7 +110,10 @@ KIT: dict[str, Any] = {
     "pay": effect("pay"),
     "tick": effect("tick", repeats=True),
     "guarded": effect("guarded", repeats=True),
+    "asked": effect("asked", repeats=True),
 }
+HOUR = timedelta(hours=1)
+TERMS = Terms("boss", HOUR, edits="yes", quorum=2, escalate=(Rung("chief", HOUR),))
 
 
 # A workflow that does what a shape says
@@ -156,6 +165,23 @@ class Interpreter:
 
     async def do_guarded(self, n):
         return await self.leaf("guarded", n)
+
+    async def do_asked(self, n):
+        return await self.leaf("asked", n)
+
+    async def do_consult(self, n):
+        call = self.kit["guarded"](n)
+        grant = await outlast.approval(
+            {"n": n},
+            covers=[call],
+            role="boss",
+            expires_in=HOUR,
+            quorum=2,
+            edits="second",
+            escalate=[Rung("chief", HOUR)],
+        )
+        await grant.edited(call)
+        return [len(grant.votes), len(grant.edits)]
 
     async def do_publish(self, n):
         outlast.publish("ab"[n % 2], n)
@@ -408,11 +434,18 @@ class Live:
                 if name == "broken":
                     return StepFailed(operation, name, capture(ValueError("broken")))
                 return StepCompleted(operation, name, self.value())
+            case IntendEffect(operation, name) if name == "asked" and not command.asked:
+                return self.ask(command)
             case IntendEffect(operation, name):
                 if chance < 0.1:
                     return EffectRefused(operation, name, capture(OutlastError("refused")))
                 raw = Raw(command.arguments)
-                return EffectIntended(operation, name, "key", raw, raw, command.action_sha256)
+                effective = Raw(command.effective) if command.effective else raw
+                is_other = command.effective not in (b"", command.arguments)
+                return EffectIntended(
+                    operation, name, "key", raw, effective, command.action_sha256,
+                    asked=command.asked, requested_sha256="other" if is_other else "",
+                )  # fmt: skip
             case SettleEffect(operation, name):
                 if self.machine.in_doubt.get(operation):
                     if chance < 0.5:
@@ -425,19 +458,44 @@ class Live:
             case PublishValue(operation, name, value):
                 return Published(operation, name, value)
             case RequestApproval():
-                at = self.now
-                return ApprovalRequested(
-                    command.operation, command.approval_id, command.terms.role, command.subject,
-                    command.subject_sha256, command.covers, *command.terms.deadlines(0, at),
-                )  # fmt: skip
-            case AwaitDecision(operation, approval_id):
-                if chance < 0.2:
-                    return ApprovalExpired(operation, approval_id)
-                return ApprovalDecided(
-                    operation, approval_id, chance < 0.8, "ann", "", "hash", self.now
-                )
+                return recorded(command, self.now, ())
+            case AwaitDecision():
+                return self.decision(command, chance)
             case _:
                 return None
+
+    def ask(self, command: IntendEffect) -> ApprovalRequested:
+        """Return what the gate asks for an effect."""
+        found = self.machine.find(command.operation)
+        assert isinstance(found, EffectOperation)
+        count = found.asking.count
+        asked = RequestApproval(
+            command.operation,
+            f"3~{command.operation}" + (f"#{count + 1}" if count else ""),
+            TERMS,
+            Raw(b'{"covers":[{"action_sha256":"","arguments":{}}],"subject":null}'),
+            "hash",
+            (Cover(command.name, command.action_sha256),),
+            requested=Raw(command.arguments),
+            effective=Raw(command.effective or command.arguments),
+            source="declared",
+        )
+        return recorded(asked, self.now, ())
+
+    def decision(self, command: AwaitDecision, chance: float) -> Any:
+        operation, approval_id = command.operation, command.approval_id
+        if chance < 0.2:
+            return ApprovalExpired(operation, approval_id)
+        found: Any = self.machine.find(operation)
+        terms = found.asking.current.terms
+        if chance < 0.4 and terms.quorum > 1 and not found.asking.votes:
+            return ApprovalVoted(operation, approval_id, "bob", self.now)
+        if chance < 0.5 and terms.edits != "no":
+            self.serial += 1
+            value = self.random.choice([b'{"n":%d}' % self.serial, b'{"n":"?"}', b'{"m":1}'])
+            edits = (Edited(0, Raw(value)),)
+            return ApprovalEdited(operation, approval_id, "eve", self.now, edits)
+        return ApprovalDecided(operation, approval_id, chance < 0.8, "ann", "", "hash", self.now)
 
 
 def fresh(program: Shaped, run_id: str = "run-1", generation: int = 3) -> Machine:
@@ -503,6 +561,7 @@ leaves = st.one_of(
     st.tuples(st.just("condition"), few, seconds),
     st.tuples(st.just("clock"), seconds),
     st.tuples(st.just("approve"), few, st.booleans()),
+    st.tuples(st.sampled_from(["asked", "consult"]), few),
     st.tuples(st.just("calls"), few, few),
 )
 
@@ -601,7 +660,7 @@ def test_an_operation_has_one_id_and_one_intent(shape, seed):
     run = live(shape, seed)
     entries = [entry for turn, _ in run.journal for entry in turn]
     counts = Counter(
-        (type(entry).__name__, entry.operation)
+        (type(entry).__name__, getattr(entry, "approval_id", entry.operation))
         for entry in entries
         if not isinstance(
             entry,
@@ -640,8 +699,12 @@ def waiting(machine: Machine) -> dict[str, Any]:
     return found
 
 
-ANEW = {SettleEffect: IntendEffect, AwaitDecision: RequestApproval}
-"""What a fork asks for again, in place of what its origin waited for."""
+def anew(origin: Machine, command: Any) -> type[Any]:
+    """Return what a fork asks for again, in place of what its origin waited for."""
+    found = origin.find(command.operation) if not isinstance(command, Finish) else None
+    if isinstance(command, AwaitDecision) or getattr(getattr(found, "asking", None), "edit", None):
+        return IntendEffect if isinstance(found, EffectOperation) else RequestApproval
+    return IntendEffect if isinstance(command, SettleEffect) else type(command)
 
 
 @quick
@@ -657,7 +720,7 @@ def test_a_fork_stands_where_its_origin_stood(shape, seed):
         assert programs[1].interpreter.trace == programs[0].interpreter.trace
         assert stand_of(fork, {}).given_up == stand_of(origin, {}).given_up
         doubtful = dict.fromkeys(origin.in_doubt, IntendEffect)
-        expected = {key: ANEW.get(type(one), type(one)) for key, one in waiting(origin).items()}
+        expected = {key: anew(origin, one) for key, one in waiting(origin).items()}
         found = waiting(fork)
         assert {key: type(one) for key, one in found.items()} == {**expected, **doubtful}
         assert fork.in_doubt == {}

@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import workflows as flows
+from msgspec import Raw
+from msgspec.json import encode
 
+from outlast.approvals.decision import Decision
 from outlast.client import RunHandle
-from outlast.store.change import Message, MessageKind, PutMessage, RunKey
+from outlast.journal.asking import Edited
+from outlast.store.change import Decide, Message, MessageKind, PutMessage, RunKey
 from outlast.testing import Simulation
 from outlast.testing.golden import Golden, record
 from outlast.worker.growth import HistoryLimits
@@ -44,6 +48,38 @@ class Play:
         view = views[0]
         act = self.sim.client.approvals.approve if yes else self.sim.client.approvals.deny
         await act(view.run_id, view.approval_id, seen_sha256=view.subject_sha256, reason=reason)
+
+    async def say(self, by: str, *, no: bool = False, edit: str = "", answer: str = "null") -> None:
+        """Decide the next request as somebody: a yes, a no, an edit of the first cover, or an answer."""
+        while not (views := await self.sim.client.approvals.list(run_id=self.handle.id)):
+            await asyncio.sleep(1)
+        asked = views[0]
+        edits = (Edited(0, Raw(edit.encode())),) if edit else ()
+        decision = Decision(
+            asked.approval_id,
+            "",
+            not (no or edit),
+            by,
+            "said",
+            asked.subject_sha256,
+            edits=edits,
+            answer=Raw(answer.encode()),
+        )
+        message = Message(
+            f"said/{asked.approval_id}/{by}", MessageKind.DECISION, "", by, encode(decision)
+        )
+        await self.sim.client.commit(
+            Decide(
+                self.run,
+                asked.approval_id,
+                asked.subject_sha256,
+                decision.approved,
+                by,
+                message,
+                edit=bool(edit),
+            )
+        )
+        await asyncio.sleep(5)
 
     async def waits(self, status: str) -> None:
         """Wait until the run is parked."""
@@ -326,6 +362,42 @@ async def undo_and_leave(play: Play) -> None:
         await asyncio.sleep(60)
 
 
+async def two_yeses(play: Play) -> None:
+    """Let one say yes, and later another one."""
+    await play.say("ann")
+    await asyncio.sleep(600)
+    await play.say("bob")
+
+
+async def nobody_then_director(play: Play) -> None:
+    """Let the time of the first be over, with one vote, then ask the next."""
+    await play.say("ann")
+    await asyncio.sleep(3600)
+    await two_yeses(play)
+
+
+async def another_number(play: Play) -> None:
+    """Let one say yes; another wants what does not fit, then something else, which is a yes; and a third agrees."""
+    await play.say("ann")
+    await play.say("bob", edit='{"what": 1}')
+    await play.say("bob", edit='{"what": "bread", "number": 2}')
+    await play.say("ann")
+
+
+async def one_no(play: Play) -> None:
+    """Let one say yes, and another no."""
+    await play.say("ann")
+    await play.say("bob", no=True)
+
+
+async def answer_and_change(play: Play) -> None:
+    """Give an answer that does not fit, and one that does; change what is asked, and let somebody else agree."""
+    await play.say("ann", answer='"two"')
+    await play.say("ann", answer="2")
+    await play.say("bob", edit='{"value": "1 loaf"}')
+    await play.say("ann")
+
+
 SCENARIOS: dict[str, Scenario] = {
     "parallel": Scenario(flows.parallel),
     "group_fails": Scenario(flows.group_fails, ends="failed"),
@@ -393,6 +465,12 @@ SCENARIOS: dict[str, Scenario] = {
     "grows": Scenario(flows.grows, make_room, options=SMALL),
     "relatives": Scenario(flows.relatives, gather_kin),
     "cousin": Scenario(lambda: flows.cousin("fail"), say, ends="failed"),
+    "bought": Scenario(lambda: flows.buys("bread"), two_yeses),
+    "bought_late": Scenario(lambda: flows.buys("bread"), nobody_then_director),
+    "bought_less": Scenario(lambda: flows.buys("bread"), another_number),
+    "not_bought": Scenario(lambda: flows.buys("bread"), one_no),
+    "bought_by_nobody": Scenario(lambda: flows.buys("bread")),
+    "consulted": Scenario(lambda: flows.consults("loaves"), answer_and_change),
     "values": Scenario(lambda: flows.values(flows.Everything()), say_yes),
 }
 

@@ -999,6 +999,51 @@ async def trip(ends: str) -> list[str]:
     return had
 
 
+@outlast.effect(
+    idempotent=True,
+    schedule_to_close_timeout=timedelta(hours=1),
+    approval=outlast.Approval(
+        "buyer",
+        expires_in=timedelta(hours=1),
+        use_within=timedelta(days=2),
+        quorum=2,
+        edits="yes",
+        escalate=[outlast.Rung("director", timedelta(hours=2))],
+    ),
+)
+async def buy(what: str, number: int = 1) -> str:
+    return await act(f"{number} {what}")
+
+
+@outlast.workflow
+async def buys(what: str) -> list[str]:
+    """An effect that two persons have to approve; they may want another number of it."""
+    had = [f"{await double(1)}"]
+    try:
+        had.append(await buy(what, number=3))
+    except outlast.ApprovalError as error:
+        had.append(f"{type(error).__name__} at {error.operation}")
+    return had
+
+
+@outlast.workflow
+async def consults(what: str) -> list[str]:
+    """A question, and an approval that rests on what a step has found, of a call that may be changed."""
+    number = await outlast.ask(
+        {"how many": what}, int, role="owner", expires_in=timedelta(hours=1), four_eyes=True
+    )
+    call = idempotent(f"{number} {what}")
+    grant = await outlast.approval(
+        "price",
+        covers=[call],
+        role="owner",
+        expires_in=timedelta(hours=1),
+        edits="second",
+        preconditions={"price": double(number)},
+    )
+    return [grant.by, await grant.edited(call)]
+
+
 CODE = [
     one for one in list(globals().values()) if type(one).__name__ in ("Step", "Effect", "Workflow")
 ]

@@ -154,12 +154,12 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
             Break(
                 Pilot,
                 "_intend",
-                "self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend, row=row))",
+                "self.post(intending)",
                 "settle = SettleEffect(command.operation, command.name, intent)\n"
                 "            known = self._deck.registry.effects[command.name]\n"
                 "            run = EffectRun(self, settle, known, fresh=True)\n"
                 "            self._crew.begin(command.operation, run.run())\n"
-                "            self.post(Proposal(Rank.INTENT, intent, guard=guard, spend=spend, row=row))",
+                "            self.post(intending)",
             ),
             Break(Crew, "begin", "assert former is None or former.done()", "assert True"),
         ),

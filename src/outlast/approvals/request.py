@@ -1,55 +1,17 @@
-"""What a person is asked: the subject as it is shown, the actions that a yes covers, and the hash over both.
-
-What is shown is what is hashed, and what is hashed is what the decision must carry.
-"""
+"""What a person is asked, and whether code that came since still asks it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import msgspec
-from msgspec import Raw
-
-from outlast.journal.canonical import canonical, sha256_of
-from outlast.journal.entry import ENTRY_NESTING, Cover
+from outlast.journal.entry import ENTRY_NESTING
 from outlast.journal.parse import NotJsonError, parse
+from outlast.journal.subject import Subject, subject_of
+
+__all__ = ["SAME_PURPOSE", "Subject", "still_asks", "subject_of"]
 
 SAME_PURPOSE = "same_purpose_as"
 """In the subject of a request that the engine makes: the operation whose purpose the covered call has too."""
-
-
-class Subject(msgspec.Struct, frozen=True):
-    """The request as JSON, and its hash."""
-
-    body: Raw
-    sha256: str
-
-
-def subject_of(
-    shown: bytes, covers: Sequence[tuple[Cover, Mapping[str, str]]], undone_by: Sequence[str] = ()
-) -> Subject:
-    """Return what is stored, shown and hashed.
-
-    Args:
-        shown: JSON of the author's subject.
-        covers: Each cover, with the canonical JSON of its arguments (or pattern fields) by parameter name.
-        undone_by: Of each cover, the effect that undoes it, which a yes permits too; empty for none.
-    """
-    actions: list[dict[str, Any]] = [
-        {
-            "effect": cover.effect,
-            "kind": "call" if cover.action_sha256 else "pattern",
-            "action_sha256": cover.action_sha256,
-            "arguments": {name: msgspec.json.decode(value) for name, value in fields.items()},
-        }
-        for cover, fields in covers
-    ]
-    for action, name in zip(actions, undone_by, strict=False):
-        if name:
-            action["compensate"] = name
-    body = {"subject": msgspec.json.decode(shown), "covers": actions}
-    return Subject(body=Raw(canonical(body)), sha256=sha256_of(body))
 
 
 def still_asks(recorded: bytes, today: bytes) -> bool:
@@ -63,14 +25,22 @@ def still_asks(recorded: bytes, today: bytes) -> bool:
     """
     try:
         return _extends(_without_hashes(recorded), _without_hashes(today))
-    except (NotJsonError, LookupError, TypeError):  # what is recorded was not asked by any code
+    except (
+        NotJsonError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ):  # what is recorded was not asked by any code
         return False
 
 
 def _without_hashes(body: bytes) -> Any:
     value = parse(body, nesting=ENTRY_NESTING)
+    # What an answer must look like follows from a type, and the version of an effect is in its hash.
+    value.pop("question", None)
     for cover in value["covers"]:
         del cover["action_sha256"]
+        cover.pop("version", None)
     return value
 
 

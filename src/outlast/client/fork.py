@@ -514,6 +514,7 @@ def _started(client: Port, origin: Origin, asked: ForkRequest, run: RunKey) -> S
         known_as=known_as,
         ends_at=None,
         is_last=origin.is_over and (former.is_last or not inherits),
+        requesters=tuple(dict.fromkeys((*former.requesters, former.principal))),
     )
 
 

@@ -39,6 +39,9 @@ from outlast.journal.prefix import ROLES, Role
 _MOVING = (Role.OUTCOME, Role.ARRIVAL)
 """Roles of the entries that let workflow code run."""
 
+_BY_THE_GATE = ("declared", "policy")
+"""The sources of requests that are asked again by whoever makes an effect anew."""
+
 _ENDS = frozenset(
     f"outlast.errors.{kind.__name__}"
     for kind in (WorkflowFailedError, RunCancelledError, RunTerminatedError)
@@ -147,28 +150,36 @@ def _before_unused_approvals(entries: Sequence[Entry], place: int) -> int:
 
 
 def _first_unused(entries: Sequence[Entry]) -> int | None:
-    """Return where the first approval was asked for that was given, and some cover of which no settled effect has used."""
+    """Return where the first approval was asked for that was given, and some cover of which no settled effect has used.
+
+    What the gate has asked for an effect is none of them: it asks again by itself.
+    """
     granted = {
         one.approval_id for one in entries if isinstance(one, ApprovalDecided) and one.approved
     }
     used = _used(entries)
+    begun: dict[OperationId, int] = {}
+    unused: list[int] = []
     for place, one in enumerate(entries):
-        if not isinstance(one, ApprovalRequested) or one.approval_id not in granted:
+        if not isinstance(one, ApprovalRequested) or one.source in _BY_THE_GATE:
             continue
+        # Escalated or edited since, it is asked from the beginning.
+        first = begun.setdefault(one.operation, place)
         covers = [GrantUse(one.approval_id, cover) for cover in range(len(one.covers))]
-        if not used.issuperset(covers):
-            return place
-    return None
+        if one.approval_id in granted and not used.issuperset(covers):
+            unused.append(first)
+    return min(unused, default=None)
 
 
 def _used(entries: Sequence[Entry]) -> set[GrantUse]:
-    intended: dict[OperationId, GrantUse] = {}
+    intended: dict[OperationId, list[GrantUse]] = {}
     used: set[GrantUse] = set()
     for one in entries:
-        if isinstance(one, EffectIntended) and one.grant is not None:
-            intended[one.operation] = one.grant
-        elif isinstance(one, EffectCompleted | EffectFailed) and one.operation in intended:
-            used.add(intended[one.operation])
+        if isinstance(one, EffectIntended):
+            spent = [GrantUse(approval_id, 0) for approval_id in one.asked]
+            intended[one.operation] = spent if one.grant is None else [one.grant, *spent]
+        elif isinstance(one, EffectCompleted | EffectFailed):
+            used.update(intended.get(one.operation, ()))
     return used
 
 

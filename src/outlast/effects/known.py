@@ -61,7 +61,11 @@ class KnownEffects:
                 pass
 
     def find(self, name: str, action_sha256: str, number: int) -> KnownEffect | None:
-        """Return what is known of a call, if it was not used for an equal one before."""
+        """Return what is known of a call, if it was not used for an equal one before.
+
+        Args:
+            action_sha256: Of the arguments as the workflow gives them.
+        """
         return self._first((name, action_sha256, number))
 
     def left(self) -> list[KnownEffect]:
@@ -142,7 +146,7 @@ def _settled(known: KnownEffect, end: EffectCompleted | EffectFailed) -> KnownEf
 def _intended(intent: EffectIntended, origin: RunName, used_at: datetime | None) -> KnownEffect:
     return KnownEffect(
         name=intent.name,
-        action_sha256=intent.action_sha256,
+        action_sha256=requested_sha256(intent),
         number=intent.number,
         run_id=origin.run_id,
         operation=intent.operation,
@@ -152,7 +156,14 @@ def _intended(intent: EffectIntended, origin: RunName, used_at: datetime | None)
     )
 
 
+def requested_sha256(intent: EffectIntended) -> str:
+    """Return the hash of the action as the workflow asked for it: by that, equal calls are found, whatever an approver made of them."""
+    return intent.requested_sha256 or intent.action_sha256
+
+
 def _call(one: KnownEffect | EffectIntended) -> _Call:
+    if isinstance(one, EffectIntended):
+        return one.name, requested_sha256(one), one.number
     return one.name, one.action_sha256, one.number
 
 

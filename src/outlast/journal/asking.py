@@ -17,12 +17,33 @@ Edits: TypeAlias = Literal["no", "yes", "second"]
 AskedFor: TypeAlias = Literal["approval", "question"]
 """Whether a yes is asked for, or an answer."""
 
+AskedBy: TypeAlias = Literal["", "declared", "policy", "purpose"]
+"""Why an effect is asked for: its declaration, a policy, or that it is a second call of one purpose; empty for what code asks."""
+
 
 class Rung(Struct, frozen=True):
-    """Who is asked next, when nobody decided in time.
+    """Who is asked next, when nobody decided in time; the same role again is asked again.
 
     Args:
         expires_in: Time to decide, counted from the moment at which these are asked.
+
+    Example:
+        ```python
+        from datetime import timedelta
+        import outlast
+
+        @outlast.workflow
+        async def ask() -> str:
+            later = (outlast.Rung("boss", timedelta(milliseconds=50)),)
+            try:
+                await outlast.approval("ship?", role="maintainer", expires_in=timedelta(milliseconds=50), escalate=later)
+            except outlast.ApprovalExpiredError as error:
+                return error.message.partition(" decided")[0]
+            return "shipped"
+
+        async with outlast.open("memory://") as app:
+            assert await app.run(ask(), id="a") == "nobody with the role 'boss'"
+        ```
     """
 
     role: str

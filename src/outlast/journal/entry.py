@@ -17,6 +17,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from outlast.errors import DecodeError
 from outlast.journal.asking import (
     AskedAgain,
+    AskedBy,
     AskedFor,
     Edited,
     Moment,
@@ -88,6 +89,7 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
         seed: 16 random bytes; every generator of the run is derived from them.
         namespace: The `workflow_id` of idempotency keys: run id, tenant and `~n`.
         principal: Who started it; of a child, who started its parent.
+        requesters: Of a fork, and of a child of one: who else has started it: who started its origin.
         timeout_seconds: How long the run may take, counted from this entry, or from `Forked`; None for as long as it likes.
         ends_at: Of a later generation: when the time is over that the first one was given. A fork has its time anew.
         parent: Of a child: the operation of its parent. In a fork the code is told it up to `Forked`, which names another one or none.
@@ -112,6 +114,7 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
     known_as: RunName | None = None
     durability: Durability = "sync"
     is_last: bool = False
+    requesters: tuple[str, ...] = ()
 
     @property
     def timeout(self) -> timedelta | None:
@@ -426,7 +429,7 @@ class ApprovalRequested(Struct, frozen=True, tag="approval_requested", omit_defa
     preconditions: tuple[Precondition, ...] = ()
     requested: Raw = Raw(b"null")
     effective: Raw = Raw(b"null")
-    source: Literal["", "declared", "policy", "purpose"] = ""
+    source: AskedBy = ""
     policy_version: str = ""
     rule: str = ""
     rung: int = 0

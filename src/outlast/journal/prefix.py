@@ -138,6 +138,7 @@ _WITHOUT_CODE = (
 
 
 _CHILD = (ChildRequested, ChildStarted)
+_DECISIONS = (ApprovalDecided, ApprovalExpired)
 
 
 def is_silent(entry: Entry) -> bool:
@@ -155,8 +156,8 @@ def intent_left_out(entry: LeftOut) -> bool:
 def kept(entries: Sequence[Entry]) -> list[Entry]:
     """Return what a fork keeps of the entries before its position: as many, one for each.
 
-    Requests and intents that are not settled among them, with what became known of them, are left out: a `LeftOut` stands in their
-    places, so that the workflow makes them anew where it made them, and sees the same times and turns as before. Children that have
+    Requests and intents that are not settled among them, with what became known of them and what was decided on the way to them, are
+    left out: a `LeftOut` stands in their places, so that the workflow makes them anew where it made them, and sees the same times and turns as before. Children that have
     not ended among them are kept, since word of a start lets code run; they are asked for anew where the fork begins.
 
     Raises:
@@ -185,7 +186,8 @@ def kept(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _without(entry: Entry, unsettled: set[OperationId]) -> Entry:
-    if ROLES[type(entry)] not in (Role.REQUEST, Role.PROGRESS) or isinstance(entry, _CHILD):
+    is_part = ROLES[type(entry)] in (Role.REQUEST, Role.PROGRESS) or isinstance(entry, _DECISIONS)
+    if not is_part or isinstance(entry, _CHILD):
         return entry
     operation = _operation(entry)
     if operation not in unsettled:

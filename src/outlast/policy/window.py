@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Any, cast
-from zoneinfo import ZoneInfo
 
 from outlast.errors import PolicyError
 from outlast.policy.shown import shown
@@ -88,6 +87,8 @@ def zone_of(name: str) -> tzinfo:
     """
     if name == "UTC":
         return UTC
+    from zoneinfo import ZoneInfo  # only where a rule has a zone: 5 ms at import
+
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):

@@ -69,6 +69,8 @@ class Agenda:
         self._open: dict[OperationId, Operation] = {}
         self._abandoned: set[OperationId] = set()
         self._commands: dict[OperationId, Command] = {}
+        self.asked: dict[str, OperationId] = {}
+        """Which operation each request is of."""
         self.aside: Callable[[], str] = str
         """Tells what else belongs into the words of a mismatch."""
         self.raised: Callable[[], str] = str
@@ -97,8 +99,12 @@ class Agenda:
 
     @property
     def works(self) -> bool:
-        """Whether something is being done for the code that goes on by itself when it is done: a step or an effect."""
-        return any(isinstance(one, StepOperation | EffectOperation) for one in self._open.values())
+        """Whether something is being done for the code that goes on by itself when it is done: a step, or an effect that asks nobody."""
+        return any(
+            isinstance(one, StepOperation)
+            or (isinstance(one, EffectOperation) and not one.is_asking)
+            for one in self._open.values()
+        )
 
     def unsent(self) -> list[SendOperation]:
         """Return the cancels that children are still to be sent, because who waited for them was cancelled; oldest first."""
@@ -161,6 +167,7 @@ class Agenda:
         """Forget everything: the run leaves memory."""
         self._open.clear()
         self._commands.clear()
+        self.asked.clear()
 
     def expect(self, operation: OperationId, kind: type[O], name: str | None = "") -> O | None:
         """Return the open operation that an entry speaks of, or None when the workflow gave it up.
@@ -243,11 +250,14 @@ class Agenda:
         if isinstance(found, ChildOperation | SendOperation):
             # What is on its way stays so, and the store knows what the end of this run means to a child.
             return
-        approval_id = found.approval_id if isinstance(found, ApprovalOperation) else ""
-        asked = (isinstance(found, ApprovalOperation) and found.requested is not None) or (
-            isinstance(found, WatchOperation) and found.is_requested
-        )
+        is_asking = isinstance(found, ApprovalOperation | EffectOperation)
+        current = found.asking.current if is_asking else None
+        asked = current is not None or (isinstance(found, WatchOperation) and found.is_requested)
         if asked or not untaken:
+            approval_id = "" if current is None else current.approval_id
+            if isinstance(found, ApprovalOperation):
+                # It may be on its way into the journal.
+                approval_id = found.approval_id
             self._commands[operation] = Abandon(operation=operation, approval_id=approval_id)
 
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Raw, Struct
 
-from outlast.journal.asking import AskedFor, Precondition, Terms
+from outlast.journal.asking import AskedAgain, AskedBy, AskedFor, Precondition, Terms, Vote
 from outlast.journal.entry import (
     NO_OPERATION,
     Cancelled,
@@ -113,7 +113,15 @@ class StartTimer(Struct, frozen=True):
 
 
 class RequestApproval(Struct, frozen=True):
-    """Record the request; its deadlines count from the moment at which it is recorded."""
+    """Record the request; its deadlines count from the moment at which it is recorded.
+
+    Args:
+        requested: Of a request for an effect, as the others that `ApprovalRequested` explains.
+        reason: What the approver said whose edit it follows.
+        requesters: Of one that follows another: who started the run.
+        expires_at: Of one that follows another: it keeps that one's deadlines.
+        use_by: The same.
+    """
 
     operation: OperationId
     approval_id: str
@@ -123,6 +131,19 @@ class RequestApproval(Struct, frozen=True):
     covers: tuple[Cover, ...]
     kind: AskedFor = "approval"
     preconditions: tuple[Precondition, ...] = ()
+    requested: Raw = Raw(b"null")
+    effective: Raw = Raw(b"null")
+    source: AskedBy = ""
+    policy_version: str = ""
+    rule: str = ""
+    rung: int = 0
+    again: AskedAgain = ""
+    votes: tuple[Vote, ...] = ()
+    barred: tuple[str, ...] = ()
+    reason: str = ""
+    requesters: tuple[str, ...] = ()
+    expires_at: datetime | None = None
+    use_by: datetime | None = None
 
 
 class AwaitDecision(Struct, frozen=True):

@@ -133,6 +133,7 @@ class EffectRequest(Struct, frozen=True):
         undoes_key: Of a compensation: the key of what it undoes.
         purpose: Where the effect says what makes two calls the same purpose.
         remake: Returns the same with other arguments, a JSON object by parameter name; raises `DecodeError` for those that do not fit.
+        version: Part of what an approval binds to; empty for none.
         agent: In whose name it is called; empty for none.
     """
 
@@ -152,6 +153,7 @@ class EffectRequest(Struct, frozen=True):
     undoes_key: str = ""
     purpose: Purpose | None = None
     remake: Callable[[bytes], EffectRequest] | None = None
+    version: str = ""
     agent: str = ""
 
 

@@ -1,4 +1,4 @@
-"""The effects of one run: begun, intended, in doubt, settled, and had undone by an operator.
+"""The effects of one run: begun, asked for, intended, in doubt, settled, and had undone by an operator.
 
 Guards these rules: an equal call takes the outcome of the one that is open; what runs is what was intended; and whoever waits for an
 effect hears of its end in the order in which the calls were made.
@@ -11,9 +11,15 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from outlast.errors import EffectCompensatedError, OutlastError, SagaClosedError
+from msgspec import Raw
+
+from outlast.errors import DecodeError, EffectCompensatedError, OutlastError, SagaClosedError
 from outlast.journal.entry import (
     NO_OPERATION,
+    ApprovalDecided,
+    ApprovalEdited,
+    ApprovalExpired,
+    ApprovalRequested,
     EffectCleared,
     EffectCompensating,
     EffectCompleted,
@@ -23,10 +29,12 @@ from outlast.journal.entry import (
     EffectRefused,
     LeftOut,
     OperationId,
+    RunName,
 )
-from outlast.journal.failure import Failure, rebuild
+from outlast.journal.failure import Failure, capture, rebuild
 from outlast.replay.agenda import Agenda
-from outlast.replay.command import IntendEffect, SettleEffect
+from outlast.replay.asking import Remake, approval_id, edited, escalated, not_granted
+from outlast.replay.command import Abandon, AwaitDecision, IntendEffect, SettleEffect
 from outlast.replay.context import ApprovalRequest, EffectRequest
 from outlast.replay.ledger import EffectLedger
 from outlast.replay.loop import WorkflowLoop
@@ -124,32 +132,13 @@ class Effects:
             future.set_exception(error)
             return
         effect = EffectOperation(operation, request, future, number, grant, match, scope=scope)
+        effect.second = self._ledger.second(operation)
         effect.scheduled_at = self._now() if request.has_deadline else None
         self._open_effect(effect)
 
     def _open_effect(self, effect: EffectOperation) -> None:
-        operation, request = effect.operation, effect.request
-        undo = request.undo
         self._ledger.opened(effect)
-        self._agenda.open(
-            effect,
-            IntendEffect(
-                operation=operation,
-                name=request.name,
-                arguments=request.arguments,
-                payload_sha256=request.payload_sha256,
-                action_sha256=request.action_sha256,
-                match_sha256=effect.match_sha256,
-                number=effect.number,
-                grant=effect.grant,
-                scheduled_at=effect.scheduled_at,
-                compensation=undo.name if undo else "",
-                needs_result=undo is not None and undo.needs_result,
-                saga=effect.scope.root.operation if effect.scope else NO_OPERATION,
-                compensates=request.compensates,
-                agent=request.agent,
-            ),
-        )
+        self._agenda.open(effect, _intending(effect))
 
     def _begin_held(
         self,
@@ -171,21 +160,105 @@ class Effects:
             NonDeterminismError: The code asks for something else.
         """
         effect = self._agenda.expect_effect(entry.operation, entry.name)
-        # What runs may be less than what was asked for: a hook or an approver may have changed that. Nobody else has, or somebody has accepted it.
-        is_accepted = self._agenda.position in self.accepted
-        recorded = bytes(entry.requested)
-        if not (is_accepted or effect.request.same_arguments(recorded)):
-            raise self._agenda.mismatch(
-                f"the journal holds the effect {entry.name!r} with other arguments",
-                recorded=recorded.decode(errors="replace"),
-                asked=effect.request.arguments.decode(errors="replace"),
-                operation=entry.operation,
-                hint="deploy the code that began the run; or, where the recorded arguments may stand, "
-                f"`outlast runs accept {self._ledger.run_id} --entry {self._agenda.position} --reason TEXT`",
-            )
+        is_other = bool(entry.requested_sha256)
+        self._check_arguments(effect, entry.requested, entry.effective, is_other=is_other)
         effect.intended(entry, self._now())
         self._sagas.enlist(effect, entry)
         self._command_settle(effect)
+
+    def _check_arguments(
+        self, effect: EffectOperation, requested: Raw, effective: Raw, *, is_other: bool
+    ) -> None:
+        """Return when recorded arguments are those of today's call: what runs is what was asked for, as an approver or a hook left it.
+
+        Args:
+            is_other: What runs may be something else than what was asked for.
+
+        Raises:
+            NonDeterminismError: They are not, or today's types do not take them, and nobody has accepted that.
+        """
+        if self._agenda.position in self.accepted:
+            return
+        request = effect.request
+        for recorded, is_same in ((bytes(requested), True), (bytes(effective), not is_other)):
+            if request.same_arguments(recorded) or (not is_same and _takes(request, recorded)):
+                continue
+            raise self._agenda.mismatch(
+                f"the journal holds the effect {request.name!r} with other arguments",
+                recorded=recorded.decode(errors="replace"),
+                asked=request.arguments.decode(errors="replace"),
+                operation=effect.operation,
+                hint="deploy the code that began the run; or, where the recorded arguments may stand, "
+                f"`outlast runs accept {self._ledger.run_id} --entry {self._agenda.position} --reason TEXT`",
+            )
+
+    # Entries of requests to people
+
+    def requested(self, entry: ApprovalRequested) -> None:
+        """Take in that a person was asked about an effect.
+
+        Raises:
+            NonDeterminismError: The code calls it with other arguments.
+        """
+        effect = self._agenda.expect(entry.operation, EffectOperation, None)
+        if effect is None:
+            # Given up in an earlier turn of the same commit: nobody should be asked.
+            self._agenda.command(Abandon(operation=entry.operation, approval_id=entry.approval_id))
+            return
+        self._check_arguments(effect, entry.requested, entry.effective, is_other=True)
+        effect.asking.requested(entry)
+        self._agenda.asked[entry.approval_id] = entry.operation
+        self._agenda.command(
+            AwaitDecision(
+                operation=entry.operation,
+                approval_id=entry.approval_id,
+                expires_at=entry.expires_at,
+            )
+        )
+
+    def edited(self, entry: ApprovalEdited, name: RunName) -> None:
+        """Take in that somebody wants something else of an effect: that is asked instead."""
+        effect = self._agenda.expect(entry.operation, EffectOperation, None)
+        former = None if effect is None else effect.asking.edited(entry)
+        if effect is None or former is None:
+            return
+        new_id = approval_id(entry.operation, name.generation, effect.asking.count)
+        self._agenda.command(edited(former, entry, _remake_of(effect.request), new_id))
+
+    def decided(self, entry: ApprovalDecided | ApprovalExpired, name: RunName) -> None:
+        """Take in what became of a request: the effect may be intended, somebody else is asked, or it is refused.
+
+        Raises:
+            NonDeterminismError: The code asks for something else there, or for nothing.
+        """
+        effect = self._agenda.expect(entry.operation, EffectOperation, None)
+        if effect is None:
+            return
+        asking, requested = effect.asking, effect.asking.current
+        if requested is None or requested.approval_id != entry.approval_id:
+            raise self._agenda.mismatch(
+                "the journal holds a decision on what was never asked",
+                recorded=f"decision on {entry.approval_id}",
+                asked=self._agenda.describe(),
+                operation=entry.operation,
+            )
+        if isinstance(entry, ApprovalDecided) and entry.approved:
+            asking.granted_by(entry)
+            if effect.scheduled_at is not None:
+                # Nobody's answer takes of the time that the attempts have.
+                effect.scheduled_at = self._now()
+            self._agenda.command(_intending(effect))
+            return
+        if isinstance(entry, ApprovalExpired):
+            command = escalated(
+                requested, approval_id(entry.operation, name.generation, asking.count)
+            )
+            if command is not None:
+                self._agenda.command(command)
+                return
+        error = not_granted(entry, requested, name.run_id)
+        error.step = effect.request.name
+        self.settled(EffectRefused(entry.operation, effect.request.name, capture(error)))
 
     def doubted(self, entry: EffectInDoubt) -> None:
         """Take in that somebody must say what became of an effect."""
@@ -200,7 +273,15 @@ class Effects:
         self._command_settle(effect)
 
     def forked(self) -> None:
-        """Take in that what was done until now was done by the origin of a fork, which undoes itself what it was about to undo."""
+        """Take in that what was done until now was done by the origin of a fork, which undoes itself what it was about to undo.
+
+        What people have said yes to, they said to the origin: they are asked again.
+        """
+        for effect in self._agenda.effects():
+            if effect.asking.granted and effect.intent is None:
+                effect.asking.void()
+                if not effect.asking.waits:
+                    self._agenda.command(_intending(effect))
         self._sagas.forked()
         if self._sagas.undoes_inherited:
             return
@@ -286,6 +367,55 @@ class Effects:
             step=entry.name,
             hint="an equal call is another one, with another key",
         )
+
+
+def _intending(effect: EffectOperation) -> IntendEffect:
+    """Return the command to have an effect intended, with all that people have granted for it until now."""
+    request, undo, asking = effect.request, effect.request.undo, effect.asking
+    second = (effect.second,) if effect.second else ()
+    return IntendEffect(
+        operation=effect.operation,
+        name=request.name,
+        arguments=request.arguments,
+        payload_sha256=request.payload_sha256,
+        action_sha256=request.action_sha256,
+        match_sha256=effect.match_sha256,
+        number=effect.number,
+        grant=effect.grant,
+        scheduled_at=effect.scheduled_at,
+        compensation=undo.name if undo else "",
+        needs_result=undo is not None and undo.needs_result,
+        saga=effect.scope.root.operation if effect.scope else NO_OPERATION,
+        compensates=request.compensates,
+        asked=(*second, *asking.granted),
+        effective=asking.effective,
+        agent=request.agent,
+    )
+
+
+def _takes(request: EffectRequest, effective: bytes) -> bool:
+    """Whether an effect can be called with arguments that were recorded."""
+    if request.remake is None:
+        return request.same_arguments(effective)
+    try:
+        request.remake(effective)
+    except OutlastError:
+        return False
+    return True
+
+
+def _remake_of(request: EffectRequest) -> Remake | None:
+    """Return what an edit makes of the one call that a request for an effect covers."""
+    make = request.remake
+    if make is None:
+        return None
+
+    def remake(place: int, arguments: bytes) -> EffectRequest:
+        if place != 0:
+            raise DecodeError(f"it covers one call, and none at place {place}")
+        return make(arguments)
+
+    return remake
 
 
 def _left_to_origin(effect: EffectOperation) -> SagaClosedError:

@@ -10,42 +10,58 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from outlast.errors import (
-    ApprovalDeniedError,
     ApprovalError,
-    ApprovalExpiredError,
     ApprovalMismatchError,
     ApprovalSpentError,
     RepeatedEffectError,
 )
+from outlast.journal.asking import Vote
 from outlast.journal.entry import (
     ENTRY_NESTING,
     ApprovalDecided,
-    ApprovalExpired,
     ApprovalRequested,
     Cover,
     GrantUse,
     OperationId,
 )
 from outlast.journal.parse import NotJsonError, parse
+from outlast.replay.asking import Asking
 from outlast.replay.context import EffectRequest, FirstCall
 from outlast.replay.number import EqualCalls
 from outlast.replay.operation import EffectOperation
 from outlast.replay.purpose import Purposes
 
+C = TypeVar("C")
 
-class Grant(msgspec.Struct, frozen=True):
-    """A person's yes.
+
+class EditedCall(msgspec.Struct, frozen=True):
+    """What an approver made of a covered call.
 
     Args:
-        by: Who.
+        action_sha256: Of the call as it was asked for.
+        arguments: JSON object of the arguments that it has now, by parameter name.
+    """
+
+    effect: str
+    action_sha256: str
+    arguments: str
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """A person's yes, or that of several.
+
+    Args:
+        by: Who; of several, the last one.
         reason: What they said.
         subject_sha256: The hash of what they saw.
         use_by: Covered effects begin before this.
+        votes: Who has said yes.
+        edits: What approvers made of covered calls: see `edited`.
 
     Example:
         ```python
@@ -73,10 +89,69 @@ class Grant(msgspec.Struct, frozen=True):
     subject_sha256: str
     decided_at: datetime
     use_by: datetime
+    votes: tuple[Vote, ...] = ()
+    edits: tuple[EditedCall, ...] = ()
+
+    def edited(self, call: C) -> C:
+        """Return a covered call as the approver wants it: that is what the yes covers. The same call where nobody has changed it.
+
+        Args:
+            call: As it was given in `covers=`; a call like it will do.
+
+        Raises:
+            DecodeError: What the approver made of it does not fit the effect as it is now.
+
+        Example:
+            ```python
+            import asyncio
+            from datetime import timedelta
+            import outlast
+
+            @outlast.effect(idempotent=True)
+            async def refund(amount: int) -> str:
+                return f"refunded {amount}"
+
+            @outlast.workflow
+            async def careful(amount: int) -> str:
+                call = refund(amount)
+                grant = await outlast.approval("refund?", covers=[call], role="boss", expires_in=timedelta(hours=1), edits="yes")
+                return await grant.edited(call)
+
+            async with outlast.open("memory://") as app:
+                handle = await app.start(careful(10), id="a")
+                while not (asked := await app.approvals.list()):
+                    await asyncio.sleep(0.01)
+                await app.approvals.approve("a", asked[0].approval_id, seen_sha256=asked[0].subject_sha256)
+                assert await handle.result() == "refunded 10"
+            ```
+        """
+        found: Any = call
+        effect: Any = found.callee
+        cover, _ = effect.cover(found)
+        for one in self.edits:
+            if (one.effect, one.action_sha256) == (cover.effect, cover.action_sha256):
+                args, kwargs = effect.arguments.decode(one.arguments.encode())
+                return cast("C", effect(*args, **kwargs))
+        return call
 
 
-def grant_of(entry: ApprovalDecided, requested: ApprovalRequested) -> Grant:
-    """Return the grant that a yes gives."""
+def grant_of(
+    entry: ApprovalDecided,
+    requested: ApprovalRequested,
+    asking: Asking,
+    covers: tuple[Cover, ...],
+) -> Grant:
+    """Return the grant that a yes gives.
+
+    Args:
+        asking: Of the operation, after that.
+        covers: As the code asked for them.
+    """
+    edits = tuple(
+        EditedCall(covers[place].effect, covers[place].action_sha256, arguments.decode())
+        for place, arguments in sorted(asking.edits.items())
+        if place < len(covers)
+    )
     return Grant(
         approval_id=entry.approval_id,
         by=entry.by,
@@ -84,28 +159,8 @@ def grant_of(entry: ApprovalDecided, requested: ApprovalRequested) -> Grant:
         subject_sha256=entry.subject_sha256,
         decided_at=entry.decided_at,
         use_by=requested.use_by,
-    )
-
-
-def not_granted(
-    entry: ApprovalDecided | ApprovalExpired, requested: ApprovalRequested, run_id: str
-) -> ApprovalError:
-    """Return the error that a no, or no answer, raises in the workflow."""
-    if isinstance(entry, ApprovalExpired):
-        return ApprovalExpiredError(
-            f"nobody with the role {requested.role!r} decided before {requested.expires_at:%Y-%m-%d %H:%M:%S} UTC",
-            stage="decide",
-            run=run_id,
-            operation=entry.operation,
-            hint="start the run again with a new id, or give a longer expires_in",
-        )
-    return ApprovalDeniedError(
-        f"denied by {entry.by}: {entry.reason or 'no reason given'}",
-        by=entry.by,
-        reason=entry.reason,
-        run=run_id,
-        operation=entry.operation,
-        hint="nothing that the approval covers was done",
+        votes=asking.votes,
+        edits=edits,
     )
 
 
@@ -119,12 +174,17 @@ def match_sha256(cover: Cover) -> str:
 
 @dataclass(slots=True)
 class _Cover:
-    """One cover of one request, what its approver saw, and which operation spent it."""
+    """One cover of one request, what its approver saw, and which operation spent it.
+
+    Args:
+        is_second: It was asked because the call has the purpose of an earlier one: it permits nothing else.
+    """
 
     approval_id: str
     index: int
     cover: Cover
     subject: bytes = b"{}"
+    is_second: bool = False
     spent_by: OperationId | None = None
 
     def arguments(self) -> dict[str, Any]:
@@ -156,7 +216,7 @@ class EffectLedger:
         self._undoings: dict[OperationId, tuple[EqualCalls, OperationId]] = {}
         # By effect and hash, so that a run with thousands of approvals finds its cover at once; patterns have no hash.
         self._covers: dict[tuple[str, str], list[_Cover]] = {}
-        self._taken: dict[OperationId, _Cover] = {}
+        self._taken: dict[OperationId, list[_Cover]] = {}
         self._covered: set[str] = set()
         self._approved: set[str] = set()
 
@@ -234,9 +294,9 @@ class EffectLedger:
         if succeeded and effect.request.compensates:
             self._undoings[effect.request.compensates] = calls, operation
         self._purposes.settled(effect, self._now(), succeeded=succeeded, unknown=unknown)
-        taken = self._taken.pop(operation, None)
-        if taken is not None and not effect.bound:
-            taken.spent_by = None
+        for taken in self._taken.pop(operation, ()):
+            if not effect.bound:
+                taken.spent_by = None
 
     def undone(self, operation: OperationId) -> None:
         """Remember that what a settled operation did, or may have done, was undone.
@@ -270,7 +330,8 @@ class EffectLedger:
         """
         for index, cover in enumerate(covers):
             key = cover.effect, cover.action_sha256
-            self._covers.setdefault(key, []).append(_Cover(approval_id, index, cover, subject))
+            known = _Cover(approval_id, index, cover, subject, is_second=not demands)
+            self._covers.setdefault(key, []).append(known)
             if demands:
                 self._covered.add(cover.effect)
 
@@ -292,16 +353,27 @@ class EffectLedger:
         if request.compensates:
             # What undoes something is covered by the yes to what it undoes.
             return None, ""
-        spent_by: OperationId | None = None
-        for one in self._fitting(request):
-            if one.spent_by is None:
-                one.spent_by = operation
-                self._taken[operation] = one
-                return GrantUse(one.approval_id, one.index), match_sha256(one.cover)
-            spent_by = one.spent_by
-        if request.name not in self._covered:
+        fitting = list(self._fitting(request))
+        own = [one for one in fitting if not one.is_second]
+        free = next((one for one in own if one.spent_by is None), None)
+        if free is None and request.name in self._covered:
+            spent_by = own[-1].spent_by if own else None
+            raise self._uncovered(request, operation, spent_by)
+        second: _Cover | None = None
+        if free is None or not free.cover.action_sha256:
+            # A yes to exactly this call is one to its purpose, too.
+            second = next((one for one in fitting if one.is_second and one.spent_by is None), None)
+        taken = [one for one in (free, second) if one is not None]
+        for one in taken:
+            one.spent_by = operation
+        if not taken:
             return None, ""
-        raise self._uncovered(request, operation, spent_by)
+        self._taken[operation] = taken
+        return GrantUse(taken[0].approval_id, taken[0].index), match_sha256(taken[0].cover)
+
+    def second(self, operation: OperationId) -> str:
+        """Return the request that this call spends beside the cover of `find_cover`: since it is the second one of its purpose."""
+        return next((one.approval_id for one in self._taken.get(operation, [])[1:]), "")
 
     def is_approved(self, request: EffectRequest) -> bool:
         """Whether somebody has said yes to exactly this call, and it was not made since."""

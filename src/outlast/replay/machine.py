@@ -107,6 +107,8 @@ from outlast.replay.ledger import EffectLedger
 from outlast.replay.loop import TimerHandle, WorkflowLoop
 from outlast.replay.mailbox import Mailbox
 from outlast.replay.operation import (
+    ApprovalOperation,
+    EffectOperation,
     Operation,
     StepOperation,
     TimerOperation,
@@ -252,6 +254,12 @@ class Machine:
     def find(self, operation: OperationId) -> Operation | None:
         """Return an open operation, to be looked at and not changed."""
         return self._agenda.find(operation)
+
+    def asks(self, approval_id: str) -> ApprovalOperation | EffectOperation | None:
+        """Return the open operation that waits for a decision on that request, to be looked at and not changed."""
+        found = self._agenda.find(self._agenda.asked.get(approval_id, OperationId("")))
+        is_asking = isinstance(found, ApprovalOperation | EffectOperation)
+        return found if is_asking and found.asking.is_of(approval_id) else None
 
     def is_open(self, operation: OperationId) -> bool:
         """Whether the operation still waits for its outcome."""
@@ -522,12 +530,14 @@ class Machine:
                 self._handlers.deliver(entry)
             case UpdateAnswered():
                 self._handlers.answered(entry)
-            case ApprovalRequested():
-                self._approvals.requested(entry)
-            case ApprovalVoted() | ApprovalEdited():
-                pass
-            case ApprovalDecided() | ApprovalExpired():
-                self._approvals.decided(entry, self._name)
+            case (
+                ApprovalRequested()
+                | ApprovalVoted()
+                | ApprovalEdited()
+                | ApprovalDecided()
+                | ApprovalExpired()
+            ):
+                self._apply_asking(entry)
             case CancelRequested():
                 self._stopped_by = self._stopped_by or entry
                 self._handlers.cancelled = True
@@ -569,6 +579,27 @@ class Machine:
                 self._apply_end(entry)
             case _:
                 assert_never(entry)
+
+    def _apply_asking(
+        self,
+        entry: ApprovalRequested
+        | ApprovalVoted
+        | ApprovalEdited
+        | ApprovalDecided
+        | ApprovalExpired,
+    ) -> None:
+        found = self._agenda.find(entry.operation)
+        asks = self._effects if isinstance(found, EffectOperation) else self._approvals
+        match entry:
+            case ApprovalRequested():
+                asks.requested(entry)
+            case ApprovalVoted():
+                if isinstance(found, ApprovalOperation | EffectOperation):
+                    found.asking.voted(entry)
+            case ApprovalEdited():
+                asks.edited(entry, self._name)
+            case ApprovalDecided() | ApprovalExpired():
+                asks.decided(entry, self._name)
 
     def _know_as(self, name: RunName, *, is_fork: bool) -> None:
         """Tell the code this name of the run from here on: the entries that a fork keeps were written under its origin's."""

@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any
 
 from outlast.journal.entry import (
-    ApprovalRequested,
     EffectInDoubt,
     EffectIntended,
     GrantUse,
@@ -21,6 +20,7 @@ from outlast.journal.entry import (
     UpdateReceived,
 )
 from outlast.journal.failure import Failure
+from outlast.replay.asking import Asking
 from outlast.replay.context import (
     ApprovalRequest,
     ChildRequest,
@@ -60,6 +60,8 @@ class EffectOperation:
         is_repeated: An equal call before it failed, and may have happened, under the same key.
         doubt: Position in the journal of the last doubt about it, cleared or not.
         cleared: Position of the last doubt that somebody cleared by saying that it did not happen.
+        asking: What people are asked about it before it is intended.
+        second: The request by which a person has said that it may be made although an earlier call had its purpose; empty for none.
     """
 
     operation: OperationId
@@ -82,6 +84,13 @@ class EffectOperation:
     is_repeated: bool = False
     doubt: int | None = None
     cleared: int | None = None
+    asking: Asking = field(default_factory=Asking)
+    second: str = ""
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it waits for a person."""
+        return self.intent is None and self.asking.waits
 
     def intended(self, entry: EffectIntended, at: datetime | None) -> None:
         """Note that it may happen from now on."""
@@ -143,14 +152,14 @@ class ApprovalOperation:
     """A request that waits for a person.
 
     Args:
-        requested: The entry by which the person was asked.
+        approval_id: Of the request that waits, or will when it is recorded.
     """
 
     operation: OperationId
     request: ApprovalRequest
     future: WorkflowFuture[Any]
     approval_id: str
-    requested: ApprovalRequested | None = None
+    asking: Asking = field(default_factory=Asking)
 
 
 @dataclass(slots=True, eq=False)

@@ -19,6 +19,7 @@ from msgspec import Raw, Struct
 
 from outlast.journal.entry import Completed, ContinuedAsNew, OperationId
 from outlast.journal.failure import Failure
+from outlast.replay.asking import Asking
 from outlast.replay.command import Abandon, Command, SendMessage, StartChild
 from outlast.replay.machine import Machine, Outcome
 from outlast.replay.operation import (
@@ -216,7 +217,8 @@ def _operation(operation: Operation, command: Command | None) -> dict[str, Any]:
         case ApprovalOperation():
             told["approval_id"] = operation.approval_id
             told["subject_sha256"] = operation.request.subject_sha256
-            told["asked"] = operation.requested is not None
+            told["asked"] = operation.asking.current is not None
+            told |= _asking(operation.asking)
         case UpdateOperation():
             told["message_id"] = operation.message.message_id
             told["answered"] = operation.answer is not None
@@ -257,7 +259,23 @@ def _effect(effect: EffectOperation) -> dict[str, Any]:
         "key": effect.intent.key if effect.intent else "",
         "in_doubt": effect.in_doubt,
         "callers": len(effect.futures()),
+        "second": effect.second,
+        "approval_id": effect.asking.current.approval_id if effect.asking.current else "",
+        **_asking(effect.asking),
     }
+
+
+def _asking(asking: Asking) -> dict[str, Any]:
+    """Return what else there is to say of what an operation asks; nothing where one person decides on what was asked first."""
+    told = {
+        "requests": asking.count if asking.count > 1 else 0,
+        "votes": [_plain(one) for one in asking.votes],
+        "edited_by": asking.edit.by if asking.edit else "",
+        "edits": {str(place): edit.decode() for place, edit in asking.edits.items()},
+        "granted": list(asking.granted),
+        "effective": asking.effective.decode(),
+    }
+    return {name: value for name, value in told.items() if value}
 
 
 def _child(child: ChildOperation) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 from outlast.errors import OutlastError
 from outlast.journal.entry import EffectCleared, EffectIntended, Entry, OperationId
 from outlast.replay.command import IntendEffect
+from outlast.replay.context import EffectRequest
 from outlast.store.change import Permit
 from outlast.worker.again import pause_after
 from outlast.worker.bridge import Bridge
@@ -66,15 +67,19 @@ class Clearance:
 
     # Before the intent
 
-    def quick(self, command: IntendEffect) -> Found | None:
+    def quick(
+        self, command: IntendEffect, request: EffectRequest, effect: Effect[..., Any]
+    ) -> Found | None:
         """Return what is found where nobody has to be asked; None where `find` asks."""
         if command.operation in self._asking:
             return None
-        return self._finder.quick(command)
+        return self._finder.quick(command, request, effect)
 
-    async def find(self, command: IntendEffect, effect: Effect[..., Any]) -> Found | OutlastError:
+    async def find(
+        self, command: IntendEffect, request: EffectRequest, effect: Effect[..., Any]
+    ) -> Found | OutlastError:
         """Return what is found, or why the effect may not begin."""
-        return await self._finder.find(command, effect)
+        return await self._finder.find(command, request, effect)
 
     def pause(self, operation: OperationId) -> float:
         """Return how many seconds to wait before it is asked."""

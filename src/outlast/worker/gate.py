@@ -1,7 +1,7 @@
-"""Where an effect asks for leave: the one place that knows keys, grants, and what a fork may do.
+"""Where an effect asks for leave: the one place that knows keys, grants, what a fork may do, and what has to be asked of people.
 
-It runs immediately before the intent is committed. What rules, people and facts say was found out before (`worker.permit`), and rides in
-that change.
+It runs immediately before the intent is committed, and what it found rides in that change. What it is told was found out immediately
+before (`Found`); it finds out nothing itself.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
 from outlast.effects.key import idempotency_key
-from outlast.effects.known import KnownEffects
+from outlast.effects.known import KnownEffects, requested_sha256
 from outlast.errors import (
     ApprovalError,
     ApprovalExpiredError,
@@ -21,8 +22,10 @@ from outlast.errors import (
     ApprovalSpentError,
     OutlastError,
 )
-from outlast.journal.asking import Precondition, Terms
+from outlast.journal.asking import AskedAgain, Precondition, Terms
 from outlast.journal.entry import (
+    ApprovalRequested,
+    Cover,
     EffectCompleted,
     EffectFailed,
     EffectInDoubt,
@@ -30,53 +33,62 @@ from outlast.journal.entry import (
     EffectRefused,
     Entry,
     KnownEffect,
+    OperationId,
     Started,
 )
 from outlast.journal.failure import capture, tell
-from outlast.replay.command import IntendEffect
+from outlast.journal.subject import subject_of
+from outlast.replay.asking import approval_id, terms_of
+from outlast.replay.command import IntendEffect, RequestApproval
 from outlast.replay.context import EffectRequest
 from outlast.store.change import GrantSpend, Permit
 from outlast.worker.fork import inherited_no_approval, known_outcome, undone_refused, why_not
 
+_BY_THE_GATE = ("declared", "policy")
+"""The sources of what the gate asks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Somebody wants a person asked before the effect begins.
+    """Somebody has to say yes to an effect before it is intended.
 
     Args:
-        source: The declaration of the effect, or the policy.
-        reason: Why, where the policy says it.
-        rule: Of the policy; empty where no rule has a part in it.
-        preconditions: On what the yes would rest, as it is now.
+        source: Its declaration wants it, or a policy.
+        rule: Which one of the policy.
+        preconditions: On what the yes rests, as it is now.
+        why: What the approver is told.
     """
 
     source: Literal["declared", "policy"]
     terms: Terms
-    reason: str = ""
     rule: str = ""
     policy_version: str = ""
     preconditions: tuple[Precondition, ...] = ()
+    why: str = "declared"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found out about an effect immediately before: nothing forbids it.
+    """What was found out about an effect immediately before it asks for leave.
 
     Args:
-        request: With the arguments that would run, where hooks have changed them, or an approver; None where they are those of the call.
-        demands: What has to be approved, or to be covered by a grant.
-        policy_version: Of the rules that were asked; empty for none.
-        is_asked: Anything was asked but the kill switch.
+        action: What would run: the call after hooks, or as an approver has left it.
+        demands: What has to be asked, in this order, unless it is granted already.
+        policy_version: Of the rules that were looked at.
+        permit: On what it rests that the effect may begin.
+        is_asked: Whether anything was asked but the kill switch.
     """
 
-    request: EffectRequest | None = None
+    action: EffectRequest
     demands: tuple[Demand, ...] = ()
     policy_version: str = ""
     permit: Permit | None = None
     is_asked: bool = False
 
-
-NOTHING = Found()
+    @property
+    def effective(self) -> bytes:
+        """JSON object of the arguments that would run, by parameter name."""
+        return self.action.arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +96,20 @@ class Leave:
     """The effect may be intended.
 
     Args:
-        spend: The cover that the same change must spend.
-        permit: What the same change rests on.
+        spends: The covers that the same change must spend.
+        permit: What the same change must hold.
     """
 
     intent: EffectIntended
-    spend: GrantSpend | None
+    spends: tuple[GrantSpend, ...] = ()
     permit: Permit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Somebody has to say yes first."""
+
+    request: RequestApproval
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +128,7 @@ class Settled:
     outcome: EffectCompleted | EffectFailed
 
 
-Answer: TypeAlias = Leave | Settled | Doubtful | EffectRefused
+Answer: TypeAlias = Leave | Ask | Settled | Doubtful | EffectRefused
 
 
 class Gate:
@@ -118,50 +137,57 @@ class Gate:
     Args:
         started: The run's first entry: it names the run's keys, and what becomes of the effects of a fork.
         run_id: For messages.
+        generation: Of the run.
     """
 
-    def __init__(self, started: Started, run_id: str) -> None:
+    def __init__(self, started: Started, run_id: str, generation: int = 1) -> None:
         self._started = started
         self._run_id = run_id
+        self._generation = generation
         self._known = KnownEffects()
+        self._requests: dict[str, ApprovalRequested] = {}
+        self._counts: dict[OperationId, int] = {}
         same_key = started.effects == "same_key"
         self._namespace = started.keys if same_key else started.namespace
 
     def note(self, entry: Entry) -> None:
         """Take in the next entry of the run's journal."""
         self._known.note(entry)
+        if isinstance(entry, ApprovalRequested):
+            # What is shown is not looked at here.
+            self._requests[entry.approval_id] = replace(entry, subject=Raw(b"null"))
+            self._counts[entry.operation] = self._counts.get(entry.operation, 0) + 1
+        elif isinstance(entry, EffectIntended):
+            for one in entry.asked:
+                self._requests.pop(one, None)
 
     def settled(self, command: IntendEffect, epoch: int) -> Answer | None:
         """Return what is recorded of an effect about which nothing has to be found out: a fork has its outcome, or does not make it."""
         known = self._known_of(command)
         if known is not None and known.outcome == "undone":
             refusal = undone_refused(self._started, known, command.name)
-            known = None
         elif known is not None and known.outcome != "unknown":
             return Settled(_intent(command, epoch, known.key), known_outcome(known, command))
         else:
             refusal = why_not(self._started, self._known.forked, known, command.name)
         return None if refusal is None else self.refuse(refusal, command, epoch)
 
-    def ask(self, command: IntendEffect, epoch: int, found: Found = NOTHING) -> Answer:
-        """Return the intent to record, with its key and the cover that it spends; or what is recorded instead."""
+    def ask(self, command: IntendEffect, epoch: int, found: Found) -> Answer:
+        """Return the intent to record, with its key and the covers that it spends; or what is recorded instead."""
         if (settled := self.settled(command, epoch)) is not None:
             return settled
-        if found.demands and command.grant is None and not command.asked:
-            return self.refuse(_uncovered(found.demands[0]), command, epoch)
         known = self._known_of(command)
-        intent = _effective(
-            _intent(command, epoch, known.key if known else self._key(command)), found
-        )
-        if command.grant is None:
-            return Leave(intent, None, found.permit)
-        spend = GrantSpend(
-            approval_id=command.grant.approval_id,
-            cover=command.grant.cover,
-            operation=command.operation,
-            match_sha256=_match(command, intent),
-        )
-        return Leave(replace(intent, grant=command.grant), spend, found.permit)
+        # Of what was undone nothing is known any more.
+        key = known.key if known and known.outcome != "undone" else self._key(command)
+        intent = _intent(command, epoch, key, found)
+        if command.compensates:
+            # What undoes something is covered by the yes to what it undoes.
+            return Leave(intent, permit=found.permit)
+        return self._covered(command, intent, found)
+
+    def would_ask(self, command: IntendEffect, found: Found) -> bool:
+        """Whether somebody has to say yes first."""
+        return isinstance(self.ask(command, 0, found), Ask)
 
     def refuse(
         self, error: OutlastError, command: IntendEffect, epoch: int
@@ -171,6 +197,104 @@ class Gate:
 
     def _known_of(self, command: IntendEffect) -> KnownEffect | None:
         return self._known.find(command.name, command.action_sha256, command.number)
+
+    def _covered(
+        self, command: IntendEffect, intent: EffectIntended, found: Found
+    ) -> Leave | Ask | EffectRefused:
+        """Return the intent with all that it spends, or what has to be asked before it."""
+        if command.effective and not found.action.same_arguments(command.effective):
+            return self._refuse(_mismatch("what would run is not what was approved"), command)
+        asked = [one for one in command.asked if self._fits(one, found)]
+        for demand in found.demands:
+            if not self._is_granted(demand, command, asked):
+                return Ask(self._request(demand, command, found))
+        spends: list[GrantSpend] = []
+        if command.grant is not None:
+            match = self._match(command, found)
+            if match is None:
+                words = "what would run does not fit the pattern that was approved"
+                return self._refuse(_mismatch(words), command)
+            spends.append(
+                GrantSpend(command.grant.approval_id, command.grant.cover, command.operation, match)
+            )
+        action = found.action.action_sha256
+        spends += [GrantSpend(one, 0, command.operation, action) for one in asked]
+        intent = replace(intent, grant=command.grant, asked=tuple(asked))
+        return Leave(intent, tuple(spends), found.permit)
+
+    def _fits(self, asked: str, found: Found) -> bool:
+        """Whether a granted request is spent by the call as it is now; of what was edited or is written otherwise, another is made."""
+        request = self._requests.get(asked)
+        if request is None or request.source not in _BY_THE_GATE:
+            # The store knows what becomes of it.
+            return True
+        return request.covers[0].action_sha256 == found.action.action_sha256
+
+    def _match(self, command: IntendEffect, found: Found) -> str | None:
+        """Return the hash by which the store compares the cover that the run's code has asked for; None when it does not fit."""
+        assert command.grant is not None
+        request = self._requests.get(command.grant.approval_id)
+        if request is None or command.grant.cover >= len(request.covers):
+            return command.match_sha256
+        cover = request.covers[command.grant.cover]
+        if cover.action_sha256:
+            return found.action.action_sha256
+        fields = found.action.fields
+        fits = all(fields.get(name) == value for name, value in cover.where.items())
+        return command.match_sha256 if fits else None
+
+    def _is_granted(self, demand: Demand, command: IntendEffect, asked: list[str]) -> bool:
+        """Whether somebody has said yes on terms that are as strict, with all the facts in sight."""
+        ids = [*asked] if command.grant is None else [*asked, command.grant.approval_id]
+        requests = [self._requests[one] for one in ids if one in self._requests]
+        return any(
+            one.source != "purpose"
+            and terms_of(one).is_as_strict_as(demand.terms)
+            and _rests_on(one, demand.preconditions)
+            for one in requests
+        )
+
+    def _request(self, demand: Demand, command: IntendEffect, found: Found) -> RequestApproval:
+        """Return what is asked of a person about an effect."""
+        action = found.action
+        cover = Cover(action.name, action.action_sha256)
+        shown = msgspec.json.encode({"effect": action.name, "why": demand.why})
+        subject = subject_of(
+            shown,
+            [(cover, action.fields)],
+            [command.compensation],
+            versions=[action.version],
+            preconditions=demand.preconditions,
+        )
+        count = self._counts.get(command.operation, 0)
+        return RequestApproval(
+            operation=command.operation,
+            approval_id=approval_id(command.operation, self._generation, count),
+            terms=demand.terms,
+            subject=subject.body,
+            subject_sha256=subject.sha256,
+            covers=(cover,),
+            preconditions=demand.preconditions,
+            requested=Raw(command.arguments),
+            effective=Raw(found.effective),
+            source=demand.source,
+            policy_version=demand.policy_version or found.policy_version,
+            rule=demand.rule,
+            again=self._again(demand, command, found),
+        )
+
+    def _again(self, demand: Demand, command: IntendEffect, found: Found) -> AskedAgain:
+        """Return why the same is asked again, although somebody has said yes."""
+        former = [self._requests[one] for one in command.asked if one in self._requests]
+        stale = [
+            one
+            for one in former
+            if one.source == demand.source and not self._fits(one.approval_id, found)
+        ]
+        if not stale:
+            return ""
+        is_written_otherwise = found.action.same_arguments(bytes(stale[-1].effective))
+        return "changed" if is_written_otherwise else "edited"
 
     def refused(
         self, refusal: EffectRefused, command: IntendEffect, epoch: int
@@ -184,7 +308,7 @@ class Gate:
 
     def attempted_before(self, intent: EffectIntended) -> KnownEffect | None:
         """Return what the origin of a fork may have attempted of an effect that is intended; None when nothing is left unknown."""
-        known = self._known.find(intent.name, intent.action_sha256, intent.number)
+        known = self._known.find(intent.name, requested_sha256(intent), intent.number)
         return None if known is None or known.outcome == "undone" else known
 
     def refusal(self, intent: EffectIntended, reason: str) -> EffectRefused:
@@ -208,14 +332,22 @@ class Gate:
         return EffectRefused(asked.operation, asked.name, capture(error))
 
 
-def _intent(command: IntendEffect, epoch: int, key: str) -> EffectIntended:
+def _intent(
+    command: IntendEffect, epoch: int, key: str, found: Found | None = None
+) -> EffectIntended:
+    """Return the intent; without what was found, of what is not asked for leave."""
+    action_sha256 = command.action_sha256 if found is None else found.action.action_sha256
+    is_other = action_sha256 != command.action_sha256
     return EffectIntended(
         operation=command.operation,
         name=command.name,
         key=key,
         requested=Raw(command.arguments),
-        effective=Raw(command.arguments),
-        action_sha256=command.action_sha256,
+        effective=Raw(command.arguments if found is None else found.effective),
+        action_sha256=action_sha256,
+        requested_sha256=command.action_sha256 if is_other else "",
+        policy_version="" if found is None else found.policy_version,
+        checked_at=found.permit.checked_at if found and found.permit and found.is_asked else None,
         number=command.number,
         epoch=epoch,
         compensation=command.compensation,
@@ -223,34 +355,6 @@ def _intent(command: IntendEffect, epoch: int, key: str) -> EffectIntended:
         saga=command.saga,
         compensates=command.compensates,
         agent=command.agent,
-    )
-
-
-def _effective(intent: EffectIntended, found: Found) -> EffectIntended:
-    """Return an intent of what would run, with what was found out about it."""
-    permit, request = found.permit, found.request
-    checked_at = permit.checked_at if permit is not None and found.is_asked else None
-    intent = replace(intent, policy_version=found.policy_version, checked_at=checked_at)
-    if request is None:
-        return intent
-    return replace(
-        intent,
-        effective=Raw(request.arguments),
-        action_sha256=request.action_sha256,
-        requested_sha256=intent.action_sha256,
-    )
-
-
-def _match(command: IntendEffect, intent: EffectIntended) -> str:
-    """Return what the cover has to be for: just this action, as it would run, or what its pattern names."""
-    is_exact = command.match_sha256 == command.action_sha256
-    return intent.action_sha256 if is_exact else command.match_sha256
-
-
-def _uncovered(demand: Demand) -> ApprovalMismatchError:
-    return ApprovalMismatchError(
-        f"it needs a yes of {demand.terms.role}, and no approval covers it",
-        hint="await outlast.approval(…, covers=[…]) before it",
     )
 
 
@@ -268,7 +372,22 @@ def refusal_of(reason: str) -> ApprovalError:
                 "the approval was spent by another operation", hint="ask again for another one"
             )
         case _:
-            return ApprovalMismatchError(
-                "the approval does not cover this action as it is now",
-                hint="ask for an approval that covers it",
-            )
+            return _mismatch("the approval does not cover this action as it is now")
+
+
+def _mismatch(words: str) -> ApprovalMismatchError:
+    return ApprovalMismatchError(words, hint="ask for an approval that covers it")
+
+
+def _rests_on(request: ApprovalRequested, facts: tuple[Precondition, ...]) -> bool:
+    """Whether whoever said yes saw all these facts."""
+    return all(any(_is_same_fact(one, fact) for one in request.preconditions) for fact in facts)
+
+
+def _is_same_fact(one: Precondition, other: Precondition) -> bool:
+    """Whether two preconditions look at the same, whatever they found."""
+    return (one.name, one.step, bytes(one.arguments)) == (
+        other.name,
+        other.step,
+        bytes(other.arguments),
+    )

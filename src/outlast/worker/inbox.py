@@ -8,7 +8,6 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw
 
-from outlast.approvals.decision import Decision
 from outlast.effects.intent import LATE, Resolution
 from outlast.errors import DecodeError, EncodeError
 from outlast.journal.entry import (
@@ -16,7 +15,7 @@ from outlast.journal.entry import (
     NO_OPERATION,
     Accepted,
     AlarmRaised,
-    ApprovalDecided,
+    ApprovalRequested,
     CancelRequested,
     ChildRefused,
     ChildStarted,
@@ -38,7 +37,7 @@ from outlast.journal.entry import (
 from outlast.journal.failure import is_too_deep
 from outlast.journal.parse import parse, parse_as
 from outlast.replay.machine import Machine
-from outlast.replay.operation import ApprovalOperation, EffectOperation, StepOperation
+from outlast.replay.operation import EffectOperation, StepOperation
 from outlast.store.change import (
     SAGA,
     Message,
@@ -49,9 +48,11 @@ from outlast.store.change import (
 )
 from outlast.worker.alarm import alarm, misfit_of, unfit
 from outlast.worker.answer import unreadable
+from outlast.worker.decision import decided
 from outlast.worker.late import late_end
 from outlast.worker.outbox import RELAYED, answered
 from outlast.worker.proposal import Proposal, Rank
+from outlast.worker.request import put_of
 from outlast.worker.text import plain
 from outlast.workflows.message import misfit
 
@@ -83,7 +84,6 @@ class AcceptBody(msgspec.Struct, frozen=True):
 
 _acceptances = msgspec.json.Decoder(AcceptBody)
 _cancels = msgspec.json.Decoder(CancelBody)
-_decisions = msgspec.json.Decoder(Decision)
 _resolutions = msgspec.json.Decoder(Resolution)
 _SETTLING = (
     *(StepCompleted, StepFailed, EffectCompleted, EffectFailed),
@@ -119,6 +119,7 @@ def proposal_of(stamped: StampedMessage, machine: Machine, generation: int) -> P
         consumed=message.message_id,
         at=None if is_outcome else stamped.at,
         answer=answer,
+        approval=put_of(entry) if isinstance(entry, ApprovalRequested) else None,
     )
 
 
@@ -153,7 +154,7 @@ def _entry_of(stamped: StampedMessage, machine: Machine, generation: int) -> Ent
         case MessageKind.ACCEPT:
             return _accepted(message, generation)
         case MessageKind.DECISION:
-            return _decided(stamped, machine)
+            return decided(stamped, machine, generation)
         case MessageKind.RESOLUTION | MessageKind.OUTCOME:
             return _told(message, machine, generation)
 
@@ -183,27 +184,6 @@ def _accepted(message: Message, generation: int) -> Entry:
         "unfit_acceptance",
         NO_OPERATION,
         {"by": by, "why": "it speaks of another generation of this run"},
-    )
-
-
-def _decided(stamped: StampedMessage, machine: Machine) -> Entry:
-    decision = parse_as(_decisions, stamped.message.body)
-    operation = OperationId(decision.operation)
-    found = machine.find(operation)
-    if not isinstance(found, ApprovalOperation) or found.approval_id != decision.approval_id:
-        return alarm(
-            "late_decision",
-            operation,
-            {"approval": decision.approval_id, "by": decision.by, "approved": decision.approved},
-        )
-    return ApprovalDecided(
-        operation=operation,
-        approval_id=decision.approval_id,
-        approved=decision.approved,
-        by=decision.by,
-        reason=decision.reason,
-        subject_sha256=decision.subject_sha256,
-        decided_at=stamped.at,
     )
 
 

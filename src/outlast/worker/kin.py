@@ -113,6 +113,7 @@ class Kin:
             is_last=started.is_last,
             timeout_seconds=command.timeout_seconds,
             durability=command.durability,
+            requesters=started.requesters,
         )
 
     def _attached(

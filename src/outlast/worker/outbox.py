@@ -58,6 +58,7 @@ class ChildBody(Struct, frozen=True, omit_defaults=True):
         parent: The operation that its row names, where another one than the sender's: it may exist, and is watched then.
         timeout_seconds: How long it may take; None without limit.
         durability: Of the child, as its workflow says where the parent runs.
+        requesters: Of a child of a fork: who started its origin.
     """
 
     arguments: Raw
@@ -68,6 +69,7 @@ class ChildBody(Struct, frozen=True, omit_defaults=True):
     parent: Parent | None = None
     timeout_seconds: float | None = None
     durability: Durability = "sync"
+    requesters: tuple[str, ...] = ()
 
 
 def asking_for(

@@ -8,6 +8,7 @@ quiet, the answer is there at once: no task, and nobody is asked.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -16,7 +17,6 @@ import msgspec
 from outlast.errors import (
     ApprovalError,
     ApprovalMismatchError,
-    DecodeError,
     EffectsStoppedError,
     OutlastError,
     PermissionDeniedError,
@@ -55,6 +55,7 @@ class Finder:
 
     Args:
         workflow: The run's.
+        would_ask: Whether the gate asks a person, given what was found.
         read: Reads from the store, however long that is away.
     """
 
@@ -64,6 +65,7 @@ class Finder:
         deck: Deck,
         started: Started,
         workflow: str,
+        would_ask: Callable[[IntendEffect, Found], bool],
         read: Callable[[Callable[[], Awaitable[Control]]], Awaitable[Control]],
     ) -> None:
         self._bridge = bridge
@@ -71,6 +73,7 @@ class Finder:
         self._tenant = bridge.run_key.tenant
         self._principal = started.principal
         self._workflow = workflow
+        self._would_ask = would_ask
         self._read = read
         self._grants = Grants()
         self._facts = Facts(bridge, deck.registry)
@@ -94,17 +97,26 @@ class Finder:
 
     # Before the intent
 
-    def quick(self, command: IntendEffect) -> Found | None:
-        """Return what is found where nobody has to be asked; None where somebody has."""
-        if self._needs_more(command):
+    def quick(
+        self, command: IntendEffect, request: EffectRequest, effect: Effect[..., Any]
+    ) -> Found | None:
+        """Return what is found where nobody has to be asked; None where somebody has.
+
+        Args:
+            request: The call.
+        """
+        is_declared = effect.rules.approval is not None and not command.compensates
+        if is_declared or self._needs_more(command):
             return None
         permit = self._at_once(command.operation)
-        return None if permit is None else Found(permit=permit)
+        return None if permit is None else Found(request, permit=permit)
 
-    async def find(self, command: IntendEffect, effect: Effect[..., Any]) -> Found | OutlastError:
+    async def find(
+        self, command: IntendEffect, request: EffectRequest, effect: Effect[..., Any]
+    ) -> Found | OutlastError:
         """Return what is found, or why the effect may not begin."""
         try:
-            return await self._find(command, effect)
+            return await self._find(command, request, effect)
         except _NO as error:
             return error
 
@@ -118,9 +130,12 @@ class Finder:
         guards = self._people.guards(control)
         return Permit(operation, self._bridge.store_now(), DAY, guards, control.by_stops)
 
-    async def _find(self, command: IntendEffect, effect: Effect[..., Any]) -> Found:
+    async def _find(
+        self, command: IntendEffect, request: EffectRequest, effect: Effect[..., Any]
+    ) -> Found:
         self._check_time(command, self._bridge.store_now())
-        call = self._call(command.name, command.agent, effect, self._base(command))
+        arguments = self._base(command)
+        call = self._call(command.name, command.agent, effect, arguments)
         control = await self._unstopped(call)
         # What rests on versions of rows does not age.
         checked_at = self._bridge.store_now()
@@ -131,18 +146,36 @@ class Finder:
             if rules is not None:
                 await self._judge(rules.undoing, call, control, version)
             permit = self._permit(command.operation, checked_at, control, ())
-            return Found(policy_version=version, permit=permit)
+            return Found(request, policy_version=version, permit=permit)
         demands: tuple[Demand, ...] = ()
-        arguments = self._base(command)
         if rules is not None:
             verdict = await self._judge(rules.whole, call, control, version)
             demands = _demanded(verdict)
             arguments = _narrowed(call, verdict, arguments)
-        request = self._request(command, effect, arguments)
+        action = _action(command, request, effect, arguments)
         guards = await self._people.check(control, self._grants.voters(command))
-        await self._hold_still(command)
         permit = self._permit(command.operation, checked_at, control, guards)
-        return Found(request, demands, version, permit, is_asked=True)
+        found = Found(action, demands, version, permit, is_asked=True)
+        found = await self._with_declared(command, found, effect)
+        await self._hold_still(command)
+        return found
+
+    async def _with_declared(
+        self, command: IntendEffect, found: Found, effect: Effect[..., Any]
+    ) -> Found:
+        """Add what the declaration demands; the facts are looked at where a person is to be shown them."""
+        approval = effect.rules.approval
+        if approval is None:
+            return found
+        facts = self._facts.of(approval.preconditions, found.action, effect)
+        demand = Demand("declared", approval.terms, preconditions=facts)
+        found = replace(found, demands=(demand, *found.demands))
+        if facts and self._would_ask(command, found):
+            seen = tuple([await self._facts.seen(one, command.operation) for one in facts])
+            found = replace(
+                found, demands=(replace(demand, preconditions=seen), *found.demands[1:])
+            )
+        return found
 
     def _check_time(self, command: IntendEffect, now: datetime) -> None:
         """Ask nobody where the grant has run out; the store says the same."""
@@ -154,33 +187,6 @@ class Finder:
         """Return the arguments on which hooks look: those of the call, but for an edit, which they have to leave alone."""
         is_edited = command.effective and self._grants.is_edited(command.operation)
         return command.effective if is_edited else command.arguments
-
-    def _request(
-        self, command: IntendEffect, effect: Effect[..., Any], arguments: bytes
-    ) -> EffectRequest | None:
-        """Return the call as hooks have left it; None where that is the call itself.
-
-        Raises:
-            ApprovalMismatchError: It is not what was approved.
-            PermissionDeniedError: It is no call of the effect.
-        """
-        if arguments == command.arguments and not command.effective:
-            return None
-        try:
-            request = effect.remake(arguments)
-            approved = effect.remake(command.effective) if command.effective else request
-        except DecodeError as error:
-            raise PermissionDeniedError(
-                f"the policy denies it: what hooks have made of its arguments does not fit: {error.message}",
-                reason="error",
-                hint="look at the hooks of the policy",
-            ) from error
-        if request.action_sha256 != approved.action_sha256:
-            raise ApprovalMismatchError(
-                "the policy makes another action of the call than the one that was approved",
-                hint="ask again: the next request shows the action as it is now",
-            )
-        return None if request.action_sha256 == command.action_sha256 else request
 
     async def _hold_still(self, command: IntendEffect) -> None:
         """Return where what its grants rest on is as it was."""
@@ -284,7 +290,33 @@ def _demanded(verdict: Allowed | Asked) -> tuple[Demand, ...]:
     if isinstance(verdict, Allowed):
         return ()
     terms = Terms(verdict.role or DEFAULT_ROLE, verdict.expires_in or DEFAULT_EXPIRY)
-    return (Demand("policy", terms, verdict.reason, verdict.rule, verdict.policy_version),)
+    return (Demand("policy", terms, verdict.rule, verdict.policy_version, why=verdict.reason),)
+
+
+def _action(
+    command: IntendEffect, request: EffectRequest, effect: Effect[..., Any], arguments: bytes
+) -> EffectRequest:
+    """Return the call as hooks have left it.
+
+    Raises:
+        ApprovalMismatchError: It is not what was approved.
+        PermissionDeniedError: It is no call of the effect.
+    """
+    approved = effect.remake(command.effective) if command.effective else None
+    try:
+        action = request if arguments == command.arguments else effect.remake(arguments)
+    except OutlastError as error:
+        raise PermissionDeniedError(
+            f"the policy denies it: what hooks have made of its arguments does not fit: {error.message}",
+            reason="error",
+            hint="look at the hooks of the policy",
+        ) from error
+    if approved is not None and action.action_sha256 != approved.action_sha256:
+        raise ApprovalMismatchError(
+            "the policy makes another action of the call than the one that was approved",
+            hint="ask again: the next request shows the action as it is now",
+        )
+    return action
 
 
 def _narrowed(call: ToolCall, verdict: Allowed | Asked, arguments: bytes) -> bytes:

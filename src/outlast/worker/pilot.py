@@ -31,6 +31,8 @@ from outlast.errors import (
 )
 from outlast.journal.entry import (
     NO_OPERATION,
+    ApprovalDecided,
+    ApprovalEdited,
     ApprovalExpired,
     Cancelled,
     Completed,
@@ -72,6 +74,7 @@ from outlast.replay.command import (
     StartTimer,
     WatchRun,
 )
+from outlast.replay.context import EffectRequest
 from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine, Outcome
 from outlast.replay.operation import (
@@ -83,6 +86,7 @@ from outlast.replay.operation import (
 from outlast.store.change import (
     SAGA,
     Applied,
+    ApprovalPut,
     ApprovalWithdraw,
     HeadUpdate,
     MessageKind,
@@ -108,7 +112,7 @@ from outlast.worker.deck import Deck
 from outlast.worker.deposit import LateAttempt
 from outlast.worker.effect import EffectRun
 from outlast.worker.executor import LateEnd, Returned
-from outlast.worker.gate import Answer, Doubtful, Gate, Leave, Settled
+from outlast.worker.gate import Answer, Ask, Doubtful, Gate, Leave, Settled
 from outlast.worker.growth import Growth
 from outlast.worker.hold import Hold, unbegun
 from outlast.worker.inbox import proposal_of
@@ -144,6 +148,9 @@ _CROWDED = 2
 """How often the end of a run is refused or put off because of new messages, before the run takes no more of them."""
 
 _STORE_RETRY_SECONDS = 0.5
+
+_DECISIONS = (ApprovalDecided, ApprovalEdited, ApprovalExpired)
+"""What closes a request; its operation may be open still."""
 
 _Acting = (
     RunStep
@@ -437,8 +444,10 @@ class Pilot:
         check_build((entry for entry, _ in entries), self._deck.build, self.run_key.run_id)
         began = began_at((entry, stamped.at) for entry, stamped in entries)
         self._began = Began(started, began, self._head.generation)
-        self._gate = Gate(started, self.run_key.run_id)
-        finder = Finder(self, self._deck, started, self._head.workflow, self._read)
+        self._gate = Gate(started, self.run_key.run_id, self._head.generation)
+        finder = Finder(
+            self, self._deck, started, self._head.workflow, self._gate.would_ask, self._read
+        )
         self._clearance = Clearance(self, self._deck, finder)
         await finder.prepare()
         self._scribe.begin(started.durability, delivery)
@@ -794,7 +803,7 @@ class Pilot:
                     settling = EffectRun(self, command, known, fresh=fresh, lost=lost)
                     self._crew.begin(operation, settling.run())
                 case RequestApproval():
-                    self.post(asking(command, self.store_now(), (self._began.started.principal,)))
+                    self._ask(command)
                 case PublishValue():
                     self.post(publishing(command))
                 case StartChild() | SendMessage() | WatchRun():
@@ -836,10 +845,13 @@ class Pilot:
     def _intend(self, command: IntendEffect) -> None:
         effect = self._known(self._deck.registry.effects.get(command.name), command.name)
         answer = self._answer_at_once(command, effect)
-        if answer is None and (found := self._clearance.quick(command)) is not None:
+        called = self._machine.find(command.operation)
+        assert isinstance(called, EffectOperation)
+        request = called.request
+        if answer is None and (found := self._clearance.quick(command, request, effect)):
             answer = self._gate.ask(command, self._head.epoch, found)
         if answer is None:
-            self._crew.begin(command.operation, self._find_out(command, effect))
+            self._crew.begin(command.operation, self._find_out(command, request, effect))
         else:
             self._take(command, answer)
 
@@ -853,12 +865,14 @@ class Pilot:
             else self._gate.refused(late, command, epoch)
         )
 
-    async def _find_out(self, command: IntendEffect, effect: Effect[..., Any]) -> None:
+    async def _find_out(
+        self, command: IntendEffect, request: EffectRequest, effect: Effect[..., Any]
+    ) -> None:
         """Have an effect intended as soon as everybody was asked who may say no, or refused."""
         with self._crew.ask(command.operation):
             if (pause := self._clearance.pause(command.operation)) > 0:
                 await asyncio.sleep(pause)
-            found = await self._clearance.find(command, effect)
+            found = await self._clearance.find(command, request, effect)
         if self.hold.closed or self._growth.is_full:
             # What was found is old when the run goes on.
             self._held.append(command)
@@ -878,12 +892,15 @@ class Pilot:
         """Have the gate's answer written."""
         guard = command.operation
         match answer:
-            case Leave(intent, spend, permit):
+            case Leave(intent, spends, permit):
                 row = self._saga_of(intent)
                 self._clearance.proposed(command, permit)
-                proposal = Proposal(Rank.INTENT, intent, guard=guard, spend=spend, row=row)
-                proposal.permit = permit
-                self.post(proposal)
+                intending = Proposal(Rank.INTENT, intent, guard=guard, spends=spends, row=row)
+                intending.permit = permit
+                self.post(intending)
+            case Ask(request):
+                self._clearance.forget(guard)
+                self._ask(request)
             case Settled(intent, outcome):
                 log_known(self.run_key, outcome)
                 row = self._saga_of(intent)
@@ -897,6 +914,13 @@ class Pilot:
                 self.post(Proposal(Rank.OUTCOME, doubt, guard=guard, row=row))
             case EffectRefused() as refusal:
                 self.post(Proposal(Rank.OUTCOME, refusal, guard=guard))
+
+    def _ask(self, command: RequestApproval) -> None:
+        """Have a request written."""
+        started = self._began.started
+        requesters = tuple(dict.fromkeys((started.principal, *started.requesters)))
+        for proposal in asking(command, self.store_now(), requesters):
+            self.post(proposal)
 
     def _saga_of(self, intent: EffectIntended) -> OperationPut | None:
         """Return the row that says that the run is inside a saga which may have something to undo, where it is not there yet."""
@@ -962,6 +986,9 @@ class Pilot:
                 self._rows[row.operation] = row
             else:
                 self._rows.pop(row.operation, None)
+        self._pending_approvals.update(
+            one.approval_id for one in change.approvals if isinstance(one, ApprovalPut)
+        )
         self._remote.written(change, self._head.generation, verdict.at)
         self._intended_here.update(
             # Only in these hands: after a crash, an attempt may have been made since the effect was cleared.
@@ -999,8 +1026,8 @@ class Pilot:
             self._waits.forget(operation)
             self._clearance.forget(operation)
             self._unwritten.pop(operation, None)
-        elif isinstance(entry, EffectCleared):
-            # Its attempts have their time anew.
+        elif isinstance(entry, (EffectCleared, *_DECISIONS)):
+            # Its attempts have their time anew, or nobody's answer to that request is waited for any more.
             self._waits.forget(operation)
         if isinstance(entry, Completed | Failed | Cancelled | ContinuedAsNew):
             log_end(self.run_key, entry)
@@ -1040,7 +1067,8 @@ class Pilot:
     def _expiry(self, entry: ApprovalExpired) -> datetime:
         soon = self.store_now() + timedelta(milliseconds=50)
         found = self._machine.find(entry.operation)
-        requested = found.requested if isinstance(found, ApprovalOperation) else None
+        is_asking = isinstance(found, ApprovalOperation | EffectOperation)
+        requested = found.asking.current if is_asking else None
         return soon if requested is None else max(soon, requested.expires_at)
 
     # Waiting, parking, leaving

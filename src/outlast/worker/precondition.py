@@ -6,17 +6,22 @@ A look changes nothing and is repeated at will. What cannot be found out is not 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from outlast.errors import ApprovalPreconditionError, OutlastError
+from outlast.journal.asking import Precondition
 from outlast.journal.canonical import canonical
 from outlast.journal.entry import OperationId
 from outlast.journal.failure import tell
+from outlast.replay.context import EffectRequest
 from outlast.worker.bridge import Bridge
 from outlast.worker.executor import Ending, LeftOpen, Raised, Returned, TimedOut
-from outlast.workflows.definition import Step
+from outlast.workflows.definition import Effect, Step
 from outlast.workflows.registry import Registry
 
 MOST_ATTEMPTS = 3
@@ -33,6 +38,31 @@ class Facts:
     def __init__(self, bridge: Bridge, registry: Registry) -> None:
         self._bridge = bridge
         self._registry = registry
+
+    def of(
+        self, steps: Mapping[str, Any], action: EffectRequest, effect: Effect[..., Any]
+    ) -> tuple[Precondition, ...]:
+        """Return what an effect's declaration names, with the arguments of the action; nobody has looked yet."""
+        if not steps:
+            return ()
+        args, kwargs = effect.arguments.decode(action.arguments)
+        bound = effect.arguments.bind(args, kwargs)
+        facts: list[Precondition] = []
+        for name, step in steps.items():
+            own = {one: bound[one] for one in step.signature.parameters}
+            facts.append(
+                Precondition(name, step.name, Raw(step.arguments.encode((), own)), Raw(b"null"))
+            )
+        return tuple(facts)
+
+    async def seen(self, fact: Precondition, operation: OperationId) -> Precondition:
+        """Return a fact as it is now.
+
+        Raises:
+            ApprovalPreconditionError: Nobody could find out.
+        """
+        value = await self.look(fact.name, fact.step, bytes(fact.arguments), operation)
+        return replace(fact, value=Raw(value))
 
     async def look(
         self, name: str, step: str, arguments: bytes, operation: OperationId, was: bytes = b""

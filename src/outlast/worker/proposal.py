@@ -87,8 +87,9 @@ class Proposal:
         next: What the next generation begins with, where this is the end of one.
         task: What is written of the task of a remote step.
         yields: Gives way to an outcome from outside that came by the time it is written.
-        permit: On what it rests that an effect may begin.
         whole: What it is a part of, where the rest means nothing beside what else is in the change.
+        spends: Of an intent: the covers that it spends, each of another approval.
+        permit: Of an intent, or of an attempt that is announced: on what it rests that the effect may begin.
         done: Resolved with the verdict once the change is applied and delivered, or this part is refused; cancelled when dropped.
     """
 
@@ -97,7 +98,8 @@ class Proposal:
     guard: OperationId = NO_OPERATION
     row: OperationPut | OperationDrop | None = None
     approval: ApprovalPut | ApprovalExpire | ApprovalWithdraw | None = None
-    spend: GrantSpend | None = None
+    spends: tuple[GrantSpend, ...] = ()
+    permit: Permit | None = None
     consumed: str = ""
     head: HeadUpdate | None = None
     at: datetime | None = None
@@ -108,7 +110,6 @@ class Proposal:
     answer: Answer | None = None
     task: TaskPut | TaskDrop | None = None
     whole: Proposal | None = None
-    permit: Permit | None = None
 
     def settle(self, verdict: Applied | Refused) -> None:
         """Tell who waits."""
@@ -181,11 +182,12 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
     spent: set[str] = set()
     needless = _answered(proposals)
     for proposal in _wanted([one for one in proposals if one not in needless], is_open):
-        if proposal.spend is not None:
-            if proposal.spend.approval_id in spent:
+        if proposal.spends:
+            approvals = {one.approval_id for one in proposal.spends}
+            if approvals & spent:
                 later.append(proposal)
                 continue
-            spent.add(proposal.spend.approval_id)
+            spent |= approvals
         if isinstance(proposal.entry, _TOLD) and proposal.entry.operation in settled:
             # The word of its end was faster than that of its start, say: there is nothing left that it could tell.
             now.append(replace(proposal, entry=None, row=None, whole=proposal.whole or proposal))
@@ -268,8 +270,8 @@ def is_refused(proposal: Proposal, refused: Refused, now: datetime | None = None
         return row is not None and refused.part == row.operation and row.beats is not None
     if refused.reason == "task":
         return proposal.task is not None and refused.part == proposal.task.operation
-    if proposal.spend is not None:
-        return refused.part in {proposal.spend.approval_id, proposal.spend.operation}
+    if proposal.spends:
+        return any(refused.part in {one.approval_id, one.operation} for one in proposal.spends)
     if isinstance(proposal.approval, ApprovalExpire):
         return refused.part == proposal.approval.approval_id
     return False
@@ -358,7 +360,7 @@ def change_of(
         consumed=tuple(one.consumed for one in proposals if one.consumed),
         outbox=tuple(one.outbox for one in proposals if one.outbox is not None),
         approvals=approvals,
-        spends=tuple(one.spend for one in proposals if one.spend is not None),
+        spends=tuple(spend for one in proposals for spend in one.spends),
         answers=tuple(one.answer for one in proposals if one.answer is not None),
         next=next((one.next for one in proposals if one.next), ()),
         tasks=tuple(one.task for one in proposals if one.task is not None),

@@ -375,6 +375,7 @@ class Relay:
                 durability=body.durability,
                 keys=body.keys,
                 is_last=body.is_last,
+                requesters=body.requesters,
             )
         ]
         if owner is not None:

@@ -6,8 +6,16 @@ from datetime import datetime
 
 import msgspec
 
-from outlast.journal.entry import ApprovalRequested, Cancelled, Completed, Failed, Published
+from outlast.journal.entry import (
+    ApprovalDecided,
+    ApprovalRequested,
+    Cancelled,
+    Completed,
+    Failed,
+    Published,
+)
 from outlast.journal.failure import tell
+from outlast.replay.asking import is_enough
 from outlast.replay.command import PublishValue, RequestApproval
 from outlast.replay.ledger import match_sha256
 from outlast.store.change import ApprovalPut, CoverRow, HeadUpdate, Status
@@ -17,28 +25,64 @@ from outlast.worker.text import plain
 _REASON_LENGTH = 500
 
 
-def asking(command: RequestApproval, now: datetime, requesters: tuple[str, ...]) -> Proposal:
-    """Return the request; its deadlines count from `now`, the store's time.
+def asking(command: RequestApproval, now: datetime, requesters: tuple[str, ...]) -> list[Proposal]:
+    """Return the request, and the decision with it where no more votes are needed than it begins with.
 
     Args:
+        now: The store's time: the deadlines count from it, but of a request that keeps those of the one that it follows.
         requesters: Who started the run.
     """
-    expires_at, use_by = command.terms.deadlines(0, now)
-    entry = ApprovalRequested(
+    entry = recorded(command, now, requesters)
+    asked = Proposal(Rank.REQUEST, entry, guard=entry.operation, approval=put_of(entry))
+    if not (command.votes and is_enough(command.terms, command.votes)):
+        return [asked]
+    last = command.votes[-1]
+    decided = ApprovalDecided(
+        operation=entry.operation,
+        approval_id=entry.approval_id,
+        approved=True,
+        by=last.by,
+        reason=command.reason,
+        subject_sha256=entry.subject_sha256,
+        decided_at=last.at,
+        behalf=last.behalf,
+    )
+    return [asked, Proposal(Rank.REQUEST, decided, guard=entry.operation)]
+
+
+def recorded(
+    command: RequestApproval, now: datetime, requesters: tuple[str, ...]
+) -> ApprovalRequested:
+    """Return the entry of a request; see `asking`."""
+    expires_at, use_by = command.terms.deadlines(command.rung, now)
+    return ApprovalRequested(
         operation=command.operation,
         approval_id=command.approval_id,
-        role=command.terms.role,
+        role=command.terms.rung(command.rung).role,
         subject=command.subject,
         subject_sha256=command.subject_sha256,
         covers=command.covers,
-        expires_at=expires_at,
-        use_by=use_by,
+        expires_at=command.expires_at or expires_at,
+        use_by=command.use_by or use_by,
         terms=command.terms,
         kind=command.kind,
-        requesters=requesters,
+        requesters=command.requesters or requesters,
         preconditions=command.preconditions,
+        requested=command.requested,
+        effective=command.effective,
+        source=command.source,
+        policy_version=command.policy_version,
+        rule=command.rule,
+        rung=command.rung,
+        again=command.again,
+        votes=command.votes,
+        barred=command.barred,
     )
-    put = ApprovalPut(
+
+
+def put_of(entry: ApprovalRequested) -> ApprovalPut:
+    """Return the row of a request."""
+    return ApprovalPut(
         approval_id=entry.approval_id,
         operation=entry.operation,
         role=entry.role,
@@ -50,8 +94,9 @@ def asking(command: RequestApproval, now: datetime, requesters: tuple[str, ...])
         terms=entry.terms,
         kind=entry.kind,
         requesters=entry.requesters,
+        barred=entry.barred,
+        votes=entry.votes,
     )
-    return Proposal(Rank.REQUEST, entry, guard=command.operation, approval=put)
 
 
 def publishing(command: PublishValue) -> Proposal:

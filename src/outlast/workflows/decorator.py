@@ -20,6 +20,7 @@ from outlast.workflows.definition import (
 from outlast.workflows.placement import Placement
 from outlast.workflows.purpose import SameAs
 from outlast.workflows.registry import declare
+from outlast.workflows.terms import Approval
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -239,6 +240,7 @@ def effect(
     same_as: SameAs | None = ...,
     probe_retry: RetryPolicy | None = ...,
     probe_timeout: timedelta | None = ...,
+    approval: Approval | None = ...,
 ) -> _EffectDecorator: ...
 def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     function: Callable[..., Any] | None = None,
@@ -262,6 +264,7 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     same_as: SameAs | None = None,
     probe_retry: RetryPolicy | None = None,
     probe_timeout: timedelta | None = None,
+    approval: Approval | None = None,
 ) -> Any:
     """Make a function an effect: it changes the world, so it is intended before it happens, and it happens once.
 
@@ -292,6 +295,7 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
         probe_retry: When to ask the probe again that cannot say, or raised; five times by default, at first after half a second. A
             programming error of the probe is not repeated. After the last time the effect is in doubt.
         probe_timeout: How long the probe may take; by default as long as an attempt.
+        approval: A person has to say yes to every call before it happens, see `outlast.Approval`.
 
     Raises:
         DefinitionError: The declaration cannot keep its promise.
@@ -336,6 +340,7 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
             same_as=same_as,
             probe_retry=probe_retry,
             probe_timeout=probe_timeout,
+            approval=approval,
         )
         options = AttemptOptions(
             once_unless(rules, retry),

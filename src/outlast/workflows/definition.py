@@ -46,6 +46,7 @@ from outlast.workflows.declared import (
 from outlast.workflows.durability import check_durability
 from outlast.workflows.placement import HERE, Placement
 from outlast.workflows.purpose import SameAs, check_purpose
+from outlast.workflows.terms import Approval, check_approval
 from outlast.workflows.timeout import TIMES, check_probe_time, check_times, run_seconds
 
 P = ParamSpec("P")
@@ -297,6 +298,7 @@ class EffectOptions:
         same_as: What makes two calls the same purpose although their keys differ.
         probe_retry: When to ask a probe again that cannot say; `PROBING` when there is none.
         probe_timeout: How long a probe may take; as long as an attempt when there is none.
+        approval: How a person is asked before it.
     """
 
     idempotent: bool = False
@@ -311,6 +313,7 @@ class EffectOptions:
     same_as: SameAs | None = None
     probe_retry: RetryPolicy | None = None
     probe_timeout: timedelta | None = None
+    approval: Approval | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,14 +418,19 @@ class Effect(Definition[P, R]):
             undo=self._undo,
             purpose=None if same_as is None else same_as.purpose(cover, fields),
             remake=self.remake,
+            version=self.rules.version,
             agent=current_agent.get(),
         )
 
     def remake(self, arguments: bytes) -> EffectRequest:
-        """Return what is asked of the run for a call with these arguments, a JSON object by parameter name.
+        """Return what is asked of the run for a call with these arguments.
+
+        Args:
+            arguments: JSON object by parameter name.
 
         Raises:
             DecodeError: They do not fit.
+            EncodeError: They cannot be stored, or hashed.
         """
         args, kwargs = self.arguments.decode(arguments)
         return self.request(args, kwargs)
@@ -496,6 +504,7 @@ class Effect(Definition[P, R]):
         check_purpose(
             self.name, rules.same_as, parameters, key_on=rules.key_on, repeats=rules.repeats
         )
+        check_approval(self.name, rules.approval, parameters)
         unknown = [name for name in rules.key_on if name not in self.signature.parameters]
         if unknown:
             raise self._refused(

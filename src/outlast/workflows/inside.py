@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
 from msgspec import Raw
 
-from outlast.approvals.request import still_asks, subject_of
 from outlast.effects.key import check_name
 from outlast.errors import DefinitionError
-from outlast.journal.asking import Terms
 from outlast.journal.codec import codec_of
-from outlast.journal.entry import Cover
 from outlast.replay.condition import check_predicate
-from outlast.replay.context import ApprovalRequest, RunInfo, context
+from outlast.replay.context import RunInfo, context
 from outlast.replay.entropy import RunRandom
-from outlast.replay.ledger import Grant
-from outlast.workflows.call import Call
-from outlast.workflows.definition import Effect, Pattern
 from outlast.workflows.message import Signal
 
 T = TypeVar("T")
-
-_LONGEST = timedelta(days=36_500)
 
 
 def now() -> datetime:
@@ -316,100 +308,3 @@ def publish(key: str, value: Any) -> None:
     check_name(key, what="published value")
     where = f"the value published as {key!r}"
     current.publish(key, Raw(codec_of(value, where=where).encode(value)))
-
-
-async def approval(
-    subject: Any,
-    *,
-    covers: Sequence[Call[Any] | Pattern] = (),
-    role: str,
-    expires_in: timedelta,
-    use_within: timedelta | None = None,
-) -> Grant:
-    """Ask a person, and wait for a yes.
-
-    The decision is bound to a hash over subject and covers. A covered effect happens once, with exactly these arguments (or
-    fitting the pattern), begun before the grant ends; any other call of a covered effect is refused.
-
-    Args:
-        subject: What is shown: any value that can be stored.
-        covers: Calls, or patterns by `effect.where(…)`, that a yes permits.
-        role: Who may decide.
-        expires_in: Time to decide.
-        use_within: Time to begin, counted from the request; as long as `expires_in` by default.
-
-    Raises:
-        ApprovalDeniedError: Somebody said no.
-        ApprovalExpiredError: Nobody decided in time. Uncaught, it ends the run as cancelled.
-        DefinitionError: A cover is not a call of an effect, a time cannot be waited for, or the role's name cannot be stored.
-
-    Example:
-        ```python
-        import asyncio
-        from datetime import timedelta
-        import outlast
-
-        @outlast.effect(idempotent=True)
-        async def refund(amount: int) -> str:
-            return f"refunded {amount}"
-
-        @outlast.workflow
-        async def careful(amount: int) -> str:
-            await outlast.approval({"amount": amount}, covers=[refund(amount)], role="treasurer", expires_in=timedelta(hours=72))
-            return await refund(amount)
-
-        async with outlast.open("memory://") as app:
-            handle = await app.start(careful(10), id="refund-10")
-            while not (asked := await app.approvals.list()):
-                await asyncio.sleep(0.01)
-            await app.approvals.approve("refund-10", asked[0].approval_id, seen_sha256=asked[0].subject_sha256)
-            assert await handle.result() == "refunded 10"
-        ```
-    """
-    current = context("outlast.approval")
-    for one in covers:
-        if isinstance(one, Call):
-            one.use()
-    for name, time in (("expires_in", expires_in), ("use_within", use_within)):
-        if time is not None and not isinstance(time, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(
-                f"an approval was asked with {name}={time!r}, which is no length of time",
-                hint=f"give a timedelta, as {name}=timedelta(hours=72)",
-            )
-    until = expires_in if use_within is None else use_within
-    check_name(role, what="role")
-    if not (timedelta(0) < expires_in < _LONGEST and timedelta(0) < until < _LONGEST):
-        raise DefinitionError(
-            f"an approval cannot wait from {expires_in} to {until}",
-            hint="give expires_in and use_within longer than nothing and shorter than a hundred years",
-        )
-    shown = codec_of(subject, where="the subject of an approval").encode(subject)
-    pairs = [_cover(one) for one in covers]
-    asked = subject_of(shown, pairs, [_undone_by(one) for one in covers])
-    return await current.perform(
-        ApprovalRequest(
-            subject=asked.body,
-            subject_sha256=asked.sha256,
-            covers=tuple(cover for cover, _ in pairs),
-            terms=Terms(role, expires_in, use_within),
-            same_subject=lambda recorded: still_asks(recorded, bytes(asked.body)),
-        )
-    )
-
-
-def _undone_by(one: Call[Any] | Pattern) -> str:
-    effect: Any = one.effect if isinstance(one, Pattern) else getattr(one, "callee", None)
-    compensation = effect.rules.compensate if isinstance(effect, Effect) else None
-    return "" if compensation is None else compensation.name
-
-
-def _cover(one: Call[Any] | Pattern) -> tuple[Cover, Any]:
-    if isinstance(one, Pattern):
-        return one.cover, one.fields
-    callee: Any = getattr(one, "callee", None)
-    if isinstance(callee, Effect):
-        return callee.cover(one)
-    raise DefinitionError(
-        f"covers= holds {one!r}, which is no call of an effect",
-        hint="give calls such as send(mail), or patterns such as send.where(to=address)",
-    )

@@ -517,8 +517,8 @@ def after_answer(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[No
     """Do something once, between the first answer and the commit that rests on it; return the list of all answers."""
     find, answers = Finder.find, list[Any]()
 
-    async def found(self: Finder, command: Any, effect: Any) -> Any:
-        answers.append(await find(self, command, effect))
+    async def found(self: Finder, *asked: Any) -> Any:
+        answers.append(await find(self, *asked))
         if len(answers) == 1:
             await act()
         return answers[-1]

@@ -158,14 +158,14 @@ def test_one_cover_of_an_approval_a_change() -> None:
         GrantSpend("b", 0, "r:3", "h"),
     ]
     one, two, three = (
-        Proposal(Rank.INTENT, intent(spend.operation), spend=spend) for spend in spends
+        Proposal(Rank.INTENT, intent(spend.operation), spends=(spend,)) for spend in spends
     )
     sifted = sift([one, two, three], always)
     assert (sifted.now, sifted.later) == ([one, three], [two])
 
 
 END = Proposal(Rank.END, head=HeadUpdate(Status.COMPLETED))
-SPEND = Proposal(Rank.INTENT, intent(), spend=GrantSpend("a", 0, "r:1", "h"))
+SPEND = Proposal(Rank.INTENT, intent(), spends=(GrantSpend("a", 0, "r:1", "h"),))
 EXPIRE = Proposal(Rank.REQUEST, approval=ApprovalExpire("a"))
 READ = Proposal(Rank.ARRIVAL, message(1), consumed="m1")
 

@@ -122,14 +122,14 @@ def after_answer(
     done: list[Any] = []
     find, at_once = Finder.find, Finder.quick
 
-    async def found(self: Finder, command: Any, effect: Any) -> Any:
-        answer = await find(self, command, effect)
+    async def found(self: Finder, *asked: Any) -> Any:
+        answer = await find(self, *asked)
         if not (done or quick):
             done.append(await act())
         return answer
 
-    def found_at_once(self: Finder, command: Any) -> Any:
-        answer = at_once(self, command)
+    def found_at_once(self: Finder, *asked: Any) -> Any:
+        answer = at_once(self, *asked)
         if answer is not None and quick and not done:
             done.append(asyncio.ensure_future(act()))
         return answer

@@ -17,8 +17,8 @@ import outlast
 from outlast.errors import DefinitionError, EffectOutsideWorkflowError, OutlastError
 from outlast.replay.context import current_context
 from outlast.testing import Simulation
+from outlast.workflows.approval import _cover
 from outlast.workflows.attempt import Attempt, current_attempt
-from outlast.workflows.inside import _cover
 
 
 async def double(n: int) -> int:

@@ -192,4 +192,5 @@ def repeats_unknown(run: Run, intent: EffectIntended) -> bool:
 
 def call_of(one: KnownEffect | EffectIntended) -> Call:
     """Return which call of an effect it was."""
-    return one.name, one.action_sha256, one.number
+    requested = "" if isinstance(one, KnownEffect) else one.requested_sha256
+    return one.name, requested or one.action_sha256, one.number

@@ -291,8 +291,10 @@ class Invariants:
             f"a decision on {change.approval_id} was taken that does not hold",
             run=change.run,
         )
-        if request is not None:
-            request.state = "approved" if change.approved else "denied"
+        if request is not None and change.approved:
+            request.vote()
+        elif request is not None:
+            request.state = "edited" if change.edit else "denied"
 
     def _terminated(self, key: RunKey) -> None:
         run = self.runs[key]

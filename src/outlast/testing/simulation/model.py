@@ -50,6 +50,14 @@ class Request:
     put: ApprovalPut
     state: str = "pending"
     spent: dict[int, str] = field(default_factory=dict[int, str])
+    votes: int = 0
+
+    def vote(self, votes: int = 1) -> None:
+        """Note that so many more have said yes."""
+        self.votes += votes
+        quorum = 1 if self.put.terms is None else self.put.terms.quorum
+        if self.votes >= quorum:
+            self.state = "approved"
 
 
 @dataclass(slots=True)

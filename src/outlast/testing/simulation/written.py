@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
-from outlast.approvals.request import SAME_PURPOSE
 from outlast.journal.entry import (
     Accepted,
     AlarmRaised,
     ApprovalDecided,
     ApprovalEdited,
     ApprovalExpired,
+    ApprovalRequested,
     ApprovalVoted,
     CancelRequested,
     ChildRefused,
@@ -191,14 +190,16 @@ class Written:
     def _entry(self, run: Run, change: RunChange, entry: Entry) -> None:
         at = getattr(entry, "operation", "")
         if isinstance(entry, OUTCOMES):
+            # One operation may ask several times.
+            what = getattr(entry, "approval_id", at)
             self._check(
-                at not in run.outcomes,
+                what not in run.outcomes,
                 1,
                 f"a second outcome: {type(entry).__name__}",
                 run=change.run,
                 at=at,
             )
-            run.outcomes.add(at)
+            run.outcomes.add(what)
             run.doubts.discard(at)
         match entry:
             case PauseRequested():
@@ -253,7 +254,7 @@ class Written:
     def _answered(
         self, run: Run, change: RunChange, entry: ApprovalDecided | ApprovalExpired
     ) -> None:
-        request = run.approvals.get(entry.approval_id)
+        request = run.approvals.get(entry.approval_id) or _put_with(change, entry.approval_id)
         state = "unknown" if request is None else request.state
         if isinstance(entry, ApprovalDecided):
             said = "approved" if entry.approved else "denied"
@@ -307,12 +308,12 @@ class Written:
         covered = any(
             cover.effect == intent.name
             for request in run.approvals.values()
-            if not _is_about_second(request.put)
+            if not _is_by_engine(request.put)
             for cover in request.put.covers
         )
         self._check(
             # The yes to an effect is the yes to what undoes it.
-            intent.grant is not None or not covered or known or bool(intent.compensates),
+            bool(intent.grant or intent.asked) or not covered or known or bool(intent.compensates),
             6,
             f"effect {intent.name} was intended uncovered, and an approval speaks of it",
             run=change.run,
@@ -320,6 +321,7 @@ class Written:
         )
         spends = [one for one in change.spends if one.operation == at]
         named = [] if intent.grant is None else [(intent.grant.approval_id, intent.grant.cover)]
+        named += [(one, 0) for one in intent.asked]
         self._check(
             [(one.approval_id, one.cover) for one in spends] == named,
             6,
@@ -387,7 +389,7 @@ class Written:
             run=change.run,
         )
         missing = sum(
-            max(0, count - sum(isinstance(one, _SAYS[kind]) for one in said))
+            max(0, count - sum(_says(one, kind) for one in said))
             for kind, count in kinds.items()
             if count
         )
@@ -403,7 +405,7 @@ class Written:
             if isinstance(act, ApprovalPut):
                 known = act.approval_id in run.approvals
                 self._check(not known, 6, f"{act.approval_id} was asked twice", run=change.run)
-                run.approvals[act.approval_id] = Request(act)
+                run.approvals[act.approval_id] = _request_of(act)
                 continue
             request = run.approvals[act.approval_id]
             if request.state != "pending":
@@ -447,7 +449,25 @@ class Written:
         )
 
 
-def _is_about_second(put: ApprovalPut) -> bool:
-    """Whether the engine itself has asked, about a second call of one purpose: then other calls of that effect need no approval."""
-    subject: Any = msgspec.json.decode(put.body)["subject"]["subject"]
-    return isinstance(subject, dict) and SAME_PURPOSE in subject
+def _is_by_engine(put: ApprovalPut) -> bool:
+    """Whether the engine itself has asked, about one call of an effect: then other calls of that effect need no approval."""
+    return bool(msgspec.json.decode(put.body).get("source"))
+
+
+def _request_of(put: ApprovalPut) -> Request:
+    request = Request(put)
+    if put.votes:
+        request.vote(len(put.votes))
+    return request
+
+
+def _put_with(change: RunChange, approval_id: str) -> Request | None:
+    """Return a request that is put by the change itself, with all the votes that it needs."""
+    puts = (one for one in change.approvals if isinstance(one, ApprovalPut))
+    return next((_request_of(one) for one in puts if one.approval_id == approval_id), None)
+
+
+def _says(entry: Entry, kind: str) -> bool:
+    """Whether an entry says what a message of that kind said."""
+    is_asked_again = isinstance(entry, ApprovalRequested) and entry.again == "unfit"
+    return isinstance(entry, _SAYS[kind]) or (kind == "decision" and is_asked_again)
