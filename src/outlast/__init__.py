@@ -9,12 +9,15 @@ from outlast.errors import (
     ApprovalError,
     ApprovalExpiredError,
     ApprovalMismatchError,
+    ApprovalPreconditionError,
     ApprovalSpentError,
+    ApprovalUnauthorisedError,
     DecisionRefusedError,
     DecodeError,
     DefinitionError,
     EffectCompensatedError,
     EffectOutsideWorkflowError,
+    EffectsStoppedError,
     EncodeError,
     ForbiddenInWorkflowError,
     ForkedEffectError,
@@ -26,6 +29,7 @@ from outlast.errors import (
     OpenCompensationsError,
     OutlastError,
     OutsideWorkflowError,
+    PermissionDeniedError,
     QueryError,
     RepeatedEffectError,
     RequestStateError,
@@ -50,6 +54,7 @@ from outlast.portal import Portal
 from outlast.replay.context import RunInfo
 from outlast.replay.ledger import Grant
 from outlast.worker.growth import HistoryLimits
+from outlast.workflows.agent import agent
 from outlast.workflows.approval import approval, ask
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
 from outlast.workflows.call import Call
@@ -91,7 +96,9 @@ __all__ = [
     "ApprovalError",
     "ApprovalExpiredError",
     "ApprovalMismatchError",
+    "ApprovalPreconditionError",
     "ApprovalSpentError",
+    "ApprovalUnauthorisedError",
     "Attempt",
     "Authority",
     "Call",
@@ -102,6 +109,7 @@ __all__ = [
     "DefinitionError",
     "EffectCompensatedError",
     "EffectOutsideWorkflowError",
+    "EffectsStoppedError",
     "EncodeError",
     "Explanation",
     "ExternalRun",
@@ -118,6 +126,7 @@ __all__ = [
     "OpenCompensationsError",
     "OutlastError",
     "OutsideWorkflowError",
+    "PermissionDeniedError",
     "Portal",
     "Principal",
     "Query",
@@ -148,6 +157,7 @@ __all__ = [
     "UpdateFailedError",
     "UpdateRejectedError",
     "WorkflowFailedError",
+    "agent",
     "all_handlers_finished",
     "approval",
     "ask",

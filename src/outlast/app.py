@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import dataclasses
 import getpass
 import logging
 import os
@@ -26,9 +27,11 @@ from outlast.client import Birth, Client
 from outlast.effects.key import check_name
 from outlast.errors import DefinitionError, StoreUnavailableError
 from outlast.journal.entry import Taken
+from outlast.policy import Policy, PolicyFile
 from outlast.policy.authority import Authority, Principal, StoreAuthority
 from outlast.store.finding import Finding
 from outlast.store.protocol import Store
+from outlast.worker.deck import RECHECK_WITHIN
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE, LEAST_LEASE, MOST_LEASE
 from outlast.worker.stall import LoopWatch
@@ -383,10 +386,9 @@ class App(_Entered):
             clock=SystemClock(),
             random=SystemRandom(),
             threads=threads,
-            options=self._options,
+            options=dataclasses.replace(self._options, authority=authority),
             closed=self.closed,
             watch=LoopWatch(threads),
-            authority=authority,
         )
         await self.worker.start()
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -424,6 +426,8 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
     history: HistoryLimits = DEFAULT_LIMITS,
     queues: Iterable[str] = (),
     tasks: int = TASKS,
+    policy: Policy | PolicyFile | str | Path | None = None,
+    recheck_within: timedelta = RECHECK_WITHIN,
 ) -> App:
     """Return client and worker in one; use it as `async with outlast.open(url) as app`.
 
@@ -439,8 +443,12 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         history: How long journals may become before a run is told to continue as new, and before it is blocked.
         queues: Whose remote steps the worker runs, as `["gpu"]`: those declared with `@step(queue="gpu")`, of any run on this store.
         tasks: How many of those it runs at once.
+        policy: What effects may do, asked each time one is about to begin; a TOML file is looked at again each second, and one that cannot be
+            used changes nothing.
+        recheck_within: How old what was found out about an effect may be when it begins: policy, roles, and facts that a yes rests on.
 
     Raises:
+        PolicyError: The policy's file cannot be used.
         DefinitionError: A time is not a `timedelta` longer than nothing, or the lease too short or too long; or a queue is no name. When it is entered: two of what was
             declared have one name, or `workflows` holds something else than workflows and modules.
 
@@ -456,7 +464,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
             assert await app.run(greet("Ada"), id="greet-ada") == "hello Ada"
         ```
     """
-    for name, span in (("lease", lease), ("idle", idle)):
+    for name, span in (("lease", lease), ("idle", idle), ("recheck_within", recheck_within)):
         given: Any = span
         if not isinstance(given, timedelta) or given <= timedelta(0):
             raise DefinitionError(
@@ -479,6 +487,8 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         history=history,
         queues=_queue_names(queues),
         tasks=_task_count(tasks),
+        policy=_policy_of(policy),
+        recheck_within=recheck_within,
     )
     return App(
         url,
@@ -487,6 +497,20 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         principal=principal,
         options=options,
         authority=authority,
+    )
+
+
+def _policy_of(policy: Any) -> Policy | PolicyFile | None:
+    """Return what is to be asked, or refuse what is no policy; a file is read now."""
+    if isinstance(policy, str | Path):
+        policy = PolicyFile(policy)
+    if isinstance(policy, PolicyFile):
+        _ = policy.policy
+    if policy is None or isinstance(policy, Policy | PolicyFile):
+        return policy
+    raise DefinitionError(
+        f"policy={policy!r:.80} is no policy",
+        hint='give a Policy, or the path of a TOML file, as policy="policy.toml"',
     )
 
 

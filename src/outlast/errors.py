@@ -34,8 +34,12 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── ApprovalExpiredError          nobody decided, or the effect came too late
 │   ├── ApprovalMismatchError         the action is not the one that was approved
 │   ├── ApprovalSpentError            the grant was used already
+│   ├── ApprovalUnauthorisedError     who said yes, or who started the run, may not do so any more
+│   ├── ApprovalPreconditionError     what the yes rests on is not so any more
 │   └── DecisionRefusedError          a decision that the store did not accept
 ├── NotAuthorisedError                whoever acts may not do this
+├── PermissionDeniedError             the policy does not let an effect begin
+├── EffectsStoppedError               an operator has stopped such effects
 ├── RequestStateError                 a request under an idempotency key that is not in doubt, or not as it was seen
 ├── ReceiverBusyError                 a receiver asks to be called again later
 └── StoreError                        where the work is kept
@@ -1058,6 +1062,60 @@ class ApprovalSpentError(ApprovalError):
     code = "approval_spent"
 
 
+class ApprovalUnauthorisedError(ApprovalError):
+    """Who said yes does not hold the role any more, or who started the run may not act.
+
+    It is asked when the effect is about to begin, and again before each later attempt.
+
+    Args:
+        who: The person.
+        role: What they would have to hold.
+
+    Example:
+        ```python
+        import outlast
+
+        error = outlast.ApprovalUnauthorisedError("ann is no treasurer any more", who="ann", role="treasurer")
+        assert (error.code, error.who, error.role) == ("approval_unauthorised", "ann", "treasurer")
+        ```
+    """
+
+    code = "approval_unauthorised"
+
+    def __init__(self, message: str, *, who: str = "", role: str = "", **where: Any) -> None:
+        super().__init__(message, **where)
+        self.who = who
+        self.role = role
+
+
+class ApprovalPreconditionError(ApprovalError):
+    """What the yes rests on is not so any more, or nobody could find out.
+
+    Args:
+        name: Of the precondition.
+        was: JSON of what it was when the request was made, cut to 500 characters; so is the other.
+        now: JSON of what it is; empty where nobody could find out.
+
+    Example:
+        ```python
+        import outlast
+
+        error = outlast.ApprovalPreconditionError("the branch has moved", name="head", was='"a1"', now='"b2"')
+        assert (error.code, error.name, error.was, error.now) == ("approval_precondition", "head", '"a1"', '"b2"')
+        ```
+    """
+
+    code = "approval_precondition"
+
+    def __init__(
+        self, message: str, *, name: str = "", was: str = "", now: str = "", **where: Any
+    ) -> None:
+        super().__init__(message, **where)
+        self.name = name
+        self.was = was
+        self.now = now
+
+
 class DecisionRefusedError(ApprovalError):
     """The store did not accept a decision: late, already decided, for another hash, or for an unknown request.
 
@@ -1132,6 +1190,82 @@ class NotAuthorisedError(OutlastError):
         self.verb = verb
         self.role = role
         self.resource = resource
+
+
+class PermissionDeniedError(OutlastError):
+    """The policy does not let the effect begin; nothing of it has happened.
+
+    Args:
+        reason: What denied it: `rule`, `hook`, `callback`, `unlisted` (the agent does not have it), `plan` or `dont_ask` (the mode), or
+            `error`: something failed that should have judged.
+        rule: The rule, hook or callback that denied it; empty where none has a part in it.
+        policy_version: Of the policy that decided.
+
+    Example:
+        ```python
+        import outlast
+        from outlast.policy import Policy, Rule
+
+        @outlast.effect(idempotent=True)
+        async def delete_all() -> str:
+            return "gone"
+
+        @outlast.workflow
+        async def tidy() -> str:
+            try:
+                return await delete_all()
+            except outlast.PermissionDeniedError as no:
+                return f"{no.reason}: {no.rule}"
+
+        policy = Policy(rules=(Rule("deny", "delete_*", reason="nothing is deleted"),))
+        async with outlast.open("memory://", policy=policy) as app:
+            assert await app.run(tidy(), id="t") == "rule: deny 1"
+        ```
+    """
+
+    code = "permission_denied"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        rule: str = "",
+        policy_version: str = "",
+        **where: Any,
+    ) -> None:
+        super().__init__(message, **where)
+        self.reason = reason
+        self.rule = rule
+        self.policy_version = policy_version
+
+
+class EffectsStoppedError(OutlastError):
+    """An operator has stopped such effects: those of a tenant, a tool or an agent, or all of them.
+
+    Args:
+        what: What is stopped.
+        by: Who stopped it.
+        reason: Why, in their words.
+
+    Example:
+        ```python
+        import outlast
+
+        error = outlast.EffectsStoppedError("tool pay is stopped: paid twice", what="tool pay", by="ann", reason="paid twice")
+        assert (error.code, error.by, error.reason) == ("effects_stopped", "ann", "paid twice")
+        ```
+    """
+
+    code = "effects_stopped"
+
+    def __init__(
+        self, message: str, *, what: str = "", by: str = "", reason: str = "", **where: Any
+    ) -> None:
+        super().__init__(message, **where)
+        self.what = what
+        self.by = by
+        self.reason = reason
 
 
 class RequestStateError(OutlastError):

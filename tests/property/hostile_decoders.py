@@ -57,10 +57,10 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.journal.parse import NotJsonError, parse, parse_as, read
+from outlast.journal.subject import with_actions, with_note
 from outlast.policy import Pin, Pins, PolicyFile, Stop, Stops
 from outlast.policy.binding import Bindings, RoleBinding, first_bindings
 from outlast.policy.switch import Switch
-from outlast.journal.subject import with_actions, with_note
 from outlast.replay.asking import edited
 from outlast.replay.context import StepRequest
 from outlast.replay.ledger import _Cover

@@ -193,6 +193,7 @@ class EffectIntended(Struct, frozen=True, tag="effect_intended", omit_defaults=T
         requested_sha256: Of name, version and requested arguments, where these are not the effective ones: by this, equal calls are found.
         checked_at: When it was last asked whether who approved may still do so, and whether what they relied on still holds; by the
             store's clock. None where nothing had to be asked.
+        agent: In whose name it was called: see `outlast.agent`.
     """
 
     operation: OperationId
@@ -212,6 +213,7 @@ class EffectIntended(Struct, frozen=True, tag="effect_intended", omit_defaults=T
     asked: tuple[str, ...] = ()
     requested_sha256: str = ""
     checked_at: Moment | None = None
+    agent: str = ""
 
 
 class EffectRefused(Struct, frozen=True, tag="effect_refused"):

@@ -57,6 +57,7 @@ class IntendEffect(Struct, frozen=True):
         compensates: Of a compensation: the operation that it undoes. It is not refused: what keeps it from happening puts it in doubt.
         asked: Requests that were made for this call, and approved.
         effective: JSON object of the arguments that were approved, by parameter name; empty before anything was asked.
+        agent: In whose name it is called; empty for none.
     """
 
     operation: OperationId
@@ -74,6 +75,7 @@ class IntendEffect(Struct, frozen=True):
     compensates: OperationId = NO_OPERATION
     asked: tuple[str, ...] = ()
     effective: bytes = b""
+    agent: str = ""
 
 
 class SettleEffect(Struct, frozen=True):

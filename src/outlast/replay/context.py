@@ -134,6 +134,7 @@ class EffectRequest(Struct, frozen=True):
         purpose: Where the effect says what makes two calls the same purpose.
         remake: Returns the same with other arguments, a JSON object by parameter name; raises `DecodeError` for those that do not fit.
         version: Part of what an approval binds to; empty for none.
+        agent: In whose name it is called; empty for none.
     """
 
     name: str
@@ -153,6 +154,7 @@ class EffectRequest(Struct, frozen=True):
     purpose: Purpose | None = None
     remake: Callable[[bytes], EffectRequest] | None = None
     version: str = ""
+    agent: str = ""
 
 
 class ApprovalRequest(Struct, frozen=True):

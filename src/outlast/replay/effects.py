@@ -389,6 +389,7 @@ def _intending(effect: EffectOperation) -> IntendEffect:
         compensates=request.compensates,
         asked=(*second, *asking.granted),
         effective=asking.effective,
+        agent=request.agent,
     )
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from outlast.clock import Clock
-from outlast.journal.entry import OperationId
-from outlast.store.change import Applied, OperationPut, Refused, RunKey
+from outlast.errors import OutlastError
+from outlast.journal.entry import EffectIntended, OperationId
+from outlast.store.change import Applied, OperationPut, Permit, Refused, RunKey
 from outlast.worker.deadline import Deadline
 from outlast.worker.executor import Executor, LateEnd, Returned
 from outlast.worker.hold import Hold
 from outlast.worker.proposal import Proposal
 from outlast.worker.rest import Completion, Rest
 from outlast.workflows.attempt import Attempt
+from outlast.workflows.definition import Effect
 
 
 class RunLost(BaseException):
@@ -117,6 +119,16 @@ class Bridge(Protocol):
         Raises:
             RunLost: Its lease is over by the local deadline.
         """
+        ...
+
+    def is_cleared(self, operation: OperationId) -> bool:
+        """Whether the first attempt of an effect may begin on what its intent rests on: that was found out just now."""
+        ...
+
+    async def clear(
+        self, intent: EffectIntended, effect: Effect[..., Any]
+    ) -> Permit | OutlastError:
+        """Return on what another attempt of an effect rests, or why it may not be made."""
         ...
 
     def idle_seconds(self) -> float:

@@ -146,6 +146,16 @@ class Crew:
         finally:
             self._standing_by.discard(operation)
 
+    @contextlib.contextmanager
+    def ask(self, operation: OperationId) -> Generator[None]:
+        """Let it be found out within this whether an effect may begin: nothing of it has, so a stop need not wait for that."""
+        self._standing_by.add(operation)
+        self._changed()
+        try:
+            yield
+        finally:
+            self._standing_by.discard(operation)
+
     def abandon(self, operation: OperationId, why: str | None = None) -> None:
         """Cancel what nobody waits for any more."""
         task = self._tasks.pop(operation, None)

@@ -7,18 +7,24 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from outlast.clock import Clock
+from outlast.policy.authority import Authority
 from outlast.replay.delivery import TurnCheck
 from outlast.replay.machine import Machine
 from outlast.store.change import WorkerId
 from outlast.store.protocol import Store
+from outlast.worker.control import Controls
 from outlast.worker.deposit import Deposits
 from outlast.worker.executor import Executor
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.holder import Holders
 from outlast.worker.lease import Lease
 from outlast.worker.relay import Relay
+from outlast.worker.rules import RuleBook
 from outlast.worker.writer import Writer
 from outlast.workflows.registry import Registry
+
+RECHECK_WITHIN = timedelta(seconds=5)
+"""So old what was found out about an effect may be when it begins, where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,10 @@ class Deck:
         check: Makes what looks at a run after each turn, of its machine, of what makes another one, and of its id.
         history: How long journals may become.
         holders: Told of requests to people.
+        controls: The worker's copy of the control rows.
+        book: The policy in force.
+        authority: Who may do what; None where everybody may.
+        recheck_within: How old what was found out about an effect may be when it begins.
     """
 
     store: Store
@@ -46,6 +56,10 @@ class Deck:
     idle: timedelta
     relay: Relay
     deposits: Deposits
+    controls: Controls
+    book: RuleBook
+    authority: Authority | None = None
+    recheck_within: timedelta = RECHECK_WITHIN
     check: Callable[[Machine, Callable[[], Machine], str], TurnCheck] | None = None
     history: HistoryLimits = DEFAULT_LIMITS
     holders: Holders = field(default_factory=lambda: Holders(None))

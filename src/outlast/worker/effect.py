@@ -7,6 +7,7 @@ key, ask the probe, or leave it to an operator; and never before no earlier atte
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from outlast.effects.intent import Applied, NotApplied, Repeat, Unknown, quiet_after
 from outlast.effects.standing import failure_in
+from outlast.errors import OutlastError
 from outlast.journal.entry import (
     Attempted,
     EffectCompleted,
@@ -26,9 +28,10 @@ from outlast.journal.entry import (
     OperationId,
     Probed,
 )
-from outlast.journal.failure import Failure, tell
+from outlast.journal.failure import Failure, capture, tell
 from outlast.replay.command import SettleEffect
-from outlast.store.change import OperationPut
+from outlast.store.change import OperationPut, Refused
+from outlast.worker.again import pause_after
 from outlast.worker.begin import probe_when_free
 from outlast.worker.bridge import Bridge
 from outlast.worker.executor import LeftOpen, NoAnswer, Raised, Returned, TimedOut
@@ -234,7 +237,13 @@ class EffectRun:
 
     async def _attempt(self) -> bool:
         """Make one attempt; True when that settled the effect."""
-        await self._announce()
+        try:
+            refusal = await self._announce()
+        except HeldBack:
+            return False
+        if refusal is not None:
+            await self._forbidden(refusal)
+            return True
         if self._is_too_late:
             return False
         is_last = self._series.is_over
@@ -280,17 +289,46 @@ class EffectRun:
         options = self._effect.options
         return options.start_to_close_timeout or options.schedule_to_close_timeout
 
-    async def _announce(self) -> None:
+    async def _announce(self) -> OutlastError | None:
         """Write that an attempt begins, if that is not known since the intent, or since the last one ended: no due time any more.
 
         So whoever finds a due time knows that none has begun since, and a worker that has lost the run meanwhile, or whose run was
-        terminated, learns of it before it acts.
+        terminated, learns of it before it acts. Whether it may be made is asked before, and what was answered rides along.
+
+        Returns:
+            Why it may not be made.
+
+        Raises:
+            HeldBack: Something holds it since.
         """
-        self._series.begun_at = self._bridge.store_now()
-        if not self._is_announced:
+        refusals = 0
+        while not (self._is_announced and self._bridge.is_cleared(self._operation)):
+            permit = await self._bridge.clear(self._command.intent, self._effect)
+            if isinstance(permit, OutlastError):
+                return permit
+            self._bridge.hold.check(self._operation)
+            self._series.begun_at = self._bridge.store_now()
             row = self._series.begun()
-            await self._bridge.propose(Proposal(Rank.ROW, guard=self._operation, row=row))
-            self._is_announced = True
+            verdict = await self._bridge.propose(
+                Proposal(Rank.ROW, guard=self._operation, row=row, permit=permit)
+            )
+            if not isinstance(verdict, Refused):
+                self._is_announced = True
+                break
+            refusals += 1
+            await asyncio.sleep(pause_after(refusals))
+        self._series.begun_at = self._bridge.store_now()
+        return None
+
+    async def _forbidden(self, error: OutlastError) -> None:
+        """Attempt it no more: it did not happen, or somebody must say whether it did."""
+        failure = capture(error)
+        if self._may_have_happened:
+            await self._leave(
+                f"it may have happened, and must not be attempted again: {tell(failure)}"
+            )
+            return
+        self._post_failed(failure)
 
     def _begin(self) -> None:
         """Take the last look before the world is changed; called where the body runs."""

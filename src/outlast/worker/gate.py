@@ -75,13 +75,15 @@ class Found:
         action: What would run: the call after hooks, or as an approver has left it.
         demands: What has to be asked, in this order, unless it is granted already.
         policy_version: Of the rules that were looked at.
-        permit: On what it rests that the effect may begin; None where nothing was asked.
+        permit: On what it rests that the effect may begin.
+        is_asked: Whether anything was asked but the kill switch.
     """
 
     action: EffectRequest
     demands: tuple[Demand, ...] = ()
     policy_version: str = ""
     permit: Permit | None = None
+    is_asked: bool = False
 
     @property
     def effective(self) -> bytes:
@@ -159,23 +161,42 @@ class Gate:
             for one in entry.asked:
                 self._requests.pop(one, None)
 
-    def ask(self, command: IntendEffect, epoch: int, found: Found) -> Answer:
-        """Return the intent to record, with its key and the covers that it spends; or what is recorded instead."""
-        known = self._known.find(command.name, command.action_sha256, command.number)
+    def settled(self, command: IntendEffect, epoch: int) -> Answer | None:
+        """Return what is recorded of an effect about which nothing has to be found out: a fork has its outcome, or does not make it."""
+        known = self._known_of(command)
         if known is not None and known.outcome == "undone":
             refusal = undone_refused(self._started, known, command.name)
-            known = None
         elif known is not None and known.outcome != "unknown":
             return Settled(_intent(command, epoch, known.key), known_outcome(known, command))
         else:
             refusal = why_not(self._started, self._known.forked, known, command.name)
-        if refusal is not None:
-            return self.refused(self._refuse(refusal, command), command, epoch)
-        intent = _intent(command, epoch, known.key if known else self._key(command), found)
+        return None if refusal is None else self.refuse(refusal, command, epoch)
+
+    def ask(self, command: IntendEffect, epoch: int, found: Found) -> Answer:
+        """Return the intent to record, with its key and the covers that it spends; or what is recorded instead."""
+        if (settled := self.settled(command, epoch)) is not None:
+            return settled
+        known = self._known_of(command)
+        # Of what was undone nothing is known any more.
+        key = known.key if known and known.outcome != "undone" else self._key(command)
+        intent = _intent(command, epoch, key, found)
         if command.compensates:
             # What undoes something is covered by the yes to what it undoes.
             return Leave(intent, permit=found.permit)
         return self._covered(command, intent, found)
+
+    def would_ask(self, command: IntendEffect, found: Found) -> bool:
+        """Whether somebody has to say yes first."""
+        return isinstance(self.ask(command, 0, found), Ask)
+
+    def refuse(
+        self, error: OutlastError, command: IntendEffect, epoch: int
+    ) -> EffectRefused | Doubtful:
+        """Return what is recorded of an effect that may not begin, given why; see `refused`."""
+        return self.refused(self._refuse(error, command), command, epoch)
+
+    def _known_of(self, command: IntendEffect) -> KnownEffect | None:
+        return self._known.find(command.name, command.action_sha256, command.number)
 
     def _covered(
         self, command: IntendEffect, intent: EffectIntended, found: Found
@@ -299,7 +320,7 @@ class Gate:
         forked = self._known.forked
         if reason == "unapproved" and forked is not None:
             return self._refuse(inherited_no_approval(forked), intent)
-        return self._refuse(_refused(reason), intent)
+        return self._refuse(refusal_of(reason), intent)
 
     def _key(self, command: IntendEffect) -> str:
         return idempotency_key(
@@ -326,17 +347,19 @@ def _intent(
         action_sha256=action_sha256,
         requested_sha256=command.action_sha256 if is_other else "",
         policy_version="" if found is None else found.policy_version,
-        checked_at=None if found is None or found.permit is None else found.permit.checked_at,
+        checked_at=found.permit.checked_at if found and found.permit and found.is_asked else None,
         number=command.number,
         epoch=epoch,
         compensation=command.compensation,
         needs_result=command.needs_result,
         saga=command.saga,
         compensates=command.compensates,
+        agent=command.agent,
     )
 
 
-def _refused(reason: str) -> ApprovalError:
+def refusal_of(reason: str) -> ApprovalError:
+    """Return the error for the store's word on a grant: `expired`, `mismatch`, `unapproved` or `spent`."""
     match reason:
         case "expired":
             return ApprovalExpiredError(

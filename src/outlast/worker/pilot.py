@@ -26,6 +26,7 @@ from outlast.errors import (
     DecodeError,
     DefinitionError,
     NonDeterminismError,
+    OutlastError,
     StoreUnavailableError,
 )
 from outlast.journal.entry import (
@@ -73,6 +74,7 @@ from outlast.replay.command import (
     StartTimer,
     WatchRun,
 )
+from outlast.replay.context import EffectRequest
 from outlast.replay.delivery import Delivery
 from outlast.replay.machine import Machine, Outcome
 from outlast.replay.operation import (
@@ -90,6 +92,7 @@ from outlast.store.change import (
     MessageKind,
     OperationDrop,
     OperationPut,
+    Permit,
     Refused,
     RunChange,
     RunHead,
@@ -102,14 +105,14 @@ from outlast.worker.accept import acceptances, after
 from outlast.worker.alarm import alarm
 from outlast.worker.answer import answering, asked_of_the_origin
 from outlast.worker.bridge import RunLost
+from outlast.worker.clearance import Clearance
 from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deadline import Deadline
 from outlast.worker.deck import Deck
 from outlast.worker.deposit import LateAttempt
 from outlast.worker.effect import EffectRun
 from outlast.worker.executor import LateEnd, Returned
-from outlast.worker.found import declared
-from outlast.worker.gate import Ask, Doubtful, Found, Gate, Leave, Settled
+from outlast.worker.gate import Answer, Ask, Doubtful, Gate, Leave, Settled
 from outlast.worker.growth import Growth
 from outlast.worker.hold import Hold, unbegun
 from outlast.worker.inbox import proposal_of
@@ -118,8 +121,9 @@ from outlast.worker.kin import Kin
 from outlast.worker.late import contradiction
 from outlast.worker.log import log_alarm, log_doubt, log_end, log_known, log_long, log_parked
 from outlast.worker.outbox import giving_up
+from outlast.worker.permit import Finder
 from outlast.worker.pin import PinnedRunError, check_build
-from outlast.worker.proposal import Proposal, Rank, in_order, is_refused, sift
+from outlast.worker.proposal import ASK_AGAIN, Proposal, Rank, in_order, is_refused, sift
 from outlast.worker.remote import PoisonedTaskError, RemoteSteps
 from outlast.worker.request import asking, ending, publishing
 from outlast.worker.rest import Completion, Rest
@@ -131,7 +135,7 @@ from outlast.worker.text import plain
 from outlast.worker.trouble import RefusedByStoreError, poisoned, refused_by_store, too_late
 from outlast.worker.wait import Waits
 from outlast.workflows.attempt import Attempt
-from outlast.workflows.definition import Step
+from outlast.workflows.definition import Effect, Step
 
 T = TypeVar("T")
 
@@ -190,6 +194,7 @@ class Pilot:
         self._started: Started
         self._delivery: Delivery | None = None
         self._gate: Gate
+        self._clearance: Clearance
         self._kin: Kin
         self._remote: RemoteSteps
         self._rows: dict[str, OperationPut] = {}
@@ -396,6 +401,16 @@ class Pilot:
         if self._lost or not self._deck.lease.valid:
             raise RunLost
 
+    def is_cleared(self, operation: OperationId) -> bool:
+        """Whether the first attempt of an effect may begin on what its intent rests on."""
+        return self._clearance.is_cleared(operation)
+
+    async def clear(
+        self, intent: EffectIntended, effect: Effect[..., Any]
+    ) -> Permit | OutlastError:
+        """Return on what another attempt of an effect rests, or why it may not be made."""
+        return await self._clearance.again(intent, effect)
+
     def idle_seconds(self) -> float:
         """Return how long ago a former owner of the run could last have begun an attempt."""
         return max(0.0, self.clock.monotonic() - self._stopped_at)
@@ -430,6 +445,11 @@ class Pilot:
         began = began_at((entry, stamped.at) for entry, stamped in entries)
         self._began = Began(started, began, self._head.generation)
         self._gate = Gate(started, self.run_key.run_id, self._head.generation)
+        finder = Finder(
+            self, self._deck, started, self._head.workflow, self._gate.would_ask, self._read
+        )
+        self._clearance = Clearance(self, self._deck, finder)
+        await finder.prepare()
         self._scribe.begin(started.durability, delivery)
         self._elsewhere = asked_of_the_origin([entry for entry, _ in entries])
         if not any(isinstance(entry, RunTimedOut) for entry, _ in entries):
@@ -444,6 +464,7 @@ class Pilot:
         self._kin = Kin(started, self.run_key.run_id, parent.run_id if parent else "")
         for entry, stamped in entries:
             self._gate.note(entry)
+            self._clearance.note(entry)
             self._kin.note(entry)
             self._alarms.add(entry, stamped.at)
             self.hold.note(entry)
@@ -651,6 +672,7 @@ class Pilot:
     def _abandon(self, command: Abandon) -> None:
         operation = command.operation
         self._waits.forget(operation)
+        self._clearance.forget(operation)
         self._crew.abandon(operation)
         self._remote.abandon(operation)
         if operation in self._rows:
@@ -822,20 +844,62 @@ class Pilot:
 
     def _intend(self, command: IntendEffect) -> None:
         effect = self._known(self._deck.registry.effects.get(command.name), command.name)
-        guard, epoch = command.operation, self._head.epoch
+        answer = self._answer_at_once(command, effect)
+        called = self._machine.find(command.operation)
+        assert isinstance(called, EffectOperation)
+        request = called.request
+        if answer is None and (found := self._clearance.quick(command, request, effect)):
+            answer = self._gate.ask(command, self._head.epoch, found)
+        if answer is None:
+            self._crew.begin(command.operation, self._find_out(command, request, effect))
+        else:
+            self._take(command, answer)
+
+    def _answer_at_once(self, command: IntendEffect, effect: Effect[..., Any]) -> Answer | None:
+        """Return what becomes of an effect about which nothing has to be found out."""
+        epoch = self._head.epoch
         late = self._refused_for_time(command, effect)
-        answer = (
-            self._gate.ask(command, epoch, self._found(command, effect))
+        return (
+            self._gate.settled(command, epoch)
             if late is None
             else self._gate.refused(late, command, epoch)
         )
+
+    async def _find_out(
+        self, command: IntendEffect, request: EffectRequest, effect: Effect[..., Any]
+    ) -> None:
+        """Have an effect intended as soon as everybody was asked who may say no, or refused."""
+        with self._crew.ask(command.operation):
+            if (pause := self._clearance.pause(command.operation)) > 0:
+                await asyncio.sleep(pause)
+            found = await self._clearance.find(command, request, effect)
+        if self.hold.closed or self._growth.is_full:
+            # What was found is old when the run goes on.
+            self._held.append(command)
+            self._wake.set()
+            return
+        answer = self._answer_at_once(command, effect)
+        if answer is None:
+            epoch = self._head.epoch
+            answer = (
+                self._gate.refuse(found, command, epoch)
+                if isinstance(found, OutlastError)
+                else self._gate.ask(command, epoch, found)
+            )
+        self._take(command, answer)
+
+    def _take(self, command: IntendEffect, answer: Answer) -> None:
+        """Have the gate's answer written."""
+        guard = command.operation
         match answer:
             case Leave(intent, spends, permit):
                 row = self._saga_of(intent)
+                self._clearance.proposed(command, permit)
                 intending = Proposal(Rank.INTENT, intent, guard=guard, spends=spends, row=row)
                 intending.permit = permit
                 self.post(intending)
             case Ask(request):
+                self._clearance.forget(guard)
                 self._ask(request)
             case Settled(intent, outcome):
                 log_known(self.run_key, outcome)
@@ -850,12 +914,6 @@ class Pilot:
                 self.post(Proposal(Rank.OUTCOME, doubt, guard=guard, row=row))
             case EffectRefused() as refusal:
                 self.post(Proposal(Rank.OUTCOME, refusal, guard=guard))
-
-    def _found(self, command: IntendEffect, effect: Any) -> Found:
-        """Return what there is to know about an effect before it asks for leave."""
-        found = self._machine.find(command.operation)
-        assert isinstance(found, EffectOperation)
-        return declared(command, found.request, effect)
 
     def _ask(self, command: RequestApproval) -> None:
         """Have a request written."""
@@ -960,6 +1018,7 @@ class Pilot:
     def _note_written(self, entry: Entry, at: datetime) -> None:
         known = len(self._alarms.standing)
         self._gate.note(entry)
+        self._clearance.note(entry)
         self._kin.note(entry)
         self._alarms.add(entry, at)
         self.hold.note(entry)
@@ -968,6 +1027,7 @@ class Pilot:
         operation = getattr(entry, "operation", NO_OPERATION)
         if operation and not self._machine.is_open(operation):
             self._waits.forget(operation)
+            self._clearance.forget(operation)
             self._unwritten.pop(operation, None)
         elif isinstance(entry, (EffectCleared, *_DECISIONS)):
             # Its attempts have their time anew, or nobody's answer to that request is waited for any more.
@@ -979,18 +1039,23 @@ class Pilot:
 
     def _refused(self, proposals: list[Proposal], refused: Refused) -> None:
         """Take the refused part out and put the others back, as they were."""
-        kept = [one for one in proposals if not is_refused(one, refused)]
+        now = self.store_now()
+        kept = [one for one in proposals if not is_refused(one, refused, now)]
         if len(kept) == len(proposals):
             raise refused_by_store(self.run_key, refused)
         self._proposals.extend(one.whole or one for one in kept)
         for proposal in proposals:
-            if is_refused(proposal, refused):
+            if is_refused(proposal, refused, now):
                 self._drop_refused(proposal, refused)
         self._mail = self.hold.expect(self._proposals) or self._mail
 
     def _drop_refused(self, proposal: Proposal, refused: Refused) -> None:
         proposal.settle(refused)
         entry = proposal.entry
+        if proposal.permit is not None and refused.reason in ASK_AGAIN:
+            if (command := self._clearance.refused(proposal.permit, refused.reason)) is not None:
+                self._held.append(command)
+            return
         if isinstance(entry, EffectIntended):
             refusal = self._gate.refusal(entry, refused.reason)
             self.post(Proposal(Rank.OUTCOME, refusal, guard=entry.operation))

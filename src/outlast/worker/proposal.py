@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Literal
 
@@ -89,7 +89,7 @@ class Proposal:
         yields: Gives way to an outcome from outside that came by the time it is written.
         whole: What it is a part of, where the rest means nothing beside what else is in the change.
         spends: Of an intent: the covers that it spends, each of another approval.
-        permit: Of an intent: on what it rests that the effect may begin.
+        permit: Of an intent, or of an attempt that is announced: on what it rests that the effect may begin.
         done: Resolved with the verdict once the change is applied and delivered, or this part is refused; cancelled when dropped.
     """
 
@@ -249,8 +249,18 @@ def _rows_of_settled(now: list[Proposal], settled: Collection[OperationId]) -> l
     return [one for one in now if one.rank is Rank.ROW and one.guard in settled]
 
 
-def is_refused(proposal: Proposal, refused: Refused) -> bool:
-    """Whether this is the part of a change that the store refused."""
+ASK_AGAIN = frozenset({"unauthorised", "aged", "stopped"})
+"""The words by which the store says that what was found out about an effect is to be found out again."""
+
+
+def is_refused(proposal: Proposal, refused: Refused, now: datetime | None = None) -> bool:
+    """Whether this is a part of a change that the store refused: of permits, all that rest on the same, or are too old as well.
+
+    Args:
+        now: The store's time; without it, none is held to be too old but the one that is named.
+    """
+    if refused.reason in ASK_AGAIN:
+        return proposal.permit is not None and _rests_on(proposal.permit, refused, now)
     if refused.reason == "message":
         return bool(proposal.consumed) and refused.part in {"", proposal.consumed}
     if refused.reason == "mail":
@@ -265,6 +275,18 @@ def is_refused(proposal: Proposal, refused: Refused) -> bool:
     if isinstance(proposal.approval, ApprovalExpire):
         return refused.part == proposal.approval.approval_id
     return False
+
+
+def _rests_on(permit: Permit, refused: Refused, now: datetime | None) -> bool:
+    if refused.reason == "aged":
+        return permit.operation == refused.part or (now is not None and _is_aged(permit, now))
+    guards = permit.authority if refused.reason == "unauthorised" else permit.stops
+    return any(one.name == refused.part for one in guards)
+
+
+def _is_aged(permit: Permit, now: datetime) -> bool:
+    """Whether what was found out is too old to rest on, or younger than now: a clock that was set back proves nothing."""
+    return not timedelta(0) <= now - permit.checked_at <= permit.within
 
 
 def in_order(proposals: Sequence[Proposal]) -> list[Proposal]:
@@ -339,12 +361,12 @@ def change_of(
         outbox=tuple(one.outbox for one in proposals if one.outbox is not None),
         approvals=approvals,
         spends=tuple(spend for one in proposals for spend in one.spends),
-        permits=tuple(one.permit for one in proposals if one.permit is not None),
         answers=tuple(one.answer for one in proposals if one.answer is not None),
         next=next((one.next for one in proposals if one.next), ()),
         tasks=tuple(one.task for one in proposals if one.task is not None),
         hold=_hold_of(proposals),
         times=tuple(one.stamped.at for one in seen),
+        permits=tuple(one.permit for one in proposals if one.permit is not None),
     )
     return msgspec.structs.replace(change, digest=digest_of(change))
 

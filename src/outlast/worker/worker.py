@@ -19,6 +19,7 @@ from datetime import timedelta
 from outlast.clock import Clock, Random, Threads
 from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import StampedRow, Taken
+from outlast.policy import Policy, PolicyFile
 from outlast.policy.authority import Authority
 from outlast.store.change import (
     Applied,
@@ -34,7 +35,8 @@ from outlast.store.change import (
 from outlast.store.protocol import Claim, ClaimedRun, Store
 from outlast.store.task import TaskKey
 from outlast.worker.always_replay import AlwaysReplay, is_always_replay_set
-from outlast.worker.deck import Deck
+from outlast.worker.control import Controls
+from outlast.worker.deck import RECHECK_WITHIN, Deck
 from outlast.worker.deposit import Deposits
 from outlast.worker.executor import Executor
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
@@ -42,6 +44,7 @@ from outlast.worker.holder import Holders
 from outlast.worker.lease import LEASE, Lease
 from outlast.worker.pilot import Pilot
 from outlast.worker.relay import Birth, Relay
+from outlast.worker.rules import RuleBook
 from outlast.worker.stall import LoopWatch
 from outlast.worker.task import TaskRunner
 from outlast.worker.writer import Writer
@@ -89,6 +92,9 @@ class WorkerOptions:
         history: How long journals may become.
         queues: Whose remote steps it runs, if it has them registered; none by default.
         tasks: How many of those it runs at once.
+        policy: What effects may do; None for whatever they want. A file is looked at again.
+        authority: Who may do what; None where everybody may.
+        recheck_within: How old what was found out about an effect may be when it begins.
     """
 
     lease: timedelta = LEASE
@@ -102,6 +108,9 @@ class WorkerOptions:
     history: HistoryLimits = DEFAULT_LIMITS
     queues: tuple[str, ...] = ()
     tasks: int = TASKS
+    policy: Policy | PolicyFile | None = None
+    authority: Authority | None = None
+    recheck_within: timedelta = RECHECK_WITHIN
 
 
 class Worker:
@@ -110,7 +119,6 @@ class Worker:
     Args:
         closed: Called with each run that this worker brought to an end.
         watch: Names the step whose body keeps the event loop from turning; nobody does without it.
-        authority: Says who may do what; None where everybody may do everything.
     """
 
     def __init__(  # noqa: PLR0913 - what a simulator replaces, one by one
@@ -124,15 +132,14 @@ class Worker:
         options: WorkerOptions | None = None,
         closed: Callable[[RunKey], None] | None = None,
         watch: LoopWatch | None = None,
-        authority: Authority | None = None,
     ) -> None:
         self._store = store
-        self._holders = Holders(authority)
         self._registry = registry
         self._clock = clock
         self._random = random
         self._threads = threads
         self._options = options or WorkerOptions()
+        self._holders = Holders(self._options.authority)
         always = self._options.always_replay
         self._always_replay = is_always_replay_set() if always is None else always
         self._closed = closed
@@ -141,6 +148,7 @@ class Worker:
         self._watch = watch
         self._executor = Executor(threads, watch)
         self._deposits = Deposits(store)
+        self._book = RuleBook(self._options.policy, clock, threads)
         self._writer = Writer(store, self._sending)
         taken = Taken(
             python=f"{sys.version_info.major}.{sys.version_info.minor}",
@@ -332,6 +340,10 @@ class Worker:
             idle=options.idle,
             relay=self._relay,
             deposits=self._deposits,
+            controls=Controls(self._store, options.authority),
+            book=self._book,
+            authority=options.authority,
+            recheck_within=options.recheck_within,
             check=AlwaysReplay if self._always_replay else None,
             history=options.history,
             holders=self._holders,

@@ -20,7 +20,7 @@ class Attempt(Struct, frozen=True):
         undoes_key: Of a compensation: the idempotency key of the effect that it undoes, by which a receiver may know that.
         idempotent: Of an effect: its receiver answers an equal key with the first result, so that a request under the key may be sent
             again.
-        probing: The effect's probe runs here, which only looks.
+        probing: What runs here only looks: the probe of an effect, or the step that says whether what a yes rests on still holds.
 
     Example:
         ```python

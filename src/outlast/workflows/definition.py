@@ -29,6 +29,7 @@ from outlast.journal.codec import ArgumentCodec, TypeCodec, arguments_codec, cod
 from outlast.journal.entry import Cover, Durability
 from outlast.replay.context import Context, EffectRequest, StepRequest, Undo
 from outlast.replay.guard import check_source, early_bindings
+from outlast.workflows.agent import current_agent
 from outlast.workflows.attempt import check_not_probing
 from outlast.workflows.call import Call, plain
 from outlast.workflows.compensation import Undoable, check_compensation, check_types, undo_of
@@ -418,6 +419,7 @@ class Effect(Definition[P, R]):
             purpose=None if same_as is None else same_as.purpose(cover, fields),
             remake=self.remake,
             version=self.rules.version,
+            agent=current_agent.get(),
         )
 
     def remake(self, arguments: bytes) -> EffectRequest:

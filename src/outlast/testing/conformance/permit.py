@@ -17,6 +17,7 @@ from outlast.store.change import (
     RunChange,
     RunHead,
     TaskPut,
+    digest_of,
 )
 from outlast.testing.conformance.approval import HOUR, deciding, requested, spending, standing
 from outlast.testing.conformance.bench import Bench, asking, following, scenario, sending
@@ -235,3 +236,10 @@ class PermitConformance:
         )
         assert verdicts[0] == Refused("stopped", "stops")
         assert isinstance(verdicts[1], Applied)
+
+    @scenario
+    async def test_the_digest_knows_permits(self, bench: Bench) -> None:
+        """Two changes that rest on different answers are different changes."""
+        head = await bench.owned()
+        one, other = (intending(head, permitting(bench, name)) for name in ("r:2", "r:3"))
+        assert digest_of(one) != digest_of(other)

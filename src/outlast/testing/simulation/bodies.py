@@ -192,6 +192,9 @@ class Bodies:
 
     def _begins(self, attempt: Attempt, kind: str, process: str) -> None:
         self._begun(process)
+        if attempt.probing:
+            # It only looks: nothing of it is recorded.
+            return
         key, at = RunKey(attempt.tenant, attempt.run_id), attempt.operation
         run = self._runs[key]
         life = None if run.owner is None else self._lives.get(run.owner)

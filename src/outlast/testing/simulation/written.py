@@ -275,8 +275,12 @@ class Written:
         run.doubts.add(at)
         # Or of an equal call before it, which failed and may have happened.
         used = {run.intents[one].key for one in run.attempted if one in run.intents}
+        # Of a compensation that may not be made, somebody has to be told.
+        is_forbidden = bool(run.intents[at].compensates) and any(
+            (row.kind, row.operation) == ("effect_intended", at) for row in change.entries
+        )
         self._check(
-            run.intents[at].key in used or at not in run.fresh,
+            run.intents[at].key in used or at not in run.fresh or is_forbidden,
             1,
             "in doubt, and no attempt of it was ever made",
             run=change.run,

@@ -1,0 +1,148 @@
+"""Asks whether people may still do what they did: who started the run, and who approved an effect.
+
+By our own rows that is read from the copy which the worker has; a directory of the user's is asked each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+
+from outlast.errors import ApprovalUnauthorisedError, OutlastError
+from outlast.policy.authority import Authority, Principal, Roles, StoreAuthority, held, permitted
+from outlast.policy.binding import Verb
+from outlast.store.change import Guard
+from outlast.worker.control import Control
+
+
+class Authorised:
+    """Asks for one run.
+
+    Args:
+        authority: Who is asked; None where everybody may do everything but bypass the policy.
+        starter: Who started the run.
+        now: The store's time.
+        fresh: Returns the control rows as they are now.
+    """
+
+    def __init__(
+        self,
+        authority: Authority | None,
+        *,
+        tenant: str,
+        workflow: str,
+        starter: str,
+        now: Callable[[], datetime],
+        fresh: Callable[[], Awaitable[Control]],
+    ) -> None:
+        self._authority = authority
+        self._tenant = tenant
+        self._workflow = workflow
+        self._starter = starter
+        self._now = now
+        self._fresh = fresh
+
+    def is_free(self, control: Control) -> bool:
+        """Whether nobody has to be asked who may act."""
+        if self._authority is None:
+            return True
+        return control.roles is not None and control.roles.is_free("act")
+
+    def guards(self, control: Control) -> tuple[Guard, ...]:
+        """Return the row on which answers rest that were read from it."""
+        return (control.by_roles,) if isinstance(self._authority, StoreAuthority) else ()
+
+    async def check(self, control: Control, voters: Iterable[tuple[str, str]]) -> tuple[Guard, ...]:
+        """Return on what it rests that who started the run may act, and that each of those who approved holds their role.
+
+        Args:
+            voters: With the role in which they approved.
+
+        Raises:
+            ApprovalUnauthorisedError: One may not or does not, or nobody could find out.
+        """
+        authority, voters = self._authority, list(voters)
+        if authority is None:
+            return ()
+        if not isinstance(authority, StoreAuthority):
+            return await self._asked(authority, voters)
+        error = self._read(control.roles, voters)
+        if error is not None:
+            control = await self._fresh()
+            error = self._read(control.roles, voters)
+        if error is not None:
+            raise error
+        return self.guards(control)
+
+    async def may_bypass(self, control: Control) -> bool:
+        """Return whether who started the run may work in the mode `bypass`; where nobody says so, nobody may."""
+        starter = self._principal(self._starter)
+        if self._authority is None or starter is None:
+            return False
+        if not isinstance(self._authority, StoreAuthority):
+            return await self._permitted(self._authority, starter, "bypass")
+        roles = control.roles
+        return roles is not None and roles.may(starter, "bypass", self._workflow, self._now())
+
+    def _read(
+        self, roles: Roles | None, voters: list[tuple[str, str]]
+    ) -> ApprovalUnauthorisedError | None:
+        """Return what the roles of the tenant forbid."""
+        starter, now = self._principal(self._starter), self._now()
+        if roles is None or starter is None:
+            return _may_not_act(self._starter)
+        if not roles.may(starter, "act", self._workflow, now):
+            return _may_not_act(self._starter)
+        for who, role in voters:
+            voter = self._principal(who)
+            if voter is None or roles.holds(voter, role, self._workflow, now) is None:
+                return _holds_not(who, role)
+        return None
+
+    async def _asked(
+        self, authority: Authority, voters: list[tuple[str, str]]
+    ) -> tuple[Guard, ...]:
+        starter = self._principal(self._starter)
+        if starter is None or not await self._permitted(authority, starter, "act"):
+            raise _may_not_act(self._starter)
+        guards: list[Guard] = []
+        for who, role in voters:
+            voter = self._principal(who)
+            try:
+                found = voter and await held(authority, voter, role, self._workflow)
+            except OutlastError:
+                found = None
+            if not found:
+                raise _holds_not(who, role)
+            guards += found.guards
+        return tuple(dict.fromkeys(guards))
+
+    async def _permitted(self, authority: Authority, who: Principal, verb: Verb) -> bool:
+        try:
+            return await permitted(authority, who, verb, self._workflow)
+        except OutlastError:
+            return False
+
+    def _principal(self, subject: str) -> Principal | None:
+        try:
+            return Principal(subject, self._tenant)
+        except OutlastError:
+            return None
+
+
+def _may_not_act(who: str) -> ApprovalUnauthorisedError:
+    return ApprovalUnauthorisedError(
+        f"who started the run may not act any more: {who or 'nobody known'}",
+        who=who,
+        role="outlast:act",
+        hint="`outlast roles list` says who may; another one can start the run anew",
+    )
+
+
+def _holds_not(who: str, role: str) -> ApprovalUnauthorisedError:
+    return ApprovalUnauthorisedError(
+        f"who approved it does not hold the role any more: {who} as {role}",
+        who=who,
+        role=role,
+        hint="`outlast roles list` says who does; ask for another approval",
+    )

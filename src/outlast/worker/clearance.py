@@ -1,0 +1,126 @@
+"""Which effects of a run are being found out about, on what those rest that were let through, and what has to be found out again.
+
+Nothing is counted against an effect whose answers came too late for the store: it is asked again for as long as the store says so, each time
+after a longer pause. A grant that runs out meanwhile ends that, and so does a no.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from outlast.errors import OutlastError
+from outlast.journal.entry import EffectCleared, EffectIntended, Entry, OperationId
+from outlast.replay.command import IntendEffect
+from outlast.replay.context import EffectRequest
+from outlast.store.change import Permit
+from outlast.worker.again import pause_after
+from outlast.worker.bridge import Bridge
+from outlast.worker.deck import Deck
+from outlast.worker.gate import Found
+from outlast.worker.permit import Finder
+from outlast.workflows.definition import Effect
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """An effect that is not intended yet.
+
+    Args:
+        refusals: How often in a row the store has said that its answers do not count.
+    """
+
+    command: IntendEffect
+    refusals: int = 0
+
+
+class Clearance:
+    """Of the effects of one run.
+
+    Args:
+        finder: Finds out.
+    """
+
+    def __init__(self, bridge: Bridge, deck: Deck, finder: Finder) -> None:
+        self._bridge = bridge
+        self._deck = deck
+        self._finder = finder
+        self._asking: dict[OperationId, _Asking] = {}
+        self._cleared: dict[OperationId, Permit] = {}
+
+    def note(self, entry: Entry) -> None:
+        """Take in the next entry of the run's journal."""
+        self._finder.note(entry)
+        match entry:
+            case EffectIntended(operation):
+                self._asking.pop(operation, None)
+            case EffectCleared(operation):
+                self._cleared.pop(operation, None)
+            case _:
+                pass
+
+    def forget(self, operation: OperationId) -> None:
+        """Forget an effect that has its outcome, or that nobody waits for."""
+        self._asking.pop(operation, None)
+        self._cleared.pop(operation, None)
+
+    # Before the intent
+
+    def quick(
+        self, command: IntendEffect, request: EffectRequest, effect: Effect[..., Any]
+    ) -> Found | None:
+        """Return what is found where nobody has to be asked; None where `find` asks."""
+        if command.operation in self._asking:
+            return None
+        return self._finder.quick(command, request, effect)
+
+    async def find(
+        self, command: IntendEffect, request: EffectRequest, effect: Effect[..., Any]
+    ) -> Found | OutlastError:
+        """Return what is found, or why the effect may not begin."""
+        return await self._finder.find(command, request, effect)
+
+    def pause(self, operation: OperationId) -> float:
+        """Return how many seconds to wait before it is asked."""
+        asking = self._asking.get(operation)
+        return 0.0 if asking is None else pause_after(asking.refusals)
+
+    def proposed(self, command: IntendEffect, permit: Permit | None) -> None:
+        """Note that an effect is about to be intended, on what was found."""
+        asking = self._asking.get(command.operation) or _Asking(command)
+        self._asking[command.operation] = replace(asking, command=command)
+        if permit is not None:
+            self._cleared[command.operation] = permit
+
+    def refused(self, permit: Permit, reason: str) -> IntendEffect | None:
+        """Note that what an effect rests on does not count; return what has to be asked again, None for an effect that is intended.
+
+        Args:
+            reason: The store's word.
+        """
+        if reason != "aged":
+            self._deck.controls.outdated(self._bridge.run_key.tenant, permit)
+        operation = OperationId(permit.operation)
+        self._cleared.pop(operation, None)
+        asking = self._asking.get(operation)
+        if asking is None:
+            return None
+        self._asking[operation] = replace(asking, refusals=asking.refusals + 1)
+        return asking.command
+
+    # Before an attempt
+
+    def is_cleared(self, operation: OperationId) -> bool:
+        """Whether the first attempt may begin on what the intent rests on."""
+        permit = self._cleared.get(operation)
+        if permit is None:
+            return False
+        age = self._bridge.store_now() - permit.checked_at
+        return timedelta(0) <= age <= self._deck.recheck_within
+
+    async def again(
+        self, intent: EffectIntended, effect: Effect[..., Any]
+    ) -> Permit | OutlastError:
+        """Return on what another attempt rests, or why it may not be made."""
+        return await self._finder.again(intent, effect)

@@ -1,0 +1,110 @@
+"""The policy that is in force in a worker, and the two smaller ones that are drawn from it.
+
+Hooks and the callback are the author's code: each gets so many seconds, a plain function in a thread. What is late has failed, and
+what fails denies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.clock import Clock, Threads
+from outlast.errors import PolicyError
+from outlast.policy import Policy, PolicyFile
+from outlast.policy.policy import qualified_name
+
+logger = logging.getLogger("outlast.worker")
+
+ASK_SECONDS = 10.0
+"""A hook, or the callback, has answered by then."""
+
+_LOOK_SECONDS = 1.0
+"""Between two looks at the file of a policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A policy, as three occasions need it.
+
+    Args:
+        whole: For an effect that is about to begin.
+        denials: For a later attempt of one that has begun: nobody is asked, and nothing is narrowed any more.
+        undoing: For a compensation: its deny rules alone.
+    """
+
+    whole: Policy
+    denials: Policy
+    undoing: Policy
+
+    @property
+    def version(self) -> str:
+        """By which verdicts name it."""
+        return self.whole.version
+
+
+class RuleBook:
+    """The policy in force; one in a file is looked at again.
+
+    Args:
+        policy: The policy, or its file; None for none.
+    """
+
+    def __init__(self, policy: Policy | PolicyFile | None, clock: Clock, threads: Threads) -> None:
+        self._file = policy if isinstance(policy, PolicyFile) else None
+        self._clock = clock
+        self._threads = threads
+        self._looked_at = clock.monotonic()
+        first = policy.policy if isinstance(policy, PolicyFile) else policy
+        self._rules = None if first is None else self._of(first)
+
+    @property
+    def rules(self) -> Rules | None:
+        """What is in force now; None where nothing is."""
+        now = self._clock.monotonic()
+        if self._file is not None and now - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = now
+            self._look(self._file)
+        return self._rules
+
+    def _look(self, file: PolicyFile) -> None:
+        try:
+            if file.reload_if_changed():
+                self._rules = self._of(file.policy)
+                logger.info("the policy %s has changed: version %s", file.path, file.policy.version)
+        except PolicyError as error:
+            logger.error(  # noqa: TRY400 - it says what is wrong with the file, and where
+                "the policy that was read last stays in force: %s", error
+            )
+
+    def _of(self, policy: Policy) -> Rules:
+        hooks = tuple(map(self._bounded, policy.hooks))
+        callback = None if policy.callback is None else self._bounded(policy.callback)
+        whole = dataclasses.replace(policy, hooks=hooks, callback=callback)
+        denying = tuple(one for one in policy.rules if one.effect == "deny")
+        return Rules(
+            whole=whole,
+            denials=Policy(rules=denying, agents=policy.agents, hooks=hooks),
+            undoing=Policy(rules=denying),
+        )
+
+    def _bounded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the same, with an end; a policy names it as it names the original."""
+
+        async def ask(call: Any) -> Any:
+            async with asyncio.timeout(ASK_SECONDS):
+                if inspect.iscoroutinefunction(function):
+                    return await function(call)
+                said = await self._threads.run(functools.partial(function, call))
+                return await said if inspect.isawaitable(said) else said
+
+        named: Any = function if hasattr(function, "__qualname__") else type(function)
+        ask.__module__, ask.__qualname__ = named.__module__, named.__qualname__
+        assert qualified_name(ask) == qualified_name(function)
+        return ask
