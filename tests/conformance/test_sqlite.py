@@ -20,7 +20,6 @@ OF_ONE_RUN = re.compile(r"\brun_id = \?")
 LISTS = (
     "FROM outbox WHERE (at <= ? OR at > ?)",
     "FROM outbox WHERE tenant = ? AND run_id = ? AND (at <= ? OR at > ?)",
-    "FROM approval WHERE tenant = ? ",
     "FROM approval WHERE tenant = ? AND run_id = ? ",
     "FROM run WHERE owner = ? ORDER BY",
     "SELECT tenant, run_id FROM run WHERE owner = ? AND mail = 1",
@@ -106,7 +105,7 @@ class TestSQLite(StoreConformance):
         ("SELECT seq FROM entry AS one WHERE one.kind = ? ORDER BY at", "SCAN one"),
         ("UPDATE run SET note = ? WHERE status = 'failed'", "SCAN run"),
         (
-            "SELECT body FROM approval WHERE tenant = ? AND run_id = ?2 AND state = 'pending' ORDER BY requested_at",
+            "SELECT body FROM approval INDEXED BY approval_pending WHERE tenant = ? AND run_id = ?2 AND state = 'pending'",
             "not by the run",
         ),
         (

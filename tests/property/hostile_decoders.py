@@ -42,6 +42,7 @@ from outlast.http.answer import decode_written as written_answer
 from outlast.http.carry import passage_of
 from outlast.http.reply import final_error
 from outlast.journal import entry as entries
+from outlast.journal.asking import Edited, Precondition, Rung, Terms, Vote
 from outlast.journal.canonical import canonical
 from outlast.journal.codec import codec_for
 from outlast.journal.entry import (
@@ -170,7 +171,11 @@ SAMPLES: list[Entry] = [
     entries.SagaEnded(OP, "partly compensated"),
     entries.TimerFired(OP),
     entries.MessageReceived("m1", "go", Raw(b'{"a":"b"}'), "you"),
-    entries.ApprovalRequested(OP, "a~1", "boss", Raw(SUBJECT), "a" * 64, (entries.Cover("ship", where={"a": "1"}),), NOW, NOW),
+    entries.ApprovalRequested(OP, "a~1", "boss", Raw(SUBJECT), "a" * 64, (entries.Cover("ship", where={"a": "1"}),), NOW, NOW,
+                              Terms("boss", timedelta(1), quorum=2, escalate=(Rung("chief", timedelta(1)),)), requesters=("me",),
+                              preconditions=(Precondition("head", "look", Raw(b"{}"), Raw(b'"abc"')),), votes=(Vote("you", NOW),)),
+    entries.ApprovalVoted(OP, "a~1", "me", NOW, "fine", "you"),
+    entries.ApprovalEdited(OP, "a~1", "me", NOW, (Edited(0, Raw(b'{"place":"there"}')),), "not here"),
     entries.ApprovalDecided(OP, "a~1", True, "me", "fine", "a" * 64, NOW),
     entries.ApprovalExpired(OP, "a~1"),
     entries.CancelRequested("me", "late"),
@@ -314,6 +319,11 @@ HEAD = RunHead(
     run=RUN, generation=1, workflow="flow", fingerprint="", status=Status.WAITING, reason="", owner=None, epoch=1,
     version=1, next_seq=1, digest=b"", wake_at=None, mail=False, lapses=0, created_at=NOW, changed_at=NOW, note=b"",
 )  # fmt: skip
+TERMS = msgspec.json.encode(
+    Terms(
+        "boss", timedelta(1), None, 2, True, "yes", (Rung("chief", timedelta(1)),), (timedelta(1),)
+    )
+)
 NOTE = b'{"timers":{"r:1":"2026-01-01T00:00:00Z"},"approvals":{},"retries":{},"signals":["go"],"in_doubt":{},"alarms":[],"deadline":"2026-01-01T00:00:00Z","completions":{"r:1":"2026-01-01T00:00:00Z","r:2":null},"silences":{"r:1":["2026-01-01T00:00:00Z",3]},"deadlines":{"r:1":"2026-01-01T00:00:00Z"}}'
 
 NAIVE_NOTE = NOTE.replace(b"00Z", b"00")
@@ -384,7 +394,13 @@ def asked(body: bytes) -> Any:
     return msgspec.json.encode(view)
 
 
-def approval_row(text: str) -> Any:
+def approval_row(
+    text: str = "[]",
+    terms: str = "",
+    kind: str = "approval",
+    persons: str = "[[],[]]",
+    votes: str = "[]",
+) -> Any:
     cells = (
         "default",
         "r",
@@ -401,6 +417,10 @@ def approval_row(text: str) -> Any:
         None,
         "",
         b"",
+        terms,
+        kind,
+        persons,
+        votes,
     )
     return approval_of(cells)
 
@@ -572,6 +592,10 @@ DECODERS: dict[str, Decoder] = {
         rest_after, [msgspec.json.encode(FAILURE), WAIT], ("worker.series:rest_of",), ()
     ),
     "approval row": Decoder(stored(approval_row), [b'[{"effect":"ship","match_sha256":"x"}]', b'["r:1"]'], ("store.sqlite.row:approval_of",)),
+    "terms of an approval row": Decoder(stored(lambda text: approval_row(terms=text)), [TERMS], ("store.sqlite.row:approval_of",)),
+    "kind of an approval row": Decoder(stored(lambda text: approval_row(kind=text)), [b"approval", b"question"], ("store.sqlite.row:approval_of",)),
+    "persons of an approval row": Decoder(stored(lambda text: approval_row(persons=text)), [b'[["me"],["you"]]'], ("store.sqlite.row:approval_of",)),
+    "votes of an approval row": Decoder(stored(lambda text: approval_row(votes=text)), [b'[{"by":"me","at":"2026-01-01T00:00:00Z","behalf":"you"}]'], ("store.sqlite.row:approval_of",)),
     "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1, text))), [b'["flow"]'], ("store.sqlite.row:_names_in",)),
     "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", text, 1, text))), [b"waiting"], ()),
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1, -(1 << 63), None, (1 << 63) - 1, 0, 7))), [b"r:1"], ()),

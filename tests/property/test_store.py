@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 from searching import machine
+from voting import RUNS, WORKERS, VotingRules, asked_by, runs
 
 from outlast.store.change import (
     CHILD_ABANDON,
@@ -38,14 +39,12 @@ from outlast.store.change import (
     PutWatch,
     Refused,
     RunChange,
-    RunKey,
     StartRun,
     Status,
     TaskDrop,
     TaskPut,
     Terminate,
     Watch,
-    WorkerId,
     WorkerRow,
     digest_of,
 )
@@ -64,8 +63,6 @@ from outlast.store.task import TaskKey
 from outlast.testing.conformance import ManualClock
 from outlast.testing.conformance.bench import asking, letter, row, starting
 
-RUNS = [RunKey("default", "a"), RunKey("default", "b"), RunKey("tenant", "a")]
-WORKERS = [WorkerId("w1"), WorkerId("w2")]
 KINDS = ["step_completed", "published"]
 MESSAGES = ["m1", "m2", "m3"]
 UPDATES = ["u1", "u2"]
@@ -79,7 +76,6 @@ STATUSES = [
     Status.COMPLETED,
 ]
 
-runs = st.sampled_from(RUNS)
 workers = st.sampled_from(WORKERS)
 messages = st.sampled_from(MESSAGES)
 kinds = st.sampled_from(
@@ -128,7 +124,7 @@ tasks = st.lists(
 )
 
 
-class TwoStores(RuleBasedStateMachine):
+class TwoStores(VotingRules, RuleBasedStateMachine):
     """Every verb goes to a memory store and to a SQLite file; a dict counts what was accepted."""
 
     @initialize()
@@ -257,9 +253,10 @@ class TwoStores(RuleBasedStateMachine):
         due=st.none() | st.integers(-3, 9),
         hold=st.sampled_from([None, None, True, False]),
         seen=st.just([]) | st.lists(st.integers(-1, 6), max_size=3).map(sorted),
+        asks=asked_by,
     )
     def advance_run(
-        self, run, entries, update, consumed, answered, stale, extra, acts, due, hold, seen
+        self, run, entries, update, consumed, answered, stale, extra, acts, due, hold, seen, asks
     ):
         """Write as the owner, sometimes with something that does not hold."""
         head = self.both(lambda store: store.head(run))
@@ -279,7 +276,7 @@ class TwoStores(RuleBasedStateMachine):
                 OperationDrop("r:2"),
             )
         if extra == 2:
-            fields["approvals"] = (asking(self.clock),)
+            fields["approvals"] = (asking(self.clock, **asks),)
         if extra == 3:
             fields["approvals"] = (ApprovalExpire("a1"),)
         if extra == 4:
@@ -393,17 +390,6 @@ class TwoStores(RuleBasedStateMachine):
         elif isinstance(verdict, Applied):
             assert self.both(lambda store: store.journal(change.run)) == before
             assert self.both(lambda store: store.generations(change.run)) == listed
-
-    @rule(
-        run=runs,
-        seen=st.sampled_from(["s", "s", "t"]),
-        number=st.integers(0, 1),
-        approved=st.booleans(),
-    )
-    def decide(self, run, seen, number, approved):
-        """Decide the request."""
-        message = Message(f"d{number}", MessageKind.DECISION, "a1", "bob", b"{}")
-        self.commit(Decide(run, "a1", seen, approved, "bob", message))
 
     @rule(worker=workers, limit=st.integers(0, 3))
     def claim(self, worker, limit):
@@ -547,12 +533,7 @@ class TwoStores(RuleBasedStateMachine):
             )
         for run in RUNS:
             image = self.both(lambda store, run=run: store.load(run))
-            for approvals_pending in (True, False):
-                self.both(
-                    lambda store, run=run, pending=approvals_pending: store.approvals(
-                        run.tenant, pending=pending
-                    )
-                )
+            self.check_requests(run, image)
             mail = self.both(lambda store, run=run: store.mail(run))
             assert mail == (() if image is None else image.messages)
             assert self.both(lambda store, run=run: store.tasks(run)) == (

@@ -19,6 +19,8 @@ from outlast.cli.text import ago, at, counted, hidden_count, json_text, safe
 from outlast.client import ApprovalView, Client
 from outlast.client.approval import edited
 
+_PAGE = 1000
+
 approvals = typer.Typer(no_args_is_help=True, help="See what people are asked, and decide.")
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
@@ -44,7 +46,7 @@ def list_approvals(
     as_json: Json = False,
 ) -> None:
     """List requests that wait for a decision, oldest first."""
-    found = session.call(lambda client: client.approvals.list(pending=not every, run_id=run))
+    found = session.call(lambda client: _all(client, run, pending=not every))
     if as_json:
         print_json(found)
     elif not found:
@@ -71,6 +73,17 @@ def _covered(one: ApprovalView) -> str:
     if one.kind == "question":
         return "(a question)"
     return ", ".join(str(cover["effect"]) for cover in one.subject["covers"])
+
+
+async def _all(client: Client, run: str, *, pending: bool) -> list[ApprovalView]:
+    """Return all requests, read page by page."""
+    found: list[ApprovalView] = []
+    while True:
+        after = found[-1] if found else None
+        page = await client.approvals.list(pending=pending, run_id=run, limit=_PAGE, after=after)
+        found += page
+        if len(page) < _PAGE:
+            return found
 
 
 @approvals.command("show")

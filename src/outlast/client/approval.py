@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from outlast.approvals.decision import REFUSALS, Decision
 from outlast.client.access import check_run, is_free, not_held, not_permitted
 from outlast.client.fit import misfit
+from outlast.client.page import check_limit
 from outlast.client.port import Port
 from outlast.client.role import RoleBook
 from outlast.client.view import ApprovalView, changes_between, view_of
@@ -56,14 +57,44 @@ class Approvals:
     def __init__(self, client: Port) -> None:
         self._client = client
 
-    async def list(self, *, pending: bool = True, run_id: str = "") -> builtins.list[ApprovalView]:
-        """Return approvals, oldest first: those whose runs one may read, or in whose role one may decide.
+    async def list(
+        self,
+        *,
+        pending: bool = True,
+        run_id: str = "",
+        limit: int = 100,
+        after: ApprovalView | None = None,
+    ) -> builtins.list[ApprovalView]:
+        """Return a page of approvals, oldest first: those whose runs one may read, or in whose role one may decide.
+
+        Args:
+            pending: Only those that wait for a decision; all when false.
+            run_id: Only those of this run.
+            limit: So many at most.
+            after: The last one of the page before.
 
         Raises:
-            DefinitionError: No run can have that id.
+            DefinitionError: No run can have that id, or the limit is no number from 0 to 1,000,000.
         """
-        run = RunKey(self._client.tenant, check_run_id(run_id)) if run_id else None
-        rows = await self._client.store.approvals(self._client.tenant, pending=pending, run=run)
+        client = self._client
+        run = RunKey(client.tenant, check_run_id(run_id)) if run_id else None
+        missing = check_limit(limit, what="approvals", onward="after=")
+        place = (after.requested_at, after.run_id, after.approval_id) if after else None
+        found: builtins.list[ApprovalView] = []
+        while missing:
+            rows = await client.store.approvals(
+                client.tenant, pending=pending, run=run, limit=missing, after=place
+            )
+            found += [view_of(row) for row in await self._visible(rows)]
+            if len(rows) < missing:
+                break
+            missing = limit - len(found)
+            place = (rows[-1].requested_at, rows[-1].run.run_id, rows[-1].put.approval_id)
+        return found
+
+    async def _of(self, run_id: str, *, pending: bool) -> Sequence[ApprovalView]:
+        run = RunKey(self._client.tenant, check_run_id(run_id))
+        rows = await self._client.store.approvals(run.tenant, pending=pending, run=run)
         return [view_of(row) for row in await self._visible(rows)]
 
     async def get(self, run_id: str, approval_id: str = "") -> ApprovalView:
@@ -77,7 +108,7 @@ class Approvals:
             StoreCorruptError: What is stored does not have the hash under which it is asked.
             NotAuthorisedError: Whoever acts may neither read the run nor decide the request.
         """
-        found = await self.list(pending=not approval_id, run_id=run_id)
+        found = await self._of(run_id, pending=not approval_id)
         if approval_id:
             found = [one for one in found if one.approval_id == approval_id]
         if len(found) == 1:
@@ -296,7 +327,7 @@ class Approvals:
         """Return a request with what an approver has edited; one that follows no edit as it is."""
         if view.again != "edited":
             return view
-        rows = await self.list(pending=False, run_id=view.run_id)
+        rows = await self._of(view.run_id, pending=False)
         former = [one for one in rows if one.operation == view.operation and one.state == "edited"]
         before = [one for one in former if one.requested_at <= view.requested_at]
         return replace(view, changes=changes_between(before[-1], view)) if before else view
@@ -312,7 +343,7 @@ class Approvals:
                 run=run_id,
                 hint=f"see `outlast approvals list --all --run {run_id}`",
             )
-        decided = await self.list(pending=False, run_id=run_id)
+        decided = await self._of(run_id, pending=False)
         text = "no request of this run waits"
         if decided:
             last = decided[-1]

@@ -322,9 +322,10 @@ class ApprovalPut(Struct, frozen=True, tag="put"):
     Args:
         body: JSON of the `ApprovalRequested` entry: what is shown.
         terms: How it is decided; None in rows of an older library: one yes.
-        requesters: Who started the run; of a fork, also who made it.
-        barred: Who may not say yes.
-        votes: Who has said yes already.
+        requesters: Who started the run; of a fork, also who made it. Under four eyes nobody may say yes or edit where one of them is not
+            known (an empty name), or none is given.
+        barred: Who may neither say yes nor edit, whatever the terms.
+        votes: Who has said yes already, each another person. They are the row's (`ApprovalRow.votes`), whose put has none.
     """
 
     approval_id: Annotated[str, PLAIN]
@@ -420,8 +421,9 @@ class RunChange(Struct, frozen=True, tag="run"):
             there are more of them than entries. When every entry has one and `head` does not change, the last of them is the time of
             the commit: those that the run has seen since are not much younger.
         permits: Of intents, and of attempts that are announced. Between the conditions of the spends: `unauthorised` when a guard of the
-            authority does not hold (the part names the row), `aged` when the answers are too old (the operation). After them: `stopped` when a
-            guard of the stops does not hold (the row). Each of these three says that it has to be asked anew.
+            authority of one of them does not hold (the part names the row), `aged` when the answers to one are too old, or younger than the
+            store's time (the operation). After them: `stopped` when a guard of the stops does not hold (the row). Each of these three says
+            that it has to be asked anew.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -504,10 +506,11 @@ class Decide(Struct, frozen=True, tag="decide"):
 
     Refused, in this order, with `unknown`, `decided`, `edited`, `withdrawn`, `expired` (by the store's clock), `mismatch` (another hash than
     the request's), `role` (another one is asked), for a yes or an edit with `self` (four eyes, or barred), for a yes with `voted` (said yes
-    before), for an edit with `uneditable`, and with `stale` (a guard does not hold; the part names the row). The same `message_id` again is
-    applied without effect.
+    before), for an edit with `uneditable` (the terms take none, or it says yes as well), and with `stale` (a guard does not hold; the part
+    names the row). Before all that: the same `message_id` again is applied without effect, or refused with `other` when the digests differ.
 
-    A no closes the request. A yes is a vote, and the last one that the terms need closes it. An edit closes it as `edited`.
+    A no closes the request. A yes is a vote, and the last one that the terms need closes it. An edit closes it as `edited`. Nobody in
+    particular (an empty `by`) is one person, and never one of whom it is known that he may where somebody may not.
 
     Args:
         seen_sha256: The hash that the approver was shown.

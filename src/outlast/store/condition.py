@@ -53,7 +53,11 @@ MAX_UNFIT_BUILDS = 100
 
 
 def place_of(change: Change) -> tuple[str, str]:
-    """Return by what changes are put in order: one order in which every store judges and locks."""
+    """Return by what changes are put in order: one order in which every store judges and locks.
+
+    Changes of one place keep the order in which they are given. A control row comes before everything that belongs to its tenant, one of
+    tenant `""` before everything else: what guards it is judged by the rows as the same commit leaves them.
+    """
     if isinstance(change, PutControl | PurgeRequests):
         return change.tenant, ""
     if isinstance(change, RequestChange):
@@ -183,15 +187,14 @@ def spend_refusal(row: ApprovalRow | None, spend: GrantSpend, now: datetime) -> 
 
 
 def _unauthorised(permits: Sequence[Permit], now: datetime, version: Versions) -> Refused | None:
-    """Return why what was asked does not count: `unauthorised` or `aged`."""
-    for permit in permits:
-        broken = broken_guard(permit.authority, version)
-        if broken is not None:
-            return Refused("unauthorised", broken.name)
-        # A clock that was set back proves nothing.
-        if not timedelta(0) <= now - permit.checked_at <= permit.within:
-            return Refused("aged", permit.operation)
-    return None
+    """Return why what was asked does not count: `unauthorised`, or `aged`."""
+    broken = broken_guard((one for permit in permits for one in permit.authority), version)
+    if broken is not None:
+        return Refused("unauthorised", broken.name)
+    # A clock that was set back proves nothing.
+    aged = (one for one in permits if not timedelta(0) <= now - one.checked_at <= one.within)
+    oldest = next(aged, None)
+    return None if oldest is None else Refused("aged", oldest.operation)
 
 
 def _stopped(permits: Sequence[Permit], version: Versions) -> Refused | None:
@@ -240,18 +243,31 @@ def _person_refusal(row: ApprovalRow, decision: Decide) -> str:
         return "role"
     if not (decision.approved or decision.edit):
         return ""
-    terms = row.put.terms
-    persons = {decision.by, decision.behalf} - {""}
-    own = set(row.put.requesters) if terms is not None and terms.four_eyes else set[str]()
-    if terms is not None and terms.four_eyes and not own - {""}:
-        # Nobody knows who started the run, so nobody can be told to be another one.
-        return "self"
-    if persons & (own | set(row.put.barred)):
+    if _is_self(row, decision):
         return "self"
     if decision.edit:
-        return "" if terms is not None and terms.edits != "no" else "uneditable"
-    voted = {person for vote in row.votes for person in (vote.by, vote.behalf)}
-    return "voted" if persons & voted else ""
+        terms = row.put.terms
+        is_editable = terms is not None and terms.edits != "no" and not decision.approved
+        return "" if is_editable else "uneditable"
+    # Whoever is not named is one person, and nobody's delegate is nobody.
+    voted = {vote.by for vote in row.votes} | {vote.behalf for vote in row.votes} - {""}
+    return "voted" if _persons(decision) & voted else ""
+
+
+def _persons(decision: Decide) -> set[str]:
+    return {decision.by} | {decision.behalf} - {""}
+
+
+def _is_self(row: ApprovalRow, decision: Decide) -> bool:
+    """Whether it is said by one who may not say it, or nobody knows that it is not."""
+    terms = row.put.terms
+    kept_out = set(row.put.barred)
+    if terms is not None and terms.four_eyes:
+        # Where it is not known who started the run, nobody can be told to be another one.
+        kept_out |= set(row.put.requesters) or {""}
+    if not kept_out:
+        return False
+    return "" in kept_out or not decision.by or bool(_persons(decision) & kept_out)
 
 
 def decided(row: ApprovalRow, decision: Decide, now: datetime) -> tuple[ApprovalRow, Message]:
@@ -339,7 +355,9 @@ def _act_on(
     if isinstance(act, ApprovalPut):
         if row is not None:
             return "exists"
-        row = ApprovalRow(change.run, act, PENDING, ("",) * len(act.covers), at, votes=act.votes)
+        # The votes are the row's from now on, in whatever way it is kept.
+        put, spent = replace(act, votes=()), ("",) * len(act.covers)
+        row = ApprovalRow(change.run, put, PENDING, spent, at, votes=act.votes)
         if not _is_enough(row):
             return row
         return replace(row, state=APPROVED, decided_at=at, by=row.votes[-1].by)

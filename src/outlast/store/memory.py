@@ -466,11 +466,9 @@ class MemoryStore:
 
     def _put_message(self, change: PutMessage, now: datetime) -> Verdict:
         run = self._runs.get(change.run)
-        known = self._known(change.run, change.incarnation or _receiving(run), change.message)
-        if known is not None and is_other(change.message, known.stamped.message.digest):
-            return Refused("other", change.message.message_id)
-        if known is not None:
-            return Applied(known.stamped.at)
+        inbox = change.incarnation or _receiving(run)
+        if (known := self._known_verdict(change.run, inbox, change.message)) is not None:
+            return known
         if run is None and not change.early:
             return Refused("not_found")
         if run is not None and (refusal := _stranger_refusal(change, run.head)):
@@ -526,9 +524,9 @@ class MemoryStore:
 
     def _decide(self, change: Decide, now: datetime) -> Verdict:
         run = self._runs.get(change.run)
-        known = self._known(change.run, _receiving(run), change.message)
+        known = self._known_verdict(change.run, _receiving(run), change.message)
         if known is not None:
-            return Applied(known.stamped.at)
+            return known
         row = None if run is None else run.approvals.get(change.approval_id)
         refusal = decision_refusal(row, change, now, self._version)
         if refusal is not None or run is None or row is None:
@@ -598,9 +596,9 @@ class MemoryStore:
     def _finish_task(self, change: FinishTask, now: datetime) -> Verdict:
         run = self._runs.get(change.run)
         if change.message is not None:
-            known = self._known(change.run, _receiving(run), change.message)
+            known = self._known_verdict(change.run, _receiving(run), change.message)
             if known is not None:
-                return Applied(known.stamped.at)
+                return known
         if not self._live(change.worker):
             return Fenced("the worker's lease has lapsed")
         why = self._tasks.finish(change, now)
@@ -871,9 +869,15 @@ class MemoryStore:
             )
 
     async def approvals(
-        self, tenant: str, *, pending: bool = True, run: RunKey | None = None
+        self,
+        tenant: str,
+        *,
+        pending: bool = True,
+        run: RunKey | None = None,
+        limit: int | None = None,
+        after: tuple[datetime, str, str] | None = None,
     ) -> list[ApprovalRow]:
-        """Return approvals, oldest first."""
+        """Return a page of approvals, oldest first."""
         with self._lock:
             self._check_open()
             now = self._clock.now()
@@ -882,9 +886,10 @@ class MemoryStore:
                 for key, found in self._runs.items()
                 if key.tenant == tenant and run in (None, key)
                 for row in (*found.former_approvals, *found.approvals.values())
-                if not pending or listed_state(row, now) == PENDING
+                if after is None or _asked(row) > after
             ]
-        return sorted(rows, key=lambda row: (row.requested_at, row.run, row.put.approval_id))
+        rows = [row for row in rows if not pending or row.state == PENDING]
+        return sorted(rows, key=_asked)[: None if limit is None else max(limit, 0)]
 
     async def workers(self) -> list[LiveWorker]:
         """Return the registered workers."""
@@ -1026,6 +1031,15 @@ class MemoryStore:
     def _known(self, key: RunKey, incarnation: int, message: Message) -> _Item | None:
         return self._inboxes.get(key, {}).get((incarnation, message.message_id))
 
+    def _known_verdict(self, key: RunKey, incarnation: int, message: Message) -> Verdict | None:
+        """Return what a message is answered with that an inbox knows already; None when it does not know it."""
+        known = self._known(key, incarnation, message)
+        if known is None:
+            return None
+        if is_other(message, known.stamped.message.digest):
+            return Refused("other", message.message_id)
+        return Applied(known.stamped.at)
+
     def _check_open(self) -> None:
         if self._closed:
             raise StoreUnavailableError(
@@ -1059,6 +1073,10 @@ def _stranger_refusal(change: PutMessage | Terminate, head: RunHead) -> str:
     return stranger_refusal(
         change, generation=head.generation, incarnation=head.incarnation, origin=head.origin
     )
+
+
+def _asked(row: ApprovalRow) -> tuple[datetime, str, str]:
+    return row.requested_at, row.run.run_id, row.put.approval_id
 
 
 def _receiving(run: _Run | None) -> int:

@@ -174,9 +174,24 @@ class StoreReader(Protocol):
         ...
 
     async def approvals(
-        self, tenant: str, *, pending: bool = True, run: RunKey | None = None
+        self,
+        tenant: str,
+        *,
+        pending: bool = True,
+        run: RunKey | None = None,
+        limit: int | None = None,
+        after: tuple[datetime, str, str] | None = None,
     ) -> list[ApprovalRow]:
-        """Return approvals, oldest first; a pending one past its time is listed as `expired`."""
+        """Return a page of approvals, oldest first; a pending one past its time is listed as `expired`.
+
+        The cost of those that are pending does not grow with those that are over.
+
+        Args:
+            pending: Only those that wait now; all, also of former generations, when false.
+            run: Only this run's.
+            limit: So many at most; None for all.
+            after: `(requested_at, run_id, approval_id)` of the last one of the page before.
+        """
         ...
 
     async def doubts(
@@ -240,7 +255,8 @@ class Store(StoreReader, Protocol):
         """Write many changes in one transaction, and say of each what became of it.
 
         Returns:
-            One verdict a change, in order. An owned change of a worker whose lease has lapsed is `Fenced`, whoever holds the run;
+            One verdict a change, in order. They are written run by run, control rows before all that belongs to their tenant
+            (`place_of`): a guard is judged by the rows as this commit leaves them. An owned change of a worker whose lease has lapsed is `Fenced`, whoever holds the run;
             every applied owned change renews its worker's lease. `RunChange` is applied when epoch, owner and version fit and all its
             conditions hold; recognised as applied when the head's version is `version + 1` and its digest equal; otherwise `Fenced`
             (epoch, owner), `Conflict` (version) or `Refused`. A row that cannot be read refuses the changes that concern it.

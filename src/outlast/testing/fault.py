@@ -252,11 +252,20 @@ class FaultyStore:
         return await self._ask("last_entry", lambda: self._inner.last_entry(run, generation))
 
     async def approvals(
-        self, tenant: str, *, pending: bool = True, run: RunKey | None = None
+        self,
+        tenant: str,
+        *,
+        pending: bool = True,
+        run: RunKey | None = None,
+        limit: int | None = None,
+        after: tuple[datetime, str, str] | None = None,
     ) -> list[ApprovalRow]:
         """Return approvals."""
         return await self._ask(
-            "approvals", lambda: self._inner.approvals(tenant, pending=pending, run=run)
+            "approvals",
+            lambda: self._inner.approvals(
+                tenant, pending=pending, run=run, limit=limit, after=after
+            ),
         )
 
     async def doubts(

@@ -20,7 +20,7 @@ from outlast.store.change import (
     Status,
     WorkerId,
 )
-from outlast.store.condition import PENDING, listed_state
+from outlast.store.condition import listed_state
 from outlast.store.moment import Instant, elapsed, from_micros, lapsed, to_micros
 from outlast.store.protocol import DoubtRow, GenerationRow, LiveWorker, RunImage
 from outlast.store.sqlite import task
@@ -103,6 +103,39 @@ class HeadFilter(Struct, frozen=True):
     workflow: str
     limit: int
     before: tuple[int, str] | None
+
+
+class ApprovalFilter(Struct, frozen=True):
+    """Which page of which approvals; see `StoreReader.approvals`.
+
+    Args:
+        limit: None for all that there are.
+        after: Microseconds since 1970, run id and approval id.
+        now: By which it is judged whether a request still waits.
+    """
+
+    pending: bool
+    run: RunKey | None
+    limit: int | None
+    after: tuple[int, str, str] | None
+    now: datetime
+
+    @property
+    def size(self) -> int:
+        """How many rows, as SQL says it."""
+        return -1 if self.limit is None else max(self.limit, 0)
+
+    @property
+    def index(self) -> str:
+        """Which index finds them; one run's of whatever state are found by the table's key."""
+        if self.run is not None:
+            return " INDEXED BY approval_of_run" if self.pending else ""
+        return f" INDEXED BY {'approval_pending' if self.pending else 'approval_listed'}"
+
+    @property
+    def asked(self) -> str:
+        """The time by which they are in order: the plus keeps SQLite from going through all that the tenant was asked for one run's."""
+        return "requested_at" if self.run is None or self.pending else "+requested_at"
 
 
 def head(database: Database, run: RunKey) -> RunHead | None:
@@ -264,28 +297,40 @@ def answer(database: Database, run: RunKey, message_id: str) -> MessageState | N
         )
 
 
-def approvals(
-    database: Database, tenant: str, run: RunKey | None, now: datetime, *, pending: bool
-) -> list[ApprovalRow]:
-    """Return approvals, oldest first; where one run's are asked for, all of them or an error."""
-    terms, parameters = ["tenant = ?"], [tenant]
+def approvals(database: Database, tenant: str, wanted: ApprovalFilter) -> list[ApprovalRow]:
+    """Return a page of approvals, oldest first; where one run's are asked for, one that cannot be read is an error."""
+    run = wanted.run
+    if run is not None and run.tenant != tenant:
+        return []
+    sql, values = _approvals_sql(tenant, wanted)
     if run is not None:
-        terms.append("run_id = ?")
-        parameters.append(run.run_id)
-    if pending:
-        # Of one run by its key: the plus keeps SQLite from going through all that the tenant is asked.
-        terms.append("state = 'pending'" if run is None else "+state = 'pending'")
-    sql = f"SELECT {APPROVAL} FROM approval WHERE {' AND '.join(terms)} ORDER BY requested_at, run_id, approval_id"
-    if run is None:
-        rows = decoded(database, sql, tuple(parameters), approval_of, (RUN, _UNASKED))
+        with naming("the run's approvals", run.run_id):
+            found = [approval_of(row) for row in database.rows(sql, (*values, wanted.size))]
+    elif wanted.limit is None:
+        rows = decoded(database, sql, (*values, wanted.size), approval_of, (RUN, _UNASKED))
         found = [row for row in rows if row is not None]
     else:
-        with naming("the run's approvals", run.run_id):
-            found = [approval_of(row) for row in database.rows(sql, tuple(parameters))]
-    listed = [replace(row, state=listed_state(row, now)) for row in found]
-    return [
-        row for row in listed if (not pending or row.state == PENDING) and run in (None, row.run)
-    ]
+        lost = (RUN, _UNASKED)
+        found = readable(database, sql, values, approval_of, lost, wanted.size)
+    return [replace(row, state=listed_state(row, wanted.now)) for row in found]
+
+
+def _approvals_sql(tenant: str, wanted: ApprovalFilter) -> tuple[str, Row]:
+    """Return the statement that finds a page of approvals, and its values but for the last one, which is how many."""
+    terms: list[str] = ["tenant = ?"]
+    values: list[str | int] = [tenant]
+    if wanted.run is not None:
+        terms.append("run_id = ?")
+        values.append(wanted.run.run_id)
+    if wanted.pending:
+        terms.append("state = 'pending' AND expires_at > ?")
+        values.append(to_micros(wanted.now))
+    if wanted.after is not None:
+        terms.append(f"({wanted.asked}, run_id, approval_id) > (?, ?, ?)")
+        values += wanted.after
+    # Only constants are joined here; every value is bound. SQLite is told the index: it takes one for any other that gives the order.
+    sql = f"SELECT {APPROVAL} FROM approval{wanted.index} WHERE {' AND '.join(terms)} ORDER BY {wanted.asked}, run_id, approval_id, generation LIMIT ?"
+    return sql, tuple(values)
 
 
 def workers(database: Database, locks: LockFolder, now: Instant) -> list[LiveWorker]:

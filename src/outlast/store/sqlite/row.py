@@ -26,6 +26,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.condition import APPROVED, DENIED, EDITED, EXPIRED, PENDING, WITHDRAWN
 from outlast.store.moment import Instant, from_micros, micros_or_none, time_or_none, to_micros
 from outlast.store.sqlite.database import Row
 
@@ -67,7 +68,9 @@ _terms = msgspec.json.Decoder(Terms)
 _votes = msgspec.json.Decoder(tuple[Vote, ...])
 _persons = msgspec.json.Decoder(tuple[tuple[str, ...], tuple[str, ...]])
 _KINDS: dict[str, AskedFor] = {"approval": "approval", "question": "question"}
+_STATES = frozenset({PENDING, APPROVED, DENIED, EDITED, EXPIRED, WITHDRAWN})
 _STATUSES = {status.value: status for status in Status}
+_NEWER = "open the file with the version that wrote it; `outlast doctor` looks for damage"
 
 
 def head_of(row: Row) -> RunHead:
@@ -81,7 +84,7 @@ def head_of(row: Row) -> RunHead:
         raise StoreCorruptError(
             f"the run has the status {row[5][:40]!r}, which this version does not know",
             run=row[1],
-            hint="open the file with the version that wrote it; `outlast doctor` looks for damage",
+            hint=_NEWER,
         )
     return RunHead(
         run=RunKey(row[0], row[1]),
@@ -202,7 +205,19 @@ def outbox_values(key: tuple[str, str], item: OutboxItem, number: int) -> Row:
 
 
 def approval_of(row: Row) -> ApprovalRow:
-    """Return the approval in the columns `APPROVAL`."""
+    """Return the approval in the columns `APPROVAL`.
+
+    Raises:
+        StoreCorruptError: Nobody knows the kind, or the state: it is not taken for one that may be decided.
+    """
+    kind, state = _KINDS.get(row[16]), row[10]
+    if kind is None or state not in _STATES:
+        what = f"the kind {row[16][:40]!r}" if kind is None else f"the state {state[:40]!r}"
+        raise StoreCorruptError(
+            f"request {row[2]} has {what}, which this version does not know",
+            run=row[1],
+            hint=_NEWER,
+        )
     requesters, barred = _persons.decode(row[17])
     put = ApprovalPut(
         approval_id=row[2],
@@ -214,14 +229,14 @@ def approval_of(row: Row) -> ApprovalRow:
         covers=_covers.decode(row[8]),
         body=row[14],
         terms=_terms.decode(row[15]) if row[15] else None,
-        kind=_KINDS[row[16]],
+        kind=kind,
         requesters=requesters,
         barred=barred,
     )
     return ApprovalRow(
         run=RunKey(row[0], row[1]),
         put=put,
-        state=row[10],
+        state=state,
         spent=_texts.decode(row[9]),
         requested_at=from_micros(row[11]),
         decided_at=time_or_none(row[12]),

@@ -281,13 +281,18 @@ class SQLiteStore:
         return await self._read(lambda database: read.generations(database, run, limit))
 
     async def approvals(
-        self, tenant: str, *, pending: bool = True, run: RunKey | None = None
+        self,
+        tenant: str,
+        *,
+        pending: bool = True,
+        run: RunKey | None = None,
+        limit: int | None = None,
+        after: tuple[datetime, str, str] | None = None,
     ) -> list[ApprovalRow]:
-        """Return approvals, oldest first."""
-        now = self._clock.now()
-        return await self._read(
-            lambda database: read.approvals(database, tenant, run, now, pending=pending)
-        )
+        """Return a page of approvals, oldest first."""
+        behind = None if after is None else (to_micros(after[0]), *after[1:])
+        wanted = read.ApprovalFilter(pending, run, limit, behind, self._clock.now())
+        return await self._read(lambda database: read.approvals(database, tenant, wanted))
 
     async def workers(self) -> list[LiveWorker]:
         """Return the registered workers, and whether they live."""

@@ -31,10 +31,12 @@ from outlast.testing.conformance.doubt import DoubtConformance
 from outlast.testing.conformance.message import MessageConformance
 from outlast.testing.conformance.outbox import OutboxConformance
 from outlast.testing.conformance.pause import PauseConformance
+from outlast.testing.conformance.permit import PermitConformance
 from outlast.testing.conformance.reader import ReaderConformance
 from outlast.testing.conformance.request import RequestConformance
 from outlast.testing.conformance.rollover import RollOverConformance
 from outlast.testing.conformance.task import TaskConformance
+from outlast.testing.conformance.vote import VoteConformance
 
 __all__ = ["Bench", "ManualClock", "SteerableClock", "StoreConformance"]
 
@@ -45,6 +47,8 @@ class StoreConformance(
     MessageConformance,
     PauseConformance,
     ApprovalConformance,
+    VoteConformance,
+    PermitConformance,
     OutboxConformance,
     ReaderConformance,
     RollOverConformance,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from outlast.store.change import (
@@ -31,6 +31,7 @@ from outlast.testing.conformance.bench import (
 
 HOUR = timedelta(hours=1)
 LONG = timedelta(days=9)
+EVER = datetime(2126, 1, 1, tzinfo=UTC)
 
 
 def deciding(run: RunKey, **fields: Any) -> Decide:
@@ -50,11 +51,12 @@ def spending(cover: int = 0, match: str = "h1", operation: str = "r:2") -> Grant
     return GrantSpend("a1", cover, operation, match)
 
 
-async def requested(bench: Bench) -> RunHead:
-    """Return the head of a run that has asked for approval."""
+async def requested(bench: Bench, **fields: Any) -> RunHead:
+    """Return the head of a run that has asked for approval, by these fields of its request."""
     worker = await bench.worker(lease=LONG)
     run = await bench.start(worker=worker)
-    await bench.apply(following(await bench.head(run), approvals=(asking(bench.clock),)))
+    change = following(await bench.head(run), approvals=(asking(bench.clock, **fields),))
+    await bench.apply(change)
     return await bench.head(run)
 
 
@@ -64,6 +66,22 @@ async def standing(bench: Bench, run: RunKey) -> ApprovalRow:
     assert image is not None
     (row,) = image.approvals
     return row
+
+
+async def paged(bench: Bench, **wanted: Any) -> list[str]:
+    """Return the requests of a tenant as `run/id`, read one by one and three by three, which is the same."""
+    found: list[list[str]] = []
+    for size in (1, 3):
+        rows: list[ApprovalRow] = []
+        after: tuple[Any, str, str] | None = None
+        while page := await bench.store.approvals("default", limit=size, after=after, **wanted):
+            rows += page
+            last = rows[-1]
+            after = (last.requested_at, last.run.run_id, last.put.approval_id)
+        assert rows == await bench.store.approvals("default", **wanted)
+        found.append([f"{row.run.run_id}/{row.put.approval_id}" for row in rows])
+    assert found[0] == found[1]
+    return found[0]
 
 
 class ApprovalConformance:
@@ -85,6 +103,43 @@ class ApprovalConformance:
         assert await bench.store.approvals("other") == []
         verdict = await bench.one(following(head, approvals=(asking(bench.clock),)))
         assert verdict == Refused("exists", "a1")
+
+    @scenario
+    async def test_requests_are_listed_page_by_page(self, bench: Bench) -> None:
+        """Each request is on one page, oldest first, also among those that were made at once; one run's, pending ones, and all."""
+        worker = await bench.worker(lease=LONG)
+        for name in ("b", "a"):
+            run = await bench.start(name, worker=worker)
+            for ids in (("a2", "a1"), ("a0", "a3")):
+                puts = tuple(asking(bench.clock, one, expires_at=EVER) for one in ids)
+                await bench.apply(following(await bench.head(run), approvals=puts))
+                bench.clock.advance(HOUR if name == "b" and "a0" in ids else 0 * HOUR)
+        await bench.apply(deciding(RunKey("default", "b")))
+        await bench.start("c", tenant="other", worker=worker)
+        strange = await bench.head(RunKey("other", "c"))
+        await bench.apply(following(strange, approvals=(asking(bench.clock),)))
+        every = [f"{run}/a{number}" for run in "ba" for number in range(4)]
+        waiting = [one for one in every if one != "b/a1"]
+        assert await paged(bench, pending=False) == every
+        assert await paged(bench) == waiting
+        for run in "ab":
+            key = RunKey("default", run)
+            assert await paged(bench, run=key) == [one for one in waiting if one[0] == run]
+            of_run = [one for one in every if one[0] == run]
+            assert await paged(bench, run=key, pending=False) == of_run
+        for none in (0, -1):
+            assert await bench.store.approvals("default", limit=none) == []
+        assert await bench.store.approvals("default", run=strange.run) == []
+
+    @scenario
+    async def test_page_is_not_shortened_by_what_is_over(self, bench: Bench) -> None:
+        """A request whose time is over takes no place among those that wait, whoever has closed it."""
+        head = await requested(bench)
+        await bench.apply(following(head, approvals=(asking(bench.clock, "a2", expires_at=EVER),)))
+        bench.clock.advance(HOUR)
+        for run in (None, head.run):
+            (row,) = await bench.store.approvals("default", run=run, limit=1)
+            assert row.put.approval_id == "a2"
 
     @scenario
     async def test_decision_is_delivered_once(self, bench: Bench) -> None:

@@ -6,10 +6,17 @@ from datetime import timedelta
 
 import pytest
 
-from outlast.store.change import HeadUpdate, Status, TaskPut, WorkerId
+from outlast.store.change import (
+    ApprovalWithdraw,
+    HeadUpdate,
+    RunKey,
+    Status,
+    TaskPut,
+    WorkerId,
+)
 from outlast.store.sqlite.store import open_sqlite
 from outlast.testing.conformance import Bench, ManualClock
-from outlast.testing.conformance.bench import WORKFLOWS, following, parking, starting
+from outlast.testing.conformance.bench import WORKFLOWS, asking, following, parking, starting
 from outlast.testing.conformance.request import beginning, ending_of
 
 HOUR = timedelta(hours=1)
@@ -28,9 +35,9 @@ async def opened(path):
         await store.abandon()
 
 
-async def cost_of(bench, look):
+async def cost_of(bench, look, *, reads=False):
     """Return how many statements, and about how many hundreds of steps, `look()` takes, once its statements are prepared."""
-    connection = bench.store._writer._connection
+    connection = (bench.store._open_readers[0] if reads else bench.store._writer)._connection
     await look()
     statements, steps = [], []
 
@@ -173,4 +180,40 @@ def test_request_costs_the_same_among_many(tmp_path):
 
     (few, steps), (many, more_steps) = asyncio.run(main())
     assert few == many <= 16
+    assert more_steps <= steps + 1
+
+
+def test_waiting_requests_cost_what_is_shown(tmp_path):
+    """A page of a tenant's requests that wait, and those of one run, are read past none that are over and none of other runs."""
+
+    def asked(head, numbers):
+        puts = tuple(asking(ManualClock(), f"a{number:05}") for number in numbers)
+        return following(head, entries=0, approvals=puts)
+
+    async def main():
+        async with opened(tmp_path / "s.db") as bench:
+            for name in ("mine", "many"):
+                await bench.start(name, worker=WorkerId("w1"))
+                await bench.apply(asked(await bench.head(RunKey("default", name)), range(2)))
+            mine, many = RunKey("default", "mine"), RunKey("default", "many")
+
+            async def look():
+                (first, *_) = await bench.store.approvals("default", limit=1)
+                after = (first.requested_at, "mine", "a00000")
+                assert len(await bench.store.approvals("default", limit=1, after=after)) == 1
+                assert len(await bench.store.approvals("default", run=mine, limit=2)) == 2
+                assert len(await bench.store.approvals("default", pending=False, limit=2)) == 2
+
+            few = await cost_of(bench, look, reads=True)
+            for run in (many, mine):
+                head = await bench.head(run)
+                await bench.apply(asked(head, range(100, 800)))
+                head = await bench.head(run)
+                over = tuple(ApprovalWithdraw(f"a{number:05}") for number in range(100, 800))
+                await bench.apply(following(head, entries=0, approvals=over))
+            await bench.apply(asked(await bench.head(many), range(5000, 6000)))
+            return few, await cost_of(bench, look, reads=True)
+
+    (few, steps), (many, more_steps) = asyncio.run(main())
+    assert few == many
     assert more_steps <= steps + 1

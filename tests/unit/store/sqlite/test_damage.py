@@ -68,7 +68,7 @@ def deciding(run):
     return Decide(run, "a1", "s", True, "bob", message)
 
 
-@pytest.mark.parametrize("column", ["spent", "covers"])
+@pytest.mark.parametrize("column", ["spent", "covers", "terms", "persons", "votes"])
 def test_damaged_approval_refuses_its_own_change_alone(with_bench, column):
     """The change that meets it is refused as corrupt and writes nothing; those in the same commit are applied."""
 
@@ -539,7 +539,12 @@ def test_unreadable_part_of_a_run_is_told_with_its_name(with_bench, damaging):
     "damaging",
     [
         *(f"{column} = {NO_TEXT}" for column in ("role", "covers", "spent", "operation")),
-        *(f"{column} = 'no json'" for column in ("covers", "spent")),
+        *(f"{column} = 'no json'" for column in ("covers", "spent", "terms", "persons", "votes")),
+        *(f"{column} = '{{}}'" for column in ("covers", "spent", "terms", "persons", "votes")),
+        *(f"{column} = {NO_TEXT}" for column in ("terms", "kind", "persons", "votes")),
+        "kind = 'vote by show of hands'",
+        """votes = '[{"by":"me","at":"2026-01-01T00:00:00"}]'""",
+        """persons = '[["me"]]'""",
         *(f"{column} = {FARTHEST}" for column in ("requested_at", "expires_at", "use_by")),
         "covers = replace(hex(zeroblob(200000)), '00', '[')",
     ],
@@ -557,6 +562,44 @@ def test_unreadable_approval_is_left_out_of_lists(with_bench, damaging):
         with pytest.raises(StoreCorruptError) as caught:
             await bench.store.approvals("default", run=RunKey("default", "a"))
         assert caught.value.run == "a"
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize(("column", "word"), [("state", "granted"), ("kind", "poll")])
+def test_request_of_another_version_is_not_decided(with_bench, column, word):
+    """A state or kind that nobody knows is not taken for one that a yes may close; it is named, and no other run is troubled."""
+
+    async def test(bench, damage):
+        head = await bench.owned("a")
+        await bench.apply(following(head, approvals=(asking(bench.clock),)))
+        other = await bench.owned("b", "w2")
+        await bench.apply(following(other, approvals=(asking(bench.clock),)))
+        damage(f"UPDATE approval SET {column} = '{word}' WHERE run_id = 'a'")
+        changes = [deciding(head.run), deciding(other.run)]
+        refused, applied = await bench.store.commit(changes)
+        assert refused == Refused("corrupt", "StoreCorruptError")
+        assert isinstance(applied, Applied)
+        with pytest.raises(StoreCorruptError, match=f"a1 has the {column} '{word}'") as caught:
+            await bench.store.load(head.run)
+        assert caught.value.run == "a"
+        listed = await bench.store.approvals("default", pending=False)
+        assert [row.run.run_id for row in listed] == ["b"]
+
+    with_bench(test)
+
+
+def test_pages_are_full_beside_unreadable_approvals(with_bench, caplog):
+    """What cannot be read takes no place on a page, and is told."""
+
+    async def test(bench, damage):
+        for name in ("a", "b", "c", "d"):
+            head = await bench.owned(name)
+            await bench.apply(following(head, approvals=(asking(bench.clock),)))
+        damage("UPDATE approval SET votes = 'no json' WHERE run_id = 'b'")
+        page = await bench.store.approvals("default", limit=2)
+        assert [row.run.run_id for row in page] == ["a", "c"]
+        assert "an approval of run b is left out of lists" in caplog.text
 
     with_bench(test)
 

@@ -8,18 +8,30 @@ from pathlib import Path
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from outlast.errors import StoreCorruptError, StoreUnavailableError, StoreVersionError
-from outlast.store.change import Applied, RunKey, Terminate, Unknown, WorkerId, WorkerRow
+from outlast.store.change import (
+    Applied,
+    Message,
+    MessageKind,
+    RunKey,
+    Terminate,
+    Unknown,
+    WorkerId,
+    WorkerRow,
+)
 from outlast.store.sqlite import connection as connection_module
 from outlast.store.sqlite import read as read_module
 from outlast.store.sqlite import store as store_module
 from outlast.store.sqlite.connection import APPLICATION_ID, SQLiteOptions
 from outlast.store.sqlite.store import open_sqlite
 from outlast.testing.conformance import Bench, ManualClock
+from outlast.testing.conformance.approval import deciding, requested, spending
 from outlast.testing.conformance.bench import (
     LEASE,
     WORKFLOWS,
+    asking,
     following,
     parking,
     row,
@@ -115,6 +127,13 @@ def test_changed_migration_is_refused(tmp_path):
 
 OPERATION_LATER = ("beats", "heard_at", "silence", "begun_at", "in_doubt")
 OUTBOX_LATER = ("generation", "operation", "target_generation", "origin", "reason")
+WITHOUT_VOTES = (
+    "DROP INDEX approval_of_run; DROP INDEX approval_listed; DROP INDEX approval_pending",
+    "CREATE INDEX approval_pending ON approval (tenant, requested_at) WHERE state = 'pending'",
+    *(f"ALTER TABLE approval DROP COLUMN {name}" for name in ("terms", "kind", "persons", "votes")),
+    "ALTER TABLE message DROP COLUMN result",
+)
+"""Makes a file one of before requests had terms; its list of migrations apart."""
 
 
 def test_file_of_the_first_schema_goes_on(tmp_path):
@@ -149,8 +168,42 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
         "ALTER TABLE run DROP COLUMN incarnation; ALTER TABLE message DROP COLUMN digest",
         "DROP TABLE watch; ALTER TABLE run DROP COLUMN origin; ALTER TABLE run DROP COLUMN outbox_number",
         *(f"ALTER TABLE outbox DROP COLUMN {name}" for name in OUTBOX_LATER),
+        *WITHOUT_VOTES,
     )
     assert with_bench(path, go_on) == (["ready"], "parked")
+
+
+def test_file_of_before_votes_goes_on(tmp_path):
+    """What an older library asked needs one yes, as it did; what was decided then, and the message that says so, are read as they are."""
+    path = tmp_path / "s.db"
+
+    async def fill(bench):
+        head = await requested(bench)
+        await bench.apply(following(head, approvals=(asking(bench.clock, "a2"),)))
+        await bench.apply(deciding(head.run))
+
+    async def go_on(bench):
+        (waiting,) = await bench.store.approvals("default")
+        image = await bench.store.load(waiting.run)
+        assert [(row.put.approval_id, row.state, row.by) for row in image.approvals] == [
+            ("a1", "approved", "bob"),
+            ("a2", "pending", ""),
+        ]
+        for one in image.approvals:
+            put = asking(bench.clock, one.put.approval_id)
+            assert (one.put, one.votes, put.terms, put.kind) == (put, (), None, "approval")
+        assert [one.message.result for one in image.messages] == [""]
+        again = Message("d2", MessageKind.DECISION, "a2", "carol", b"{}")
+        await bench.apply(deciding(waiting.run, approval_id="a2", by="carol", message=again))
+        spends = (spending(), replace(spending(), approval_id="a2"))
+        await bench.apply(following(await bench.head(waiting.run), spends=spends))
+        image = await bench.store.load(waiting.run)
+        assert [one.message.result for one in image.messages] == ["", "approved"]
+        return [(row.state, row.spent) for row in image.approvals]
+
+    with_bench(path, fill)
+    edit(path, *WITHOUT_VOTES, "DELETE FROM migration WHERE number > 13")
+    assert with_bench(path, go_on) == [("approved", ("r:2", ""))] * 2
 
 
 def test_foreign_database_is_refused_unchanged(tmp_path):
