@@ -25,8 +25,6 @@ from outlast.journal.asking import Terms
 # What asks people is made by the helper of the client's tests.
 sys.path.insert(0, str(Path(__file__).parent.parent / "client"))
 
-from asked_bench import Asked, putting  # noqa: E402 - found by the line before
-
 AGENT = """
 from datetime import timedelta
 import outlast
@@ -181,6 +179,8 @@ def world(made: Path, tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def asking(tmp_path: Path) -> World:
     """Return a database in which two runs ask, without a worker: one for an approval that may be edited, one a question."""
+    from asked_bench import Asked, putting
+
     folder = tmp_path / "asking"
     folder.mkdir()
     world = World(folder)
