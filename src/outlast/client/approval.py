@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -65,7 +65,7 @@ class Approvals:
         limit: int = 100,
         after: ApprovalView | None = None,
     ) -> builtins.list[ApprovalView]:
-        """Return a page of approvals, oldest first; of it those whose runs one may read, or in whose role one may decide.
+        """Return a page of approvals, oldest first: those whose runs one may read, or in whose role one may decide.
 
         Args:
             pending: Only those that wait for a decision; all when false.
@@ -76,22 +76,23 @@ class Approvals:
         Raises:
             DefinitionError: No run can have that id, or the limit is no number from 0 to 1,000,000.
         """
-        run = RunKey(self._client.tenant, check_run_id(run_id)) if run_id else None
-        most = check_limit(limit, what="approvals", onward="after=")
-        place = None if after is None else (after.requested_at, after.run_id, after.approval_id)
-        found: builtins.list[ApprovalRow] = []
-        while len(found) < most:
-            rows = await self._client.store.approvals(
-                self._client.tenant, pending=pending, run=run, limit=most, after=place
+        client = self._client
+        run = RunKey(client.tenant, check_run_id(run_id)) if run_id else None
+        missing = check_limit(limit, what="approvals", onward="after=")
+        place = (after.requested_at, after.run_id, after.approval_id) if after else None
+        found: builtins.list[ApprovalView] = []
+        while missing:
+            rows = await client.store.approvals(
+                client.tenant, pending=pending, run=run, limit=missing, after=place
             )
-            found += await self._visible(rows)
-            if len(rows) < most:
+            found += [view_of(row) for row in await self._visible(rows)]
+            if len(rows) < missing:
                 break
-            place = rows[-1].requested_at, rows[-1].run.run_id, rows[-1].put.approval_id
-        return [view_of(row) for row in found[:most]]
+            missing = limit - len(found)
+            place = (rows[-1].requested_at, rows[-1].run.run_id, rows[-1].put.approval_id)
+        return found
 
-    async def _of(self, run_id: str, *, pending: bool) -> builtins.list[ApprovalView]:
-        """Return all of one run."""
+    async def _of(self, run_id: str, *, pending: bool) -> Sequence[ApprovalView]:
         run = RunKey(self._client.tenant, check_run_id(run_id))
         rows = await self._client.store.approvals(run.tenant, pending=pending, run=run)
         return [view_of(row) for row in await self._visible(rows)]
