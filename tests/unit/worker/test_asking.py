@@ -18,6 +18,7 @@ from outlast.journal.entry import (
     AlarmRaised,
     ApprovalDecided,
     ApprovalEdited,
+    ApprovalExpired,
     ApprovalRequested,
     ApprovalVoted,
     EffectIntended,
@@ -193,6 +194,33 @@ def test_the_next_rung_is_asked_also_when_no_worker_lived_at_the_moment() -> Non
         "ApprovalExpiredError: ",
         [("boss", "", "1~r:1"), ("chief", "escalated", "1~r:1#2")],
     )
+
+
+def test_the_time_for_all_attempts_begins_with_the_yes() -> None:
+    """However long somebody thought about it; and what is decided does not expire while it is attempted."""
+
+    @outlast.effect(
+        idempotent=True,
+        schedule_to_close_timeout=timedelta(seconds=30),
+        approval=Approval("boss", expires_in=SOON),
+    )
+    async def hurry(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "in time"
+
+    @outlast.workflow
+    async def hurrying() -> str:
+        return await hurry(20.0)
+
+    async def scenario(sim: Simulation) -> Any:
+        await sim.start_worker()
+        handle = await sim.client.start(hurrying(), id="r")
+        await asked(sim)
+        await asyncio.sleep(50)
+        await decide(sim)
+        return await handle.result(), await entries(sim, ApprovalExpired)
+
+    assert Simulation([hurry, hurrying]).run(scenario) == ("in time", [])
 
 
 def test_equal_calls_at_once_ask_once() -> None:
