@@ -30,6 +30,7 @@ from outlast.store.change import GrantSpend, Status
 from outlast.testing import Receiver, Simulation
 from outlast.worker.gate import Ask, Demand, Found, Gate, Leave
 from outlast.worker.request import recorded
+from outlast.worker.worker import WorkerOptions
 from outlast.workflows.terms import Approval
 
 receiver = Receiver()
@@ -220,7 +221,10 @@ def test_the_time_for_all_attempts_begins_with_the_yes() -> None:
         await decide(sim)
         return await handle.result(), await entries(sim, ApprovalExpired)
 
-    assert Simulation([hurry, hurrying]).run(scenario) == ("in time", [])
+    # It stays in memory meanwhile.
+    patient = WorkerOptions(library="simulated", idle=timedelta(minutes=5))
+    sim = Simulation([hurry, hurrying], options=patient)
+    assert sim.run(scenario) == ("in time", [])
 
 
 def test_equal_calls_at_once_ask_once() -> None:
