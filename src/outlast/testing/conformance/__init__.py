@@ -31,7 +31,6 @@ from outlast.testing.conformance.doubt import DoubtConformance
 from outlast.testing.conformance.message import MessageConformance
 from outlast.testing.conformance.outbox import OutboxConformance
 from outlast.testing.conformance.pause import PauseConformance
-from outlast.testing.conformance.permit import PermitConformance
 from outlast.testing.conformance.reader import ReaderConformance
 from outlast.testing.conformance.request import RequestConformance
 from outlast.testing.conformance.rollover import RollOverConformance
@@ -46,7 +45,6 @@ class StoreConformance(
     MessageConformance,
     PauseConformance,
     ApprovalConformance,
-    PermitConformance,
     OutboxConformance,
     ReaderConformance,
     RollOverConformance,
