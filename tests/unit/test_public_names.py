@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import outlast
+import outlast.crypto
 import outlast.http
 import outlast.testing
 from outlast.journal.entry import PAYLOAD, PLAIN
@@ -161,10 +162,18 @@ HTTP = [
 ]
 """Of `outlast.http`."""
 
+CRYPTO = ["SIGNING_KEY_VARIABLE", "Signed", "SigningKey", "VerifyingKey", "sign", "verify"]
+"""Of `outlast.crypto`."""
+
 EACH = pytest.mark.parametrize(
     ("package", "names"),
-    [(outlast, PUBLIC), (outlast.http, sorted(HTTP)), (outlast.testing, TESTING)],
-    ids=["outlast", "http", "testing"],
+    [
+        (outlast, PUBLIC),
+        (outlast.crypto, CRYPTO),
+        (outlast.http, sorted(HTTP)),
+        (outlast.testing, TESTING),
+    ],
+    ids=["outlast", "crypto", "http", "testing"],
 )
 
 
