@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from outlast.approvals.decision import REFUSALS, Decision
+from outlast.approvals.receipt import Receipt
 from outlast.client.port import Port
+from outlast.client.receipt import draw_receipt
 from outlast.client.view import (
     ApprovalView,
     view_of,
@@ -112,6 +114,21 @@ class Approvals:
     ) -> None:
         """Say no. See `approve`."""
         await self._decide(run_id, approval_id, seen_sha256, reason, approved=False)
+
+    async def receipt(
+        self, run_id: str, approval_id: str = "", *, with_results: bool = False
+    ) -> Receipt:
+        """Return who approved what, when, against which hash, and what the agent then did. See `outlast.approvals.receipt`.
+
+        Args:
+            approval_id: May be left out when the run's present generation has asked one thing only.
+            with_results: What effects returned or raised stands in it too, and not only its hash.
+
+        Raises:
+            ReceiptError: There is no such request, or it is not clear which.
+            RunNotFoundError: There is no such run.
+        """
+        return await draw_receipt(self._client, run_id, approval_id, with_results=with_results)
 
     async def _decide(
         self, run_id: str, approval_id: str, seen_sha256: str, reason: str, *, approved: bool
