@@ -163,11 +163,11 @@ class SigningKey:
     @staticmethod
     def read(place: Path) -> SigningKey:
         """Return the key that a PEM file holds; warn when others can read the file. See `from_pem`."""
-        data = _read(place)
+        key = SigningKey.from_pem(_read(place))
         if os.name == "posix" and stat.S_IMODE(place.stat().st_mode) & 0o077:
             text = f"others can read the private key in {place}: chmod 600, or make another one"
             warnings.warn(KeyExposedWarning(text), stacklevel=2)
-        return SigningKey.from_pem(data)
+        return key
 
     @staticmethod
     def from_environment(name: str = SIGNING_KEY_VARIABLE) -> SigningKey:
