@@ -223,15 +223,17 @@ def _drawn_from(entries: Sequence[tuple[str, Entry | _Withheld]], approval_id: s
 def _chain(entries: Sequence[tuple[str, Entry | _Withheld]], approval_id: str) -> dict[str, int]:
     """Return a request and those that it follows, each with its place among the entries."""
     chain: dict[str, int] = {}
-    operation, is_wanted = "", True
+    # Beside each other one effect may be asked for by its declaration and by a policy.
+    of, is_wanted = ("", ""), True
     for place in reversed(range(len(entries))):
         entry = entries[place][1]
         if not isinstance(entry, ApprovalRequested):
             continue
-        is_next = entry.operation == operation if chain else entry.approval_id == approval_id
+        this = entry.operation, entry.source
+        is_next = this == of if chain else entry.approval_id == approval_id
         if is_wanted and is_next and entry.approval_id not in chain:
             chain[entry.approval_id] = place
-            operation, is_wanted = entry.operation, bool(entry.again)
+            of, is_wanted = this, bool(entry.again)
     return chain
 
 

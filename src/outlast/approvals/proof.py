@@ -56,7 +56,7 @@ def prove(receipt: Receipt) -> list[Check]:
             return all(check.verdict != "broken" for check in prove(receipt))
         ```
     """
-    return [_judged(name, question, ask, receipt) for name, question, ask in _CHECKS]
+    return [_judged(name, question, ask, receipt) for name, question, ask in CHECKS]
 
 
 def _judged(
@@ -200,14 +200,14 @@ def _chain(receipt: Receipt) -> str | None:
     if first.again:
         raise _BrokenError(f"request {first.approval_id} follows another one, which is missing")
     for before, after in zip(receipt.requests, receipt.requests[1:], strict=False):
-        if before.operation != after.operation or not after.again:
+        if (before.operation, before.source) != (after.operation, after.source) or not after.again:
             raise _BrokenError(f"request {after.approval_id} does not follow {before.approval_id}")
         if after.again == "escalated" and (before.state, after.rung) != (
             "expired",
             before.rung + 1,
         ):
             raise _BrokenError(f"request {after.approval_id} escalates one that had not expired")
-        if after.again == "edited":
+        if after.again == "edited" and before.state != "approved":
             _follows_edit(before, after)
         elif after.votes:
             raise _BrokenError(f"request {after.approval_id} begins with a yes that nobody gave")
@@ -333,7 +333,7 @@ def _outcomes(receipt: Receipt) -> str | None:
     return None
 
 
-_CHECKS: tuple[tuple[str, str, Callable[[Receipt], str | None]], ...] = (
+CHECKS: tuple[tuple[str, str, Callable[[Receipt], str | None]], ...] = (
     ("evidence", "every entry is one of this run, place and time", _evidence),
     ("withheld", "", _withheld),
     ("drawn", "the receipt says what its entries say", _drawn),

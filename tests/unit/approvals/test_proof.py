@@ -46,6 +46,10 @@ BOTH = asked(terms=FOUR)
 EDITABLE = Terms("boss", HOUR, use_within=2 * HOUR, edits="yes")
 SECOND = Terms("boss", HOUR, use_within=2 * HOUR, edits="second")
 FORK = Forked(RunName("run-1"), RunName("run-0"), 3, "ann", "to see", "refuse")
+VERSIONED = asked()
+VERSIONED = replace(
+    VERSIONED, subject=Raw(bytes(VERSIONED.subject).replace(b'"kind"', b'"version":"v2","kind"'))
+)
 EDIT = edited(asked(terms=EDITABLE), "bob", 6)
 
 
@@ -59,6 +63,8 @@ WRONG: dict[str, tuple[str, list[Entry]]] = {
     "a subject that was changed": ("subject", [replace(REQUEST, subject=Raw(b'{"covers":[],"subject":1}'))]),
     "a cover that was not shown": ("shown", [replace(REQUEST, covers=(Cover("pay", "a" * 64),))]),
     "a fact that was not shown": ("shown", [asked(preconditions=(Precondition("head", "look", Raw(b"{}"), Raw(b"1")),))]),
+    "an id of another operation": ("decision", [REQUEST, replace(said(REQUEST), operation=OperationId("r:9"))]),
+    "a hash that is not of what was shown": ("actions", [VERSIONED]),
     "too few": ("terms", [BOTH, said(BOTH)]),
     "the same person twice": ("terms", [BOTH, voted(BOTH, "bob"), said(BOTH)]),
     "the same person as a delegate": ("terms", [BOTH, voted(BOTH, "eve", "bob"), said(BOTH)]),
@@ -87,6 +93,7 @@ WRONG: dict[str, tuple[str, list[Entry]]] = {
     "an edit that is no vote": ("chain", [asked(terms=EDITABLE), EDIT, after("edited", terms=EDITABLE)]),
     "another one's vote": ("chain", [asked(terms=EDITABLE), EDIT, after("edited", terms=EDITABLE, votes=(Vote("eve", T0),))]),
     "an editor who is not barred": ("chain", [asked(terms=SECOND), EDIT, after("edited", terms=SECOND)]),
+    "a vote that an escalation brings along": ("chain", [*escalated()[:2], replace(escalated()[2], votes=(Vote("eve", T0),))]),
     "a vote that nobody gave": ("chain", [asked(votes=(Vote("eve", T0),))]),
 }  # fmt: skip
 """By what is wrong: the check that finds it, and the journal of an engine that did so."""
@@ -148,6 +155,30 @@ def test_decision_of_another_request() -> None:
     assert "drawn" in broken(forged(2, approval_id="1~r:9"))
     assert "drawn" in broken(forged(2, subject_sha256="0" * 64))
     assert "evidence" in broken(forged(2, operation="r:9"))
+
+
+def test_entry_that_is_about_something_else() -> None:
+    """What does not concern the request has no place in its receipt, however genuine it is."""
+    other = asked("1~r:3", "r:3")
+    both = REQUEST, other, said(REQUEST), said(other), intended()
+    one, two = receipt(*both), receipt(*both, approval_id="1~r:3")
+    evidence = sorted({*one.evidence, *two.evidence}, key=lambda each: each.position)
+    assert len(evidence) > len(one.evidence)
+    assert "is not about this request" in broken(replace(one, evidence=tuple(evidence)))["drawn"]
+
+
+def test_parts_that_do_not_belong_together() -> None:
+    """Each check looks for itself, also where another one has found something."""
+    act, request = GOOD.acts[0], GOOD.request
+    nothing = replace(GOOD, acts=(replace(act, uses=()),))
+    assert "rests on nothing" in broken(nothing)["uses"]
+    result = replace(GOOD, acts=(replace(act, outcome=replace(act.outcome, result="1")),))
+    assert "does not have its hash" in broken(result)["outcomes"]
+    elsewhere = replace(request, approval_id="1~r:1#2", operation="r:9", again="changed")
+    assert "does not follow" in broken(replace(GOOD, requests=(request, elsewhere)))["chain"]
+    for covers in ("1", "[1]"):
+        odd = replace(request, subject=f'{{"covers":{covers},"subject":1}}')
+        assert "no list of objects" in broken(replace(GOOD, requests=(odd,)))["shown"]
 
 
 def test_entries_in_another_order_or_left_out() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from datetime import timedelta
+from pathlib import Path
 
 import msgspec
 import pytest
 from msgspec import Raw
 
-from outlast.approvals.drawing import receipt_of
+from outlast.approvals.drawing import receipt_of, requests_in
 from outlast.approvals.receipt import Use, read_receipt
 from outlast.errors import ReceiptError
 from outlast.journal.asking import Terms, Vote
@@ -21,12 +22,15 @@ from outlast.journal.entry import (
     EffectFailed,
     EffectInDoubt,
     EffectIntended,
+    EntryRow,
     Forked,
     GrantUse,
     OperationId,
     RunName,
+    StampedRow,
 )
 from outlast.journal.failure import capture
+from outlast.testing.golden import exported
 
 from .journals import (
     HOUR,
@@ -46,6 +50,7 @@ from .journals import (
 )
 
 OP = OperationId("r:2")
+GOLDEN = Path(__file__).parents[2] / "replay" / "journals" / "v1"
 
 
 def test_approved_and_done() -> None:
@@ -221,6 +226,50 @@ def test_fork() -> None:
     found = receipt(request, said(request), fork)
     assert (found.forks, found.state, found.acts) == ((3,), "approved", ())
     assert not broken(found)
+
+
+def test_two_reasons_to_ask_for_one_effect() -> None:
+    """A declaration and a policy each have their chain, and the act has spent both."""
+    declared = asked(operation="r:2", source="declared")
+    policy = asked("1~r:2#2", "r:2", source="policy")
+    anew = asked("1~r:2#3", "r:2", source="declared", again="changed")
+    intent = intended(asked=("1~r:2#2", "1~r:2#3"))
+    entries = declared, said(declared), policy, said(policy), anew, said(anew), intent
+    found = receipt(*entries, approval_id="1~r:2#3")
+    assert [one.approval_id for one in found.requests] == ["1~r:1", "1~r:2#3"]
+    assert found.acts[0].uses == (Use("1~r:2#3", 0),)
+    alone = receipt(*entries, approval_id="1~r:2#2")
+    assert [one.approval_id for one in alone.requests] == ["1~r:2#2"]
+    assert not broken(found)
+    assert not broken(alone)
+
+
+def test_asked_anew_after_a_yes_because_a_hook_changed_the_call() -> None:
+    """No approver edited anything, so nobody has to have said yes to begin with."""
+    first, second = asked(), asked("1~r:1#2", amount=6, again="edited")
+    found = receipt(first, said(first), second, approval_id="1~r:1#2")
+    assert [one.state for one in found.requests] == ["approved", "pending"]
+    assert not broken(found)
+
+
+def test_every_golden_journal_has_sound_receipts() -> None:
+    """What real engines have recorded, of every kind, accuses nobody."""
+    seen = 0
+    for place in sorted(GOLDEN.glob("*.json")):
+        text = place.read_text()
+        if "approval_requested" not in text:
+            continue
+        rows = [
+            StampedRow(
+                EntryRow(one.seq, one.turn, one.kind, one.operation, one.name, one.body.encode()),
+                one.at,
+            )
+            for one in exported(text).rows
+        ]
+        for approval_id in requests_in(rows, every=True):
+            assert not broken(receipt_of(rows, PLACE, approval_id)), (place.name, approval_id)
+            seen += 1
+    assert seen > 5
 
 
 def test_other_requests_are_left_out() -> None:
