@@ -137,6 +137,19 @@ def test_decision_of_another_run() -> None:
     assert "evidence" in broken(replace(GOOD, run_id="run-2"))
 
 
+def test_entry_of_another_time() -> None:
+    """A time is bound by the hash, and one that goes back is none, whatever its hash is."""
+
+    def at(minutes: int, *, hashed: bool) -> dict[str, str]:
+        one = replace(GOOD.evidence[2], at=T0 + timedelta(minutes=minutes))
+        one = replace(one, sha256=hash_of(GOOD.place, one)) if hashed else one
+        return broken(replace(GOOD, evidence=(*GOOD.evidence[:2], one, *GOOD.evidence[3:])))
+
+    assert "not one of this place and time" in at(3, hashed=False)["evidence"]
+    assert "does not come after" in at(0, hashed=True)["evidence"]
+    assert "evidence" not in at(2, hashed=True)
+
+
 def test_decision_that_is_said_to_be_another() -> None:
     """What is told of the decision is what its entry says, or it is noticed."""
     asked_, (word,) = GOOD.request, GOOD.request.words

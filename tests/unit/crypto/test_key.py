@@ -92,7 +92,8 @@ def test_private_key_that_others_can_read_is_warned_of(tmp_path: Path, mode: int
 def test_private_half_is_never_shown() -> None:
     """Not by its text, a copy or a pickle."""
     secret = pem_of(KEY._key).decode().splitlines()[1]
-    assert secret not in f"{KEY!r} {KEY}"
+    assert repr(KEY) == str(KEY) == f"<SigningKey {KEY.public.id}>"
+    assert secret not in repr(KEY)
     assert not hasattr(KEY, "__dict__")
     for take in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="neither copied nor pickled"):
@@ -119,6 +120,13 @@ def test_what_is_no_private_key(text: bytes) -> None:
     assert not [
         line for line in text.split(b"\n")[1:2] if line and line.decode() in str(caught.value)
     ]
+
+
+def test_key_with_a_passphrase_is_told_from_what_is_none() -> None:
+    """Nobody could be asked for it, and that is what the error says."""
+    text = pem_of(ed25519.Ed25519PrivateKey.generate(), BestAvailableEncryption(b"pass"))
+    with pytest.raises(SigningKeyError, match="has a passphrase"):
+        SigningKey.from_pem(text)
 
 
 @pytest.mark.parametrize(
