@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import outlast
+import outlast.crypto
 import outlast.http
 import outlast.http.carry
 import outlast.http.transport
@@ -28,6 +29,7 @@ import outlast.testing
 HOMES = {
     "outlast": outlast,
     "outlast.testing": outlast.testing,
+    "outlast.crypto": outlast.crypto,
     "outlast.http": outlast.http,
     "outlast.http.carry": outlast.http.carry,
     "outlast.http.transport": outlast.http.transport,

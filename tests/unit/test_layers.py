@@ -48,6 +48,8 @@ BREACHES = [
     ("http/__init__.py", "import mcp", "mcp"),
     ("app.py", "import outlast.http", "layers"),
     ("app.py", "import http_sf", "http_sf"),
+    ("approvals/receipt.py", "import cryptography", "cryptography"),
+    ("journal/canonical.py", "import outlast.crypto.signing", "layers"),
     ("http/route.py", "import starlette.routing", "framework"),
     ("app.py", "import rich.console", "terminal"),
     ("worker/worker.py", "import typer", "terminal"),

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import outlast
+import outlast.crypto
 import outlast.http
 import outlast.policy
 import outlast.testing
@@ -208,15 +209,19 @@ POLICY = [
 ]
 """Of `outlast.policy`."""
 
+CRYPTO = ["SIGNING_KEY_VARIABLE", "Signed", "SigningKey", "VerifyingKey", "sign", "verify"]
+"""Of `outlast.crypto`."""
+
 EACH = pytest.mark.parametrize(
     ("package", "names"),
     [
         (outlast, PUBLIC),
+        (outlast.crypto, CRYPTO),
         (outlast.http, sorted(HTTP)),
         (outlast.policy, POLICY),
         (outlast.testing, TESTING),
     ],
-    ids=["outlast", "http", "policy", "testing"],
+    ids=["outlast", "crypto", "http", "policy", "testing"],
 )
 
 

@@ -12,10 +12,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from outlast.approvals.decision import REFUSALS, Decision
+from outlast.approvals.receipt import Receipt
 from outlast.client.access import check_run, is_free, not_held, not_permitted
 from outlast.client.fit import misfit
 from outlast.client.page import check_limit
 from outlast.client.port import Port
+from outlast.client.receipt import draw_receipt
 from outlast.client.role import RoleBook
 from outlast.client.view import ApprovalView, changes_between, view_of
 from outlast.effects.key import check_run_id
@@ -240,6 +242,24 @@ class Approvals:
         await RoleBook(self._client).delegate(
             view.role, to, until=until, resource=workflow, reason=reason
         )
+
+    async def receipt(
+        self, run_id: str, approval_id: str = "", *, with_results: bool = False
+    ) -> Receipt:
+        """Return who approved what, when, against which hash, and what the agent then did. See `outlast.approvals.receipt`.
+
+        Args:
+            approval_id: May be left out when the run's present generation has asked one thing only.
+            with_results: What effects returned or raised stands in it too, and not only its hash.
+
+        Raises:
+            ReceiptError: There is no such request, or it is not clear which.
+            RunNotFoundError: There is no such run.
+            NotAuthorisedError: Whoever acts may not read the run.
+        """
+        run = RunKey(self._client.tenant, check_run_id(run_id))
+        await check_run(self._client, "read", run)
+        return await draw_receipt(self._client, run_id, approval_id, with_results=with_results)
 
     async def _asked(self, run_id: str, approval_id: str, seen_sha256: str) -> ApprovalView:
         """Return the request that is decided; what names none, or says not what was seen, decides nothing."""
