@@ -79,6 +79,7 @@ from outlast.store.change import (
     WorkerId,
 )
 from outlast.store.sqlite.damage import naming
+from outlast.store.sqlite.notice import notice_of
 from outlast.store.sqlite.request import request_of
 from outlast.store.sqlite.row import (
     approval_of,
@@ -550,6 +551,7 @@ DECODERS: dict[str, Decoder] = {
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1, -(1 << 63), None, (1 << 63) - 1, 0, 7))), [b"r:1"], ()),
     "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
     "request row": Decoder(stored(lambda text: request_of(("t", "k", "f", text, text, 0, -1, -1, None, text, text, (1 << 55), text.encode(), b""))), [b"running", b"freed"], ()),
+    "notice row": Decoder(stored(lambda text: notice_of(("t", "r", 1, "a", text, 0, -1, 1, "open", text, b""))), [b'["mail-1"]'], ("store.sqlite.notice:notice_of",)),
     "kept answer": Decoder(kept_answer, [b'{"status":201,"headers":[["location","/1"]],"body":"paid"}', b'{"status":200,"body_base64":"/w=="}', b'{"status":201,"unkept":"is too large"}'], ("http.answer:decode",)),
     "answer that a person wrote": Decoder(written_answer, [b'{"status":201,"headers":[["location","/1"]],"body":"paid"}'], ("http.answer:decode_written",)),
     "note of a request": Decoder(is_guarded, [b'{"method":"POST","path":"/1","principal":"ann","tenant":""}', TREE], ("cli.answer:is_guarded",), ()),

@@ -35,6 +35,7 @@ from outlast.store.change import (
     Status,
     Terminate,
 )
+from outlast.store.notice import EndNotice, TakeNotices
 from outlast.store.request import PurgeRequests, RequestChange
 
 Versions: TypeAlias = Callable[[str, str], int]
@@ -54,8 +55,10 @@ MAX_UNFIT_BUILDS = 100
 
 def place_of(change: Change) -> tuple[str, str]:
     """Return by what changes are put in order: one order in which every store judges and locks."""
-    if isinstance(change, PutControl | PurgeRequests):
+    if isinstance(change, PutControl | PurgeRequests | TakeNotices):
         return change.tenant, ""
+    if isinstance(change, EndNotice):
+        return change.tenant, change.run_id
     if isinstance(change, RequestChange):
         return change.tenant, change.request_id
     return change.run.tenant, change.run.run_id
