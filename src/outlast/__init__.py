@@ -41,6 +41,7 @@ from outlast.errors import (
     UpdateRejectedError,
     WorkflowFailedError,
 )
+from outlast.notify.setting import Notify
 from outlast.portal import Portal
 from outlast.replay.context import RunInfo
 from outlast.replay.ledger import Grant
@@ -105,6 +106,7 @@ __all__ = [
     "NoWorkerWarning",
     "NonDeterminismError",
     "NotApplied",
+    "Notify",
     "OpenCompensationsError",
     "OutlastError",
     "OutsideWorkflowError",

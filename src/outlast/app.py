@@ -26,6 +26,8 @@ from outlast.client import Birth, Client
 from outlast.effects.key import check_name
 from outlast.errors import DefinitionError, StoreUnavailableError
 from outlast.journal.entry import Taken
+from outlast.notify.notifier import Notifier
+from outlast.notify.setting import Notify
 from outlast.store.finding import Finding
 from outlast.store.protocol import Store
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
@@ -289,6 +291,7 @@ class App(_Entered):
 
     Args:
         options: The worker's.
+        notify: How people are told of what they are asked; nobody is told by default.
 
     Example:
         ```python
@@ -312,12 +315,15 @@ class App(_Entered):
         tenant: str,
         principal: str | None,
         options: WorkerOptions,
+        notify: Notify | None = None,
     ) -> None:
         self._url = url
         self._workflows = workflows
         self._given_tenant = tenant
         self._given_principal = local_principal() if principal is None else principal
         self._options = options
+        self._notify = notify
+        self._notifier: Notifier | None = None
         self.worker: Worker
 
     async def __aenter__(self) -> App:
@@ -329,6 +335,9 @@ class App(_Entered):
         except BaseException:
             await store.close()
             raise
+        if self._notify is not None:
+            self._notifier = Notifier(store, self._notify)
+            self._notifier.start()
         _warn_of_idle_queues(registry, self._options.queues)
         _announce(f"outlast {library_version()} on {store.describe()}")
         return self
@@ -336,6 +345,8 @@ class App(_Entered):
     async def __aexit__(self, *error: object) -> None:
         """Give every run back, then close the store."""
         try:
+            if self._notifier is not None:
+                await self._notifier.stop()
             await self.worker.stop()
         finally:
             self.worker.leave()
@@ -390,6 +401,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
     history: HistoryLimits = DEFAULT_LIMITS,
     queues: Iterable[str] = (),
     tasks: int = TASKS,
+    notify: Notify | None = None,
 ) -> App:
     """Return client and worker in one; use it as `async with outlast.open(url) as app`.
 
@@ -403,6 +415,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         history: How long journals may become before a run is told to continue as new, and before it is blocked.
         queues: Whose remote steps the worker runs, as `["gpu"]`: those declared with `@step(queue="gpu")`, of any run on this store.
         tasks: How many of those it runs at once.
+        notify: How people are told of what they are asked: `Notify(channels={"maintainer": ["mailto://…"]})`. Nobody is told by default.
 
     Raises:
         DefinitionError: A time is not a `timedelta` longer than nothing, or the lease too short or too long; or a queue is no name. When it is entered: two of what was
@@ -444,7 +457,14 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         queues=_queue_names(queues),
         tasks=_task_count(tasks),
     )
-    return App(url, workflows=workflows, tenant=tenant, principal=principal, options=options)
+    return App(
+        url,
+        workflows=workflows,
+        tenant=tenant,
+        principal=principal,
+        options=options,
+        notify=notify,
+    )
 
 
 def _warn_of_idle_queues(registry: Registry, queues: Iterable[str]) -> None:
