@@ -43,6 +43,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ): "each parameter is a sentence of the declaration",
     ("parameters", "app.py:open"): "each parameter is a sentence about the app",
     ("parameters", "cli/fork.py:fork"): "each parameter is an option of the command",
+    ("parameters", "cli/worker.py:worker"): "each parameter is an option of the command",
     ("parameters", "cli/doubt.py:resolve"): "each parameter is an option of the command",
     ("public methods", "store/memory.py:MemoryStore"): "the Store protocol names them",
     ("public methods", "store/sqlite/store.py:SQLiteStore"): "the Store protocol names them",

@@ -22,6 +22,7 @@ import outlast.http
 import outlast.http.carry
 import outlast.http.transport
 import outlast.integrations.mcp
+import outlast.notify
 import outlast.testing
 
 HOMES = {
@@ -31,6 +32,7 @@ HOMES = {
     "outlast.http.carry": outlast.http.carry,
     "outlast.http.transport": outlast.http.transport,
     "outlast.integrations.mcp": outlast.integrations.mcp,
+    "outlast.notify": outlast.notify,
 }
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 

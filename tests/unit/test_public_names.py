@@ -13,6 +13,7 @@ import pytest
 
 import outlast
 import outlast.http
+import outlast.notify
 import outlast.testing
 from outlast.journal.entry import PAYLOAD, PLAIN
 
@@ -44,6 +45,7 @@ PUBLIC = [
     "NoWorkerWarning",
     "NonDeterminismError",
     "NotApplied",
+    "Notify",
     "OpenCompensationsError",
     "OutlastError",
     "OutsideWorkflowError",
@@ -153,6 +155,8 @@ HTTP = [
     "IdempotencyPolicy",
     "KeyFormat",
     "PublishedPolicy",
+    "Sender",
+    "approvals",
     "fingerprint_of",
     "guarded",
     "idempotent",
@@ -161,10 +165,18 @@ HTTP = [
 ]
 """Of `outlast.http`."""
 
+NOTIFY = ["Channel", "Notifier", "Notify"]
+"""Of `outlast.notify`."""
+
 EACH = pytest.mark.parametrize(
     ("package", "names"),
-    [(outlast, PUBLIC), (outlast.http, sorted(HTTP)), (outlast.testing, TESTING)],
-    ids=["outlast", "http", "testing"],
+    [
+        (outlast, PUBLIC),
+        (outlast.http, sorted(HTTP)),
+        (outlast.notify, NOTIFY),
+        (outlast.testing, TESTING),
+    ],
+    ids=["outlast", "http", "notify", "testing"],
 )
 
 
@@ -216,6 +228,7 @@ def test_every_error_is_public_or_internal_on_purpose(
 
 ROWS = [
     "outlast.store.change",
+    "outlast.store.notice",
     "outlast.store.protocol",
     "outlast.store.request",
     "outlast.store.task",
@@ -229,7 +242,9 @@ ANSWERS = {
         "Refused",
         "Unknown",
         "StampedMessage",
+        "DueNotice",
     },
+    "outlast.store.notice": set(),
     "outlast.store.protocol": {
         "ClaimedRun",
         "Claim",
