@@ -67,8 +67,8 @@ async def test_how_much_is_shown() -> None:
 
 async def test_a_message_is_bounded() -> None:
     """However much is asked."""
-    cover = {"effect": "e", "kind": "call", "action_sha256": "a", "arguments": {"t": "y" * 50_000}}
-    body = await body_of("full", subject="x" * 50_000, covers=[cover] * 21)
+    cover = {"effect": "e", "kind": "call", "action_sha256": "a", "arguments": {"t": "y" * 15_000}}
+    body = await body_of("full", subject="x" * 15_000, covers=[cover] * 21)
     assert len(body) < 20 * 11_000 + 11_000
     assert "and 1 more" in body
 
