@@ -8,6 +8,7 @@ import contextvars
 import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -39,6 +40,7 @@ from outlast.http import KeyFormat
 from outlast.http.answer import decode as kept_answer
 from outlast.http.answer import decode_written as written_answer
 from outlast.http.carry import passage_of
+from outlast.http.decision import _incoming
 from outlast.http.reply import final_error
 from outlast.journal import entry as entries
 from outlast.journal.canonical import canonical
@@ -55,6 +57,10 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.journal.parse import NotJsonError, parse, parse_as, read
+from outlast.notify.file import read_notify
+from outlast.notify.link import Links
+from outlast.notify.message import message_of
+from outlast.notify.setting import _is_base
 from outlast.replay.context import StepRequest
 from outlast.replay.ledger import _Cover
 from outlast.replay.operation import (
@@ -67,6 +73,7 @@ from outlast.replay.operation import (
 from outlast.store.change import (
     ApprovalPut,
     ApprovalRow,
+    DueNotice,
     Message,
     MessageKind,
     OperationPut,
@@ -78,6 +85,7 @@ from outlast.store.change import (
     TaskPut,
     WorkerId,
 )
+from outlast.store.notice import NoticeRow
 from outlast.store.sqlite.damage import naming
 from outlast.store.sqlite.notice import notice_of
 from outlast.store.sqlite.request import request_of
@@ -381,6 +389,35 @@ def asked(body: bytes) -> Any:
     return msgspec.json.encode(view)
 
 
+LINKS = Links("k" * 32)
+TOKEN_OF_LINK = LINKS.token("default", "r", "a~1", NOW + timedelta(hours=1)).encode()
+CHANNELS = b"""link_base = "https://x.example/a"
+key = ["kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk"]
+show = "full"
+[channels]
+boss = ["json://localhost"]
+"""
+INCOMING = b'{"run_id":"r","approval_id":"a~1","decision":"deny","seen_sha256":"%s","by":"me"}' % (
+    b"a" * 64
+)
+
+
+def noticed(body: bytes) -> Any:
+    put = ApprovalPut("a~1", "r:1", "boss", "a" * 64, NOW, NOW, (), body)
+    row = ApprovalRow(RUN, put, "pending", (), NOW)
+    notice = NoticeRow("default", "r", 1, "a~1", "asked", NOW, NOW)
+    return message_of(DueNotice(notice, row, "flow"), "full", "", NOW)
+
+
+def noticed_genuinely(subject: bytes) -> Any:
+    body = {**msgspec.json.decode(BODIES["approval_requested"]), "subject": Raw(subject)}
+    put = ApprovalPut("a~1", "r:1", "boss", sha256(subject).hexdigest(), NOW, NOW, (), b"")
+    put = msgspec.structs.replace(put, body=msgspec.json.encode(body))
+    notice = NoticeRow("default", "r", 1, "a~1", "asked", NOW, NOW)
+    row = ApprovalRow(RUN, put, "pending", (), NOW)
+    return message_of(DueNotice(notice, row, "flow"), "full", "", NOW)
+
+
 def approval_row(text: str) -> Any:
     cells = (
         "default",
@@ -552,6 +589,12 @@ DECODERS: dict[str, Decoder] = {
     "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
     "request row": Decoder(stored(lambda text: request_of(("t", "k", "f", text, text, 0, -1, -1, None, text, text, (1 << 55), text.encode(), b""))), [b"running", b"freed"], ()),
     "notice row": Decoder(stored(lambda text: notice_of(("t", "r", 1, "a", text, 0, -1, 1, "open", text, b""))), [b'["mail-1"]'], ("store.sqlite.notice:notice_of",)),
+    "message about a request": Decoder(noticed, [BODIES["approval_requested"]], ("notify.message:_asked_in",), ()),
+    "subject in a message": Decoder(noticed_genuinely, [SUBJECT], ("notify.message:_asked_in",), ()),
+    "file of channels": Decoder(of_text(read_notify), [CHANNELS], ("notify.file:read_notify",), (DefinitionError,)),
+    "base of links": Decoder(of_text(_is_base), [b"https://x.example/a", b"http://[::1]:80"], ("notify.setting:_is_base",), ()),
+    "token of a link": Decoder(of_text(lambda text: LINKS.read(text, NOW)), [TOKEN_OF_LINK], ("notify.link:Links.read",), ()),
+    "decision by webhook": Decoder(lambda data: parse_as(_incoming, data), [INCOMING], ("http.decision:Mailroom.answer",), (ValueError,)),
     "kept answer": Decoder(kept_answer, [b'{"status":201,"headers":[["location","/1"]],"body":"paid"}', b'{"status":200,"body_base64":"/w=="}', b'{"status":201,"unkept":"is too large"}'], ("http.answer:decode",)),
     "answer that a person wrote": Decoder(written_answer, [b'{"status":201,"headers":[["location","/1"]],"body":"paid"}'], ("http.answer:decode_written",)),
     "note of a request": Decoder(is_guarded, [b'{"method":"POST","path":"/1","principal":"ann","tenant":""}', TREE], ("cli.answer:is_guarded",), ()),

@@ -67,7 +67,7 @@ class AppriseChannel:
                 "a channel is no URL of apprise",
                 hint="write one as mailto://user:password@example.org, slack://…, json://…; apprise's wiki lists them",
             )
-        self.name = f"{scheme[0].lower()}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
+        self.name = f"{scheme[0].lower()}-{hashlib.sha256(url.encode(errors='backslashreplace')).hexdigest()[:8]}"
         try:
             import apprise
         except ModuleNotFoundError as error:
@@ -78,11 +78,17 @@ class AppriseChannel:
         )
         self._apprise: Any = apprise.Apprise(asset=asset)
         self._text = apprise.NotifyFormat.TEXT
-        if not self._apprise.add(url):
+        if not self._is_known(url):
             raise DefinitionError(
                 f"apprise does not know what to do with the channel {self.name}",
                 hint="see how its URL is written: `apprise --details`, or apprise's wiki",
             )
+
+    def _is_known(self, url: str) -> bool:
+        try:
+            return bool(self._apprise.add(url))
+        except Exception:  # noqa: BLE001 - whichever service the URL names reads it with code of its own
+            return False
 
     async def send(self, title: str, body: str, notice_id: str) -> None:
         """Send a message by way of apprise, whose blocking calls are made in its own threads."""

@@ -70,7 +70,7 @@ class Links:
 
     def read(self, token: str, now: datetime) -> Shown | None:
         """Return what a token is of; None for one that was not signed here, is for something else, or is over."""
-        if len(token) > _LONGEST_TOKEN:
+        if len(token) > _LONGEST_TOKEN or not token.isascii():
             return None
         try:
             shown = msgspec.convert(self._signer.loads(token), Shown)

@@ -122,6 +122,7 @@ def test_a_link_of_somebody_else_is_none() -> None:
         "",
         "x",
         "é",
+        "\udc80",
         "." * 10_000,
         signed(good)[:-1],
         "a" + signed(good),
