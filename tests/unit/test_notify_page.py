@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from outlast.cli.main import app as commands
@@ -42,8 +43,10 @@ def test_the_settings_of_the_page_are_taken() -> None:
     assert names[:2] == names[2:] and names[0] != names[1]
 
 
-def test_the_command_of_the_page_is_one(tmp_path: Path) -> None:
+def test_the_command_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker has the option; a file that is not there, or is none, is said before anything runs."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "agent", raising=False)
     (tmp_path / "agent.py").write_text(
         "import outlast\n\n@outlast.workflow\nasync def flow(kind: str) -> None:\n    pass\n"
     )
@@ -53,7 +56,6 @@ def test_the_command_of_the_page_is_one(tmp_path: Path) -> None:
         arguments = ["worker", str(tmp_path / "agent.py"), "--notify", str(tmp_path / file)]
         result = CliRunner().invoke(commands, arguments)
         assert result.exit_code == 1 and words in " ".join(result.stderr.split())
-    sys.modules.pop("agent", None)
 
 
 def test_the_numbers_of_the_page_hold() -> None:

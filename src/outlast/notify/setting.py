@@ -35,6 +35,9 @@ class Notify:
 
     Example:
         ```python
+        import asyncio
+        from datetime import timedelta
+
         import outlast
 
         @outlast.workflow
