@@ -345,9 +345,11 @@ class App(_Entered):
     async def __aexit__(self, *error: object) -> None:
         """Give every run back, then close the store."""
         try:
-            if self._notifier is not None:
-                await self._notifier.stop()
-            await self.worker.stop()
+            try:
+                if self._notifier is not None:
+                    await self._notifier.stop()
+            finally:
+                await self.worker.stop()
         finally:
             self.worker.leave()
             try:

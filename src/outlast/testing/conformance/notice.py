@@ -41,7 +41,7 @@ LONG = timedelta(days=9)
 
 def reminding(bench: Bench, approval_id: str = "a1", **fields: Any) -> Any:
     """Return a request of an hour, of which people are reminded after 20 and after 90 minutes."""
-    terms = Terms("boss", HOUR, remind=(20 * MINUTE, 90 * MINUTE), quorum=2)
+    terms = Terms("boss", HOUR, remind=(20 * MINUTE, 90 * MINUTE), quorum=2, edits="yes")
     return asking(bench.clock, approval_id, terms=terms, **fields)
 
 
@@ -83,6 +83,10 @@ async def _denied(bench: Bench, head: RunHead) -> None:
     await bench.apply(vote(head.run, "bob", approved=False))
 
 
+async def _edited(bench: Bench, head: RunHead) -> None:
+    await bench.apply(vote(head.run, "bob", approved=False, edit=True))
+
+
 async def _approved(bench: Bench, head: RunHead) -> None:
     await bench.apply(vote(head.run, "bob"))
     assert len(await bench.store.notices(head.run)) == 2, "one vote of two leaves people to decide"
@@ -113,6 +117,7 @@ async def _rolled_over(bench: Bench, head: RunHead) -> None:
 
 CLOSINGS: tuple[Callable[[Bench, RunHead], Awaitable[None]], ...] = (
     _denied,
+    _edited,
     _approved,
     _withdrawn,
     _expired,
@@ -234,7 +239,7 @@ class NoticeConformance:
 
     @scenario
     async def test_nobody_is_told_of_what_is_over(self, bench: Bench) -> None:
-        """Decided by the last vote, denied, withdrawn, expired, or with the end of its run or generation: its notices go with it."""
+        """Decided by the last vote, denied, edited, withdrawn, expired, or with the end of its run or generation: its notices go with it."""
         for number, close in enumerate(CLOSINGS):
             head = await asked(bench, f"run-{number}")
             (due,) = await take(bench)
