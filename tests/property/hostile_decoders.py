@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -53,6 +54,7 @@ from outlast.http import KeyFormat
 from outlast.http.answer import decode as kept_answer
 from outlast.http.answer import decode_written as written_answer
 from outlast.http.carry import passage_of
+from outlast.http.decision import _incoming
 from outlast.http.reply import final_error
 from outlast.journal import entry as entries
 from outlast.journal.asking import Edited, Precondition, Rung, Terms, Vote
@@ -72,6 +74,10 @@ from outlast.journal.entry import (
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.journal.parse import NotJsonError, parse, parse_as, read
 from outlast.journal.subject import with_actions, with_note
+from outlast.notify.file import read_notify
+from outlast.notify.link import Links
+from outlast.notify.message import message_of
+from outlast.notify.setting import _is_base
 from outlast.policy import Pin, Pins, PolicyFile, Stop, Stops
 from outlast.policy.binding import Bindings, RoleBinding, first_bindings
 from outlast.policy.switch import Switch
@@ -88,6 +94,7 @@ from outlast.replay.operation import (
 from outlast.store.change import (
     ApprovalPut,
     ApprovalRow,
+    DueNotice,
     Message,
     MessageKind,
     OperationPut,
@@ -99,7 +106,9 @@ from outlast.store.change import (
     TaskPut,
     WorkerId,
 )
+from outlast.store.notice import NoticeRow
 from outlast.store.sqlite.damage import naming
+from outlast.store.sqlite.notice import notice_of
 from outlast.store.sqlite.request import request_of
 from outlast.store.sqlite.row import (
     approval_of,
@@ -429,6 +438,35 @@ def asked(body: bytes) -> Any:
     return msgspec.json.encode(view)
 
 
+LINKS = Links("k" * 32)
+TOKEN_OF_LINK = LINKS.token("default", "r", "a~1", NOW + timedelta(hours=1)).encode()
+CHANNELS = b"""link_base = "https://x.example/a"
+key = ["kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk"]
+show = "full"
+[channels]
+boss = ["json://localhost"]
+"""
+INCOMING = b'{"run_id":"r","approval_id":"a~1","decision":"deny","seen_sha256":"%s","by":"me"}' % (
+    b"a" * 64
+)
+
+
+def noticed(body: bytes) -> Any:
+    put = ApprovalPut("a~1", "r:1", "boss", "a" * 64, NOW, NOW, (), body)
+    row = ApprovalRow(RUN, put, "pending", (), NOW)
+    notice = NoticeRow("default", "r", 1, "a~1", "asked", NOW, NOW)
+    return message_of(DueNotice(notice, row, "flow"), "full", "", NOW)
+
+
+def noticed_genuinely(subject: bytes) -> Any:
+    body = {**msgspec.json.decode(BODIES["approval_requested"]), "subject": Raw(subject)}
+    put = ApprovalPut("a~1", "r:1", "boss", sha256(subject).hexdigest(), NOW, NOW, (), b"")
+    put = msgspec.structs.replace(put, body=msgspec.json.encode(body))
+    notice = NoticeRow("default", "r", 1, "a~1", "asked", NOW, NOW)
+    row = ApprovalRow(RUN, put, "pending", (), NOW)
+    return message_of(DueNotice(notice, row, "flow"), "full", "", NOW)
+
+
 def approval_row(
     text: str = "[]",
     terms: str = "",
@@ -680,6 +718,13 @@ DECODERS: dict[str, Decoder] = {
     "body of a signed document": Decoder(lambda data: sign(data, "note", key=SIGNER, at=NOW), [TREE, b'{"a":[1,2.5,"x"]}'], ("crypto.signing:_json",)),
     "public key": Decoder(VerifyingKey.from_pem, [SIGNER.public.to_pem().encode()], (), (SigningKeyError,)),
     "receipt": Decoder(proved, [RECEIPT], ("approvals.receipt:read_receipt", "approvals.proof:_object", "approvals.proof:_arguments", "approvals.proof:_cover_as_shown", "approvals.proof:_differs", "cli.receipt:_subject"), (ReceiptError,)),
+    "notice row": Decoder(stored(lambda text: notice_of(("t", "r", 1, "a", text, 0, -1, 1, "open", text, b""))), [b'["mail-1"]'], ("store.sqlite.notice:notice_of",)),
+    "message about a request": Decoder(noticed, [BODIES["approval_requested"]], ("notify.message:_asked_in",), ()),
+    "subject in a message": Decoder(noticed_genuinely, [SUBJECT], ("notify.message:_asked_in",), ()),
+    "file of channels": Decoder(of_text(read_notify), [CHANNELS], ("notify.file:read_notify",), (DefinitionError,)),
+    "base of links": Decoder(of_text(_is_base), [b"https://x.example/a", b"http://[::1]:80"], ("notify.setting:_is_base",), ()),
+    "token of a link": Decoder(of_text(lambda text: LINKS.read(text, NOW)), [TOKEN_OF_LINK], ("notify.link:Links.read",), ()),
+    "decision by webhook": Decoder(lambda data: parse_as(_incoming, data), [INCOMING], ("http.decision:Mailroom.answer",), (ValueError,)),
     "kept answer": Decoder(kept_answer, [b'{"status":201,"headers":[["location","/1"]],"body":"paid"}', b'{"status":200,"body_base64":"/w=="}', b'{"status":201,"unkept":"is too large"}'], ("http.answer:decode",)),
     "answer that a person wrote": Decoder(written_answer, [b'{"status":201,"headers":[["location","/1"]],"body":"paid"}'], ("http.answer:decode_written",)),
     "note of a request": Decoder(is_guarded, [b'{"method":"POST","path":"/1","principal":"ann","tenant":""}', TREE], ("cli.answer:is_guarded",), ()),

@@ -23,6 +23,7 @@ import outlast.http
 import outlast.http.carry
 import outlast.http.transport
 import outlast.integrations.mcp
+import outlast.notify
 import outlast.policy
 import outlast.testing
 
@@ -34,6 +35,7 @@ HOMES = {
     "outlast.http.carry": outlast.http.carry,
     "outlast.http.transport": outlast.http.transport,
     "outlast.integrations.mcp": outlast.integrations.mcp,
+    "outlast.notify": outlast.notify,
     "outlast.policy": outlast.policy,
 }
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)

@@ -14,6 +14,7 @@ import pytest
 import outlast
 import outlast.crypto
 import outlast.http
+import outlast.notify
 import outlast.policy
 import outlast.testing
 from outlast.journal.entry import PAYLOAD, PLAIN
@@ -53,6 +54,7 @@ PUBLIC = [
     "NonDeterminismError",
     "NotApplied",
     "NotAuthorisedError",
+    "Notify",
     "OpenCompensationsError",
     "OutlastError",
     "OutsideWorkflowError",
@@ -168,6 +170,8 @@ HTTP = [
     "IdempotencyPolicy",
     "KeyFormat",
     "PublishedPolicy",
+    "Sender",
+    "approvals",
     "fingerprint_of",
     "guarded",
     "idempotent",
@@ -212,16 +216,20 @@ POLICY = [
 CRYPTO = ["SIGNING_KEY_VARIABLE", "Signed", "SigningKey", "VerifyingKey", "sign", "verify"]
 """Of `outlast.crypto`."""
 
+NOTIFY = ["Channel", "Notifier", "Notify"]
+"""Of `outlast.notify`."""
+
 EACH = pytest.mark.parametrize(
     ("package", "names"),
     [
         (outlast, PUBLIC),
         (outlast.crypto, CRYPTO),
         (outlast.http, sorted(HTTP)),
+        (outlast.notify, NOTIFY),
         (outlast.policy, POLICY),
         (outlast.testing, TESTING),
     ],
-    ids=["outlast", "crypto", "http", "policy", "testing"],
+    ids=["outlast", "crypto", "http", "notify", "policy", "testing"],
 )
 
 
@@ -273,6 +281,7 @@ def test_every_error_is_public_or_internal_on_purpose(
 
 ROWS = [
     "outlast.store.change",
+    "outlast.store.notice",
     "outlast.store.protocol",
     "outlast.store.request",
     "outlast.store.task",
@@ -286,7 +295,9 @@ ANSWERS = {
         "Refused",
         "Unknown",
         "StampedMessage",
+        "DueNotice",
     },
+    "outlast.store.notice": set(),
     "outlast.store.protocol": {
         "ClaimedRun",
         "Claim",
