@@ -52,18 +52,20 @@ class RunName(Struct, frozen=True):
     generation: int = 1
 
 
-class Cover(Struct, frozen=True):
+class Cover(Struct, frozen=True, omit_defaults=True):
     """One action that an approval covers.
 
     Args:
         effect: The effect's name.
         action_sha256: For a call, the hash of its whole effective action; empty for a pattern.
         where: For a pattern, the canonical JSON of each bound parameter by name; empty for a call.
+        agent: In whose name it was asked for: calls in another one's are not covered. Empty for calls in anybody's.
     """
 
     effect: str
     action_sha256: str = ""
     where: dict[str, str] = {}
+    agent: str = ""
 
 
 class GrantUse(Struct, frozen=True):

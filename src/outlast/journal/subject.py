@@ -59,6 +59,9 @@ def subject_of(
         for action, value in zip(actions, values, strict=False):
             if value:
                 action[name] = value
+    for action, (cover, _) in zip(actions, covers, strict=True):
+        if cover.agent:
+            action["agent"] = cover.agent
     body: dict[str, Any] = {"subject": msgspec.json.decode(shown), "covers": actions}
     facts = {one.name: _fact(one) for one in preconditions}
     if facts:

@@ -13,7 +13,13 @@ from typing import Any
 
 from msgspec import Raw
 
-from outlast.errors import DecodeError, EffectCompensatedError, OutlastError, SagaClosedError
+from outlast.errors import (
+    DecodeError,
+    EffectCompensatedError,
+    OutlastError,
+    RepeatedEffectError,
+    SagaClosedError,
+)
 from outlast.journal.entry import (
     NO_OPERATION,
     ApprovalDecided,
@@ -117,6 +123,7 @@ class Effects:
             twin = self._ledger.open_twin(request)
             if twin is not None:
                 self._sagas.check_twin(twin, scope, operation)
+                _check_agent(twin, request, operation)
                 future.uncancellable = twin.bound
                 future.on_cancel = lambda: self._agenda.abandon(twin.operation)
                 twin.followers.append((future, scope))
@@ -416,6 +423,22 @@ def _remake_of(request: EffectRequest) -> Remake | None:
         return make(arguments)
 
     return remake
+
+
+def _check_agent(twin: EffectOperation, request: EffectRequest, operation: OperationId) -> None:
+    """Return when an equal call may take the outcome of the one that is open: what one agent may do says nothing of another.
+
+    Raises:
+        RepeatedEffectError: They are called in the names of two.
+    """
+    if twin.request.agent != request.agent:
+        whose = twin.request.agent or "no agent"
+        raise RepeatedEffectError(
+            f"an equal call is under way in the name of {whose}, as {twin.operation}",
+            operation=operation,
+            step=request.name,
+            hint="wait for that call, and use its result",
+        )
 
 
 def _left_to_origin(effect: EffectOperation) -> SagaClosedError:

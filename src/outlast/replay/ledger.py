@@ -385,8 +385,11 @@ class EffectLedger:
         patterns = self._covers.get((request.name, ""), [])
         for one in chain(reversed(exact), reversed(patterns)):
             where = one.cover.where.items()
-            if one.approval_id in self._approved and all(
-                request.fields.get(name) == value for name, value in where
+            is_theirs = one.cover.agent in ("", request.agent)
+            if (
+                is_theirs
+                and one.approval_id in self._approved
+                and all(request.fields.get(name) == value for name, value in where)
             ):
                 yield one
 

@@ -257,7 +257,7 @@ class Gate:
     def _request(self, demand: Demand, command: IntendEffect, found: Found) -> RequestApproval:
         """Return what is asked of a person about an effect."""
         action = found.action
-        cover = Cover(action.name, action.action_sha256)
+        cover = Cover(action.name, action.action_sha256, agent=command.agent)
         shown = msgspec.json.encode({"effect": action.name, "why": demand.why})
         subject = subject_of(
             shown,

@@ -383,13 +383,13 @@ class Effect(Definition[P, R]):
                 hint=f"name at least one of: {known}",
             )
         values = {name: canonical(value).decode() for name, value in fields.items()}
-        return Pattern(Cover(effect=self.name, where=values), values, self)
+        return Pattern(Cover(self.name, where=values, agent=current_agent.get()), values, self)
 
     def cover(self, call: Call[Any]) -> tuple[Cover, Mapping[str, str]]:
         """Return the cover of exactly this call, and its arguments by name."""
         call.use()
         fields = self._fields(self.arguments.bind(call.args, call.kwargs))
-        return Cover(effect=self.name, action_sha256=self._action_sha256(fields)), fields
+        return Cover(self.name, self._action_sha256(fields), agent=current_agent.get()), fields
 
     def enter(self, context: Context, call: Call[Any]) -> Any:
         """Begin the effect in a workflow."""
@@ -402,7 +402,7 @@ class Effect(Definition[P, R]):
         fields = self._fields(bound)
         keyed = {name: bound[name] for name in self.rules.key_on} if self.rules.key_on else bound
         action_sha256, same_as = self._action_sha256(fields), self.rules.same_as
-        cover = Cover(effect=self.name, action_sha256=action_sha256)
+        cover = Cover(self.name, action_sha256, agent=current_agent.get())
         return EffectRequest(
             name=self.name,
             arguments=arguments,
