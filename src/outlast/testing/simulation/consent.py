@@ -89,6 +89,8 @@ class Consent:
         """Whether the roles in the store count; where they do not, everybody holds every role."""
         self.local = ""
         """Who holds every role where none were ever set."""
+        self.within = timedelta(0)
+        """How long a role may have been over: so old what was found out may be."""
         self.steady = False
         """Whether nobody sets the store's clock: then deadlines are looked at."""
         self.counts = {"intended": 0, "asked": 0, "yes": 0, "no": 0, "edit": 0, "stop": 0}
@@ -334,7 +336,9 @@ class Consent:
         row, who = self._rows.get((key.tenant, "roles")), _started(run).principal
         free = row is None or "outlast:act" not in row.get("guarded", ())
         verbs = ("outlast:act", "outlast:admin")
-        right = free or any(self._how(key, who, one, _started(run).name, now) for one in verbs)
+        right = free or any(
+            self._how(key, who, one, _started(run).name, now - self.within) for one in verbs
+        )
         self._check(right, 6, f"{who} may not act any more", run=key, at=intent.operation)
 
     def _check_holds(
@@ -343,7 +347,7 @@ class Consent:
         if not self.by_roles or asked is None:
             return
         role = asked.put.role
-        right = bool(self._how(key, who, role, _started(run).name, now))
+        right = bool(self._how(key, who, role, _started(run).name, now - self.within))
         what = f"{who} does not hold the role {role} any more"
         self._check(right, 6, what, run=key, at=asked.put.approval_id)
 
