@@ -28,6 +28,7 @@ from outlast.policy.authority import StoreAuthority
 from outlast.policy.binding import Bindings, RoleBinding, first_bindings
 from outlast.store.change import PutControl, RunKey, Status
 from outlast.testing import Faults, Receiver, Simulation
+from outlast.testing.fault import FaultyStore
 from outlast.testing.simulation.consent import Want
 from outlast.testing.thread import SeededRandom
 from outlast.worker.worker import WorkerOptions
@@ -43,6 +44,7 @@ LONGEST_SECONDS = 2000.0
 BAD = Faults(
     latency=0.2, lost_answer=0.05, lost_request=0.03, unavailable=0.02, lost_hint=0.2, echoes=0.1
 )
+SLOW = Faults(latency=0.5, lost_answer=0.1, lost_request=0.05)
 LARGE, FORBIDDEN = 50, 80
 PEOPLE = ("ann", "bob", "cid", "dan", "eve", "tester")
 STAFF = (("ann", "boss"), ("bob", "boss"), ("cid", "boss"), ("dan", "chief"), ("cid", "chief"))
@@ -64,7 +66,7 @@ class World:
 
     def lose(self) -> str:
         """Return what becomes of a request."""
-        return self._fates.choices(["", "lost", "dropped"], [6, 1, 1])[0]
+        return self._fates.choices(["", "lost", "dropped"], [3, 1, 1])[0]
 
     def began(self, name: str) -> None:
         """An attempt begins: nothing that forbids it is older than what was found out about it may be."""
@@ -201,13 +203,13 @@ async def _carry_out(kind: str, parts: list[Any], path: str) -> None:
         case "ask":
             await _act_when_asked(path, *parts)
         case "where":
-            name, amount, times = parts
+            name, amount, times, other = parts
             covers = [ACTS[name].where(name=path)]
             await outlast.approval(
                 path, covers=covers, role="boss", expires_in=seconds(15), use_within=seconds(25)
             )
             for number in range(times):
-                await ACTS[name](path, amount + number)
+                await ACTS[name](path + other, amount + number)
         case _:
             amount = await outlast.ask(path, int, role="boss", expires_in=seconds(12))
             await ACTS[parts[0]](path, amount)
@@ -255,7 +257,7 @@ def draw(chance: random.Random, depth: int = 2) -> Shape:
         case "ask":
             return ["ask", name, amount, chance.randint(1, 2), chance.choice([0, 0, 0, 1])]
         case "where":
-            return ["where", "free", amount, chance.randint(1, 2)]
+            return ["where", "free", amount, chance.randint(1, 2), chance.choice(["", "", "x"])]
         case "question":
             return ["question", name]
         case "nap":
@@ -307,11 +309,13 @@ class System:
         self.sim.run(self._play)
 
     def _client(self, who: str) -> Client:
+        """Return the client of a person, whose way to the store is long."""
+        store = FaultyStore(self.sim.store, self.sim.source(who), faults=SLOW)
         return Client(
-            self.sim.outside,
+            store,
             random=SeededRandom(f"{self.seed}/{who}"),
             principal=who,
-            authority=StoreAuthority(self.sim.outside, "tester"),
+            authority=StoreAuthority(store, "tester"),
             registry=Registry(CODE),
         )
 
@@ -398,10 +402,10 @@ class System:
         """Give and take roles, and stop effects and let them go on."""
         chance, root = random.Random(f"{self.seed}/root"), self.people["root"]
         while True:
-            await asyncio.sleep(chance.uniform(1, 9))
+            await asyncio.sleep(chance.uniform(0.5, 6))
             who, role = chance.choice([*STAFF, ("tester", "boss"), ("eve", "boss")])
             with contextlib.suppress(OutlastError):
-                match chance.choice(["revoke", "grant", "grant", "brief", "stop", "lift", "lift"]):
+                match chance.choice(["revoke", "grant", "grant", "brief", "brief", "stop", "lift"]):
                     case "revoke":
                         await root.roles.revoke(who, role, reason="left")
                     case "grant":

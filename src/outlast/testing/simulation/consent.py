@@ -358,7 +358,8 @@ class Consent:
         if not self.by_roles:
             return
         by, behalf = who
-        how = self._how(key, by, asked.put.role, _started(run).name, now)
+        # An end of the role that comes while the decision is on its way changes no row.
+        how = self._how(key, by, asked.put.role, _started(run).name, now - self.within)
         what = f"{by} decides as {asked.put.role}, on behalf of {behalf or 'nobody'}; holds it by {how}"
         self._check(behalf in how, 6, what, run=key, at=asked.put.approval_id)
 
