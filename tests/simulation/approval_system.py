@@ -278,11 +278,11 @@ class BrokenPromiseError(AssertionError):
 class System:
     """One run, its workers, the people who are asked, an admin, an operator who tells the truth, and somebody who disturbs."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, shape: Shape | None = None) -> None:
         self.seed = seed
         self.chance = random.Random(f"{seed}/system")
         parts = [draw(self.chance) for _ in range(self.chance.randint(1, 3))]
-        self.shape: Shape = [self.chance.choice(["seq", "gather"]), *parts]
+        self.shape: Shape = shape or [self.chance.choice(["seq", "gather"]), *parts]
         self.sim = Simulation(CODE, seed=seed)
         self.world = stage.world = World(seed, self.sim)
         self.options = WorkerOptions(
@@ -508,15 +508,18 @@ def _holds(holds: bool, what: str) -> None:
         raise BrokenPromiseError(what)
 
 
-def look_at(seeds: range) -> Counter[str]:
+def look_at(seeds: range, shape: Shape | None = None) -> Counter[str]:
     """Play seeds, and return how often what happened; the error of the first that breaks a promise names it.
+
+    Args:
+        shape: Of each run; by default each seed draws one.
 
     Raises:
         BrokenPromiseError: With seed and shape.
     """
     happened: Counter[str] = Counter()
     for seed in seeds:
-        system = System(seed)
+        system = System(seed, shape)
         try:
             system.play()
         except Exception as error:
