@@ -233,12 +233,16 @@ class Invariants:
                         self._accepted(change.run, answer)
             case FinishTask() | BeatTask():
                 self._of_task(change)
-            case BeatOperation():
-                self.bodies.heard(change, now)
-            case PutControl():
-                self.consent.control(change, now)
+            case BeatOperation() | PutControl():
+                self._heard(change, now)
             case _:
                 pass
+
+    def _heard(self, change: BeatOperation | PutControl, now: datetime) -> None:
+        if isinstance(change, PutControl):
+            self.consent.control(change, now)
+        else:
+            self.bodies.heard(change, now)
 
     def _of_task(self, change: FinishTask | BeatTask) -> None:
         if isinstance(change, BeatTask):
