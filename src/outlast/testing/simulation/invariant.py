@@ -38,6 +38,7 @@ from outlast.store.change import (
     Decide,
     FinishTask,
     Message,
+    PutControl,
     PutMessage,
     RunChange,
     RunKey,
@@ -51,6 +52,7 @@ from outlast.store.change import (
 from outlast.store.protocol import Claim
 from outlast.testing.clock import SimulatedClock
 from outlast.testing.simulation.bodies import Bodies
+from outlast.testing.simulation.consent import Consent
 from outlast.testing.simulation.forked import begin_fork
 from outlast.testing.simulation.model import Item, Life, Run
 from outlast.testing.simulation.task import Tasks
@@ -109,6 +111,7 @@ class Invariants:
             lambda process: self.happened(process, "attempt"),
         )
         self.written = Written(self.check, self.bodies)
+        self.consent = Consent(self.check)
         self.tasks = Tasks(clock, self.check, self.runs, self.lives)
         self.bodies.tasks = self.tasks
 
@@ -230,10 +233,16 @@ class Invariants:
                         self._accepted(change.run, answer)
             case FinishTask() | BeatTask():
                 self._of_task(change)
-            case BeatOperation():
-                self.bodies.heard(change, now)
+            case BeatOperation() | PutControl():
+                self._heard(change, now)
             case _:
                 pass
+
+    def _heard(self, change: BeatOperation | PutControl, now: datetime) -> None:
+        if isinstance(change, PutControl):
+            self.consent.control(change, now)
+        else:
+            self.bodies.heard(change, now)
 
     def _of_task(self, change: FinishTask | BeatTask) -> None:
         if isinstance(change, BeatTask):
@@ -256,6 +265,7 @@ class Invariants:
         times = (*change.times, *[now] * (len(change.entries) - len(change.times)))
         run.rows = [StampedRow(row, at) for row, at in zip(change.entries, times, strict=True)]
         begin_fork(run, [from_row(row) for row in change.entries], self._clock.monotonic())
+        self.consent.begun(change.run)
         run.owner = change.worker
         if change.worker is not None:
             run.epoch += 1
@@ -281,6 +291,7 @@ class Invariants:
     def _decided(self, change: Decide, now: datetime) -> None:
         if not self._accepted(change.run, change.message):
             return
+        self.consent.decided(self.runs[change.run], change, now)
         request = self.runs[change.run].approvals.get(change.approval_id)
         self.check(
             request is not None
@@ -332,6 +343,7 @@ class Invariants:
         self._append(run, change, verdict.at)
         self._check_build(run, change)
         self.written.take(run, change, now)
+        self.consent.written(run, change, now)
         if change.entries:
             run.lapses = 0
         self._head(run, change)

@@ -143,6 +143,8 @@ class Simulation:
         self._options = options or WorkerOptions(
             library="simulated", poll=poll, queues=queues_of(self._definitions)
         )
+        asks = self._options.policy is not None or self._options.authority is not None
+        self.invariants.written.knows_order = not asks
         self._thread_delay = thread_delay
         self.outside = FaultyStore(self.store, self.source("outside"), note=self.note)
         """The way to the store of everybody outside; good, until its `faults` are set."""

@@ -97,6 +97,8 @@ class Written:
         self.knows_keys = True
         """Whether an effect's key follows from all its arguments as the journal writes them: there is no `key_on`, and no argument
         that the journal writes in another way than the hash (a time with microseconds, say)."""
+        self.knows_order = True
+        """Whether effects are intended in the order in which they are called: nobody is asked about one whose code asks no person."""
 
     def take(self, run: Run, change: RunChange, now: datetime) -> None:
         """Look at all parts of a change; its rows are in the journal.
@@ -313,7 +315,10 @@ class Written:
         )
         self._check(
             # The yes to an effect is the yes to what undoes it.
-            bool(intent.grant or intent.asked) or not covered or known or bool(intent.compensates),
+            bool(intent.grant or intent.asked)
+            or not (covered and self.knows_order)
+            or known
+            or bool(intent.compensates),
             6,
             f"effect {intent.name} was intended uncovered, and an approval speaks of it",
             run=change.run,
