@@ -47,12 +47,10 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("parameters", "workflows/terms.py:Approval.__init__"): (
         "each parameter is a sentence of the declaration"
     ),
-    ("parameters", "worker/worker.py:Worker.__init__"): (
-        "each parameter is what a simulator replaces, or what an app composes"
-    ),
     ("public methods", "client/client.py:Client"): "one facade; five of them name parts of it",
     ("parameters", "app.py:open"): "each parameter is a sentence about the app",
     ("parameters", "cli/fork.py:fork"): "each parameter is an option of the command",
+    ("parameters", "cli/worker.py:worker"): "each parameter is an option of the command",
     ("parameters", "cli/doubt.py:resolve"): "each parameter is an option of the command",
     ("parameters", "cli/policy.py:explain_call"): "each parameter is an option of the command",
     ("public methods", "store/memory.py:MemoryStore"): "the Store protocol names them",

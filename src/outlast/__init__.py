@@ -48,6 +48,7 @@ from outlast.errors import (
     WorkflowFailedError,
 )
 from outlast.journal.asking import Rung
+from outlast.notify.setting import Notify
 from outlast.policy.authority import Authority, Principal
 from outlast.policy.binding import RoleBinding
 from outlast.portal import Portal
@@ -123,6 +124,7 @@ __all__ = [
     "NonDeterminismError",
     "NotApplied",
     "NotAuthorisedError",
+    "Notify",
     "OpenCompensationsError",
     "OutlastError",
     "OutsideWorkflowError",

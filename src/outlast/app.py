@@ -27,6 +27,8 @@ from outlast.client import Birth, Client
 from outlast.effects.key import check_name
 from outlast.errors import DefinitionError, StoreUnavailableError
 from outlast.journal.entry import Taken
+from outlast.notify.notifier import Notifier
+from outlast.notify.setting import Notify
 from outlast.policy import Policy, PolicyFile
 from outlast.policy.authority import Authority, Principal, StoreAuthority
 from outlast.store.finding import Finding
@@ -319,6 +321,7 @@ class App(_Entered):
 
     Args:
         options: The worker's.
+        notify: How people are told of what they are asked; nobody is told by default.
 
     Example:
         ```python
@@ -334,7 +337,7 @@ class App(_Entered):
         ```
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what `open` was told
         self,
         url: str | None,
         *,
@@ -343,6 +346,7 @@ class App(_Entered):
         principal: str | Principal | None,
         options: WorkerOptions,
         authority: Authority | None = None,
+        notify: Notify | None = None,
     ) -> None:
         self._url = url
         self._workflows = workflows
@@ -350,6 +354,8 @@ class App(_Entered):
         self._given_principal = local_principal() if principal is None else principal
         self._given_authority = authority
         self._options = options
+        self._notify = notify
+        self._notifier: Notifier | None = None
         self.worker: Worker
 
     async def __aenter__(self) -> App:
@@ -361,6 +367,9 @@ class App(_Entered):
         except BaseException:
             await store.close()
             raise
+        if self._notify is not None:
+            self._notifier = Notifier(store, self._notify)
+            self._notifier.start()
         _warn_of_idle_queues(registry, self._options.queues)
         _announce(f"outlast {library_version()} on {store.describe()}")
         await _say_when_open(self.authority, self.tenant, store.describe())
@@ -369,7 +378,11 @@ class App(_Entered):
     async def __aexit__(self, *error: object) -> None:
         """Give every run back, then close the store."""
         try:
-            await self.worker.stop()
+            try:
+                if self._notifier is not None:
+                    await self._notifier.stop()
+            finally:
+                await self.worker.stop()
         finally:
             self.worker.leave()
             try:
@@ -428,6 +441,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
     tasks: int = TASKS,
     policy: Policy | PolicyFile | str | Path | None = None,
     recheck_within: timedelta = RECHECK_WITHIN,
+    notify: Notify | None = None,
 ) -> App:
     """Return client and worker in one; use it as `async with outlast.open(url) as app`.
 
@@ -446,6 +460,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         policy: What effects may do, asked each time one is about to begin; a TOML file is looked at again each second, and one that cannot be
             used changes nothing.
         recheck_within: How old what was found out about an effect may be when it begins: policy, roles, and facts that a yes rests on.
+        notify: How people are told of what they are asked: `Notify(channels={"maintainer": ["mailto://…"]})`. Nobody is told by default.
 
     Raises:
         PolicyError: The policy's file cannot be used.
@@ -497,6 +512,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         principal=principal,
         options=options,
         authority=authority,
+        notify=notify,
     )
 
 

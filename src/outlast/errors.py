@@ -36,12 +36,16 @@ OutlastError                          a stable `code`, where it happened, and a 
 │   ├── ApprovalSpentError            the grant was used already
 │   ├── ApprovalUnauthorisedError     who said yes, or who started the run, may not do so any more
 │   ├── ApprovalPreconditionError     what the yes rests on is not so any more
-│   └── DecisionRefusedError          a decision that the store did not accept
+│   ├── DecisionRefusedError          a decision that the store did not accept
+│   └── ReceiptError                  no receipt can be drawn, or what is read is none
 ├── NotAuthorisedError                whoever acts may not do this
 ├── PermissionDeniedError             the policy does not let an effect begin
 ├── EffectsStoppedError               an operator has stopped such effects
 ├── RequestStateError                 a request under an idempotency key that is not in doubt, or not as it was seen
 ├── ReceiverBusyError                 a receiver asks to be called again later
+├── SignatureError                    a signed document that is not what it is taken for
+├── SigningKeyError                   a key that cannot be read, written or used
+├── MissingExtraError                 a package that an optional part needs is not installed
 └── StoreError                        where the work is kept
     ├── StoreUnavailableError         it cannot be opened, read or written now
     ├── StoreVersionError             it was written by a newer version
@@ -1442,6 +1446,90 @@ class ReceiverInDoubtError(OutlastError):
         self.request_id = request_id
 
 
+class ReceiptError(ApprovalError):
+    """No receipt can be drawn, or what is read is none.
+
+    Args:
+        reason: `unknown` request, `ambiguous` which one, or `form` of what is read.
+
+    Example:
+        ```python
+        import outlast
+        from outlast.errors import ReceiptError
+
+        @outlast.workflow
+        async def greet() -> str:
+            return "hello"
+
+        async with outlast.open("memory://") as app:
+            await app.run(greet(), id="g")
+            try:
+                await app.approvals.receipt("g")
+            except ReceiptError as error:
+                assert error.reason == "unknown"
+        ```
+    """
+
+    code = "receipt"
+
+    def __init__(self, message: str, *, reason: str = "", **where: Any) -> None:
+        super().__init__(message, **where)
+        self.reason = reason
+
+
+class SignatureError(OutlastError):
+    """A signed document is not what it is taken for.
+
+    Args:
+        reason: The first of `format`, `version`, `key`, `signature`, `purpose`, `tenant`, `expired` that is wrong.
+
+    Example:
+        ```python
+        from datetime import UTC, datetime
+
+        from outlast.crypto import SigningKey, sign, verify
+        from outlast.errors import SignatureError
+
+        key, now = SigningKey.generate(), datetime(2026, 1, 31, tzinfo=UTC)
+        text = sign(b'{"amount":5}', "invoice", key=key, at=now)
+        try:
+            verify(text.replace(b"5", b"6"), "invoice", key=key.public, now=now)
+        except SignatureError as error:
+            assert error.reason == "signature"
+        ```
+    """
+
+    code = "signature"
+
+    def __init__(self, message: str, *, reason: str = "", **where: Any) -> None:
+        super().__init__(message, **where)
+        self.reason = reason
+
+
+class SigningKeyError(OutlastError):
+    """A key cannot be read, written or used.
+
+    Example:
+        ```python
+        from outlast.crypto import VerifyingKey
+        from outlast.errors import SigningKeyError
+
+        try:
+            VerifyingKey.from_pem("my key")
+        except SigningKeyError as error:
+            assert "BEGIN PUBLIC KEY" in error.hint
+        ```
+    """
+
+    code = "signing_key"
+
+
+class MissingExtraError(OutlastError):
+    """A package that an optional part of Outlast needs is not installed; the hint says what to install."""
+
+    code = "missing_extra"
+
+
 class StoreError(OutlastError):
     """Where the work is kept cannot be used.
 
@@ -1564,3 +1652,7 @@ class NobodyHoldsRoleWarning(UserWarning):
         warnings.simplefilter("error", outlast.NobodyHoldsRoleWarning)
         ```
     """
+
+
+class KeyExposedWarning(UserWarning):
+    """Others can read the file of a private key, so that anybody may have signed with it."""

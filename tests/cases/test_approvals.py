@@ -1,565 +1,297 @@
-"""Cases of section D: how others asked people, and what they took for a yes."""
+"""Interrupts and approvals: section D of `docs/cases.md`."""
 
 # ruff: noqa: D103 - the workflows and steps of a test say what they do in their bodies
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import pytest
+from asking_bench import asked, decide, entries
 
 import outlast
-from outlast.approvals.decision import Decision
-from outlast.client import ApprovalView, Client, RunHandle
-from outlast.errors import DecisionRefusedError, DefinitionError, NotAuthorisedError, PolicyError
-from outlast.journal.entry import ApprovalExpired, from_row
-from outlast.policy import Deny, Narrow, Policy, Predicate, Rule, ToolCall, check, strict
-from outlast.policy.authority import StoreAuthority
-from outlast.store.change import Message, MessageKind, PutMessage, RunKey, Status
-from outlast.testing import Receiver, SeededRandom, Simulation, replay_run
-from outlast.worker.worker import WorkerOptions
-from outlast.workflows.registry import Registry
+from outlast.journal.entry import ApprovalExpired, ApprovalRequested, EffectIntended
+from outlast.store.change import RunKey
+from outlast.testing import Simulation
 
-HOUR = timedelta(hours=1)
-RUN = RunKey("default", "r")
-receiver = Receiver()
-bodies: list[str] = []
-seen: list[str] = []
-"""What hooks were asked about."""
-
-
-def apply(what: str) -> str:
-    """Let something happen in the world."""
-    return receiver.apply_once(outlast.idempotency_key(), what)
-
-
-@outlast.step
-async def look(what: str) -> str:
-    bodies.append(what)
-    return what
-
-
-@outlast.effect(idempotent=True)
-async def remove(path: str) -> str:
-    return apply(f"removed {path}")
-
-
-@outlast.effect(idempotent=True, repeats=True)
-async def pay(amount: int) -> str:
-    return apply(f"paid {amount}")
-
-
-@outlast.effect(
-    idempotent=True, repeats=True, approval=outlast.Approval("boss", expires_in=24 * HOUR)
-)
-async def send(to: str) -> str:
-    return apply(f"sent to {to}")
-
-
-@outlast.workflow
-async def send_all(people: list[str]) -> list[str]:
-    """Send to each in a branch of its own; a refusal is what a model would be told."""
-    return await asyncio.gather(*(told(send(one)) for one in people))
-
-
-async def told(call: Awaitable[str]) -> str:
-    """Return what became of a call, in words."""
-    try:
-        return await call
-    except outlast.ApprovalDeniedError as no:
-        return f"refused: {no.reason}"
-    except outlast.OutlastError as error:
-        return error.code
-
-
-@outlast.workflow
-async def look_and_send(to: str) -> str:
-    await look("A")
-    return await told(send(to))
-
-
-@outlast.workflow
-async def parent(to: str) -> str:
-    await look("P")
-    said = await outlast.run_child(look_and_send(to))
-    await look("Q")
-    return said
-
-
-@outlast.workflow
-async def batch(to: str) -> list[str]:
-    """What a model asks for at once: a call that needs a yes, one that does not, and its final answer."""
-    results = await asyncio.gather(told(send(to)), pay(1), look("final"))
-    return list(results)
-
-
-@outlast.workflow
-async def send_as(agents: list[str]) -> list[str]:
-    said: list[str] = []
-    for name in agents:
-        with outlast.agent(name):
-            said.append(await told(send("ann")))
-    return said
-
-
-@outlast.workflow
-async def drift() -> list[str]:
-    await outlast.approval("10?", covers=[pay(10)], role="boss", expires_in=24 * HOUR)
-    return [await told(pay(1000)), await told(pay(10))]
-
-
-@outlast.workflow
-async def pay_once(amount: int) -> str:
-    return await told(pay(amount))
-
-
-@outlast.workflow
-async def tidy(paths: list[str]) -> list[str]:
-    return [await told(remove(one)) for one in paths]
-
-
-@outlast.workflow
-async def ask_briefly() -> str:
-    try:
-        await outlast.approval("now?", role="boss", expires_in=timedelta(minutes=5))
-    except outlast.ApprovalExpiredError as late:
-        return f"no decision ({late.stage})"
-    return "granted"
-
-
-CODE = [look, remove, pay, send, send_all, look_and_send, parent, batch, send_as, drift]
-CODE += [pay_once, tidy, ask_briefly]
+DAY = timedelta(days=1)
+BOSS = outlast.Approval("boss", expires_in=DAY, edits="yes")
+done: list[str] = []
 
 
 @pytest.fixture(autouse=True)
 def _clean() -> None:
-    receiver.forget()
-    bodies.clear()
-    seen.clear()
+    done.clear()
 
 
-def played(scenario: Callable[[Simulation], Awaitable[Any]], policy: Policy | None = None) -> Any:
-    """Play a scenario whose workers have a policy."""
-    options = WorkerOptions(library="simulated", policy=policy)
-    return Simulation(CODE, options=options).run(scenario)
+@outlast.step
+async def look(what: str) -> str:
+    done.append(f"looked at {what}")
+    return what
 
 
-async def waiting(sim: Simulation, count: int = 1) -> list[ApprovalView]:
-    """Return the requests that wait, when so many do."""
-    while len(found := await sim.client.approvals.list()) < count:
+@outlast.effect(idempotent=True, approval=BOSS, repeats=True)
+async def send(what: str, amount: int = 100) -> str:
+    done.append(f"sent {what} {amount}")
+    return f"{what} {amount}"
+
+
+@outlast.workflow
+async def branches() -> list[str]:
+    async def branch(what: str) -> str:
+        await look(what)
+        try:
+            return await send(what)
+        except outlast.ApprovalDeniedError as no:
+            return f"no: {no.reason}"
+
+    return await asyncio.gather(branch("a"), branch("b"))
+
+
+@outlast.workflow
+async def mixed() -> list[str]:
+    return await asyncio.gather(send("gated"), look("free"))
+
+
+@outlast.workflow
+async def nested() -> str:
+    return await outlast.run_child(inner(), id="r")
+
+
+@outlast.workflow
+async def inner() -> str:
+    return await send(await look("inside"))
+
+
+@outlast.workflow
+async def drifting() -> str:
+    await outlast.approval("10?", covers=[send("x", 10)], role="boss", expires_in=DAY)
+    try:
+        return await send("x", 1000)
+    except outlast.ApprovalMismatchError as error:
+        return error.code
+
+
+@outlast.workflow
+async def lapsing() -> str:
+    try:
+        return await send("late")
+    except outlast.ApprovalError as error:
+        return f"{error.code}: {error.message}"
+
+
+CODE = [look, send, branches, mixed, nested, inner, drifting, lapsing]
+
+
+def play(scenario: Any) -> Any:
+    return Simulation(CODE, longest=timedelta(days=9)).run(scenario)
+
+
+async def both(sim: Simulation) -> list[Any]:
+    while len(views := await sim.client.approvals.list()) < 2:
         await asyncio.sleep(0.1)
-    assert len(found) == count
-    return found
+    return views
 
 
-async def approve(sim: Simulation, view: ApprovalView) -> None:
-    await sim.client.approvals.approve(
-        view.run_id, view.approval_id, seen_sha256=view.subject_sha256
+async def say(sim: Simulation, view: Any, *, no: str = "") -> None:
+    act = sim.client.approvals.deny if no else sim.client.approvals.approve
+    await act(view.run_id, view.approval_id, seen_sha256=view.subject_sha256, reason=no)
+
+
+def test_case_047_what_was_answered_is_pending_no_more() -> None:
+    """Of two branches that ask, one is answered: the other one's request is the only one left, also for another worker."""
+
+    async def scenario(sim: Simulation) -> Any:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(branches(), id="r")
+        first, second = await both(sim)
+        await say(sim, first)
+        await asyncio.sleep(5)
+        worker.kill()
+        await sim.start_worker()
+        await asyncio.sleep(60)
+        assert [one.approval_id for one in await sim.client.approvals.list()] == [
+            second.approval_id
+        ]
+        await say(sim, second)
+        await handle.result()
+        return len(await entries(sim, ApprovalRequested))
+
+    assert play(scenario) == 2
+
+
+def test_case_049_a_child_does_nothing_again_when_it_goes_on() -> None:
+    """What it did before its request is done once."""
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(nested(), id="parent")
+        await asked(sim)
+        worker.kill()
+        await sim.start_worker()
+        await decide(sim)
+        return await handle.result()
+
+    assert play(scenario) == "inside 100"
+    assert done == ["looked at inside", "sent inside 100"]
+
+
+def test_case_050_a_fork_asks_again() -> None:
+    """A run that is forked before its request asks anew; the old answer is history of the old run."""
+
+    async def scenario(sim: Simulation) -> Any:
+        await sim.start_worker()
+        handle = await sim.client.start(drifting(), id="r")
+        await decide(sim)
+        await handle.result()
+        await handle.fork(2, id="again", reason="to see", effects="new_key")
+        view = await asked(sim)
+        old = await sim.client.approvals.list(pending=False, run_id="r")
+        return view.run_id, view.state, [one.state for one in old]
+
+    assert play(scenario) == ("again", "pending", ["approved"])
+
+
+def test_case_052_of_two_calls_the_refused_one_is_not_made() -> None:
+    """The other one is, whichever was answered first; and the refusal is a result that code can use."""
+
+    async def scenario(sim: Simulation) -> Any:
+        await sim.start_worker()
+        handle = await sim.client.start(branches(), id="r")
+        first, second = await both(sim)
+        await say(sim, second)
+        await say(sim, first, no="wrong account")
+        return await handle.result()
+
+    assert play(scenario) == ["no: wrong account", "b 100"]
+    assert [one for one in done if one.startswith("sent")] == ["sent b 100"]
+
+
+def test_case_053_what_was_done_beside_a_request_is_kept() -> None:
+    """A free call that is done before the other one's answer, and before another worker goes on, is not made again."""
+
+    async def scenario(sim: Simulation) -> Any:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(mixed(), id="r")
+        await asked(sim)
+        await asyncio.sleep(5)
+        worker.kill()
+        await sim.start_worker()
+        await decide(sim)
+        return await handle.result()
+
+    assert play(scenario) == ["gated 100", "free"]
+    assert done == ["looked at free", "sent gated 100"]
+
+
+def test_case_058_equal_calls_of_two_runs_are_two_requests() -> None:
+    """Each decision is for one run."""
+
+    async def scenario(sim: Simulation) -> Any:
+        await sim.start_worker()
+        for name in ("one", "two"):
+            await sim.client.start(inner(), id=name)
+        views = await both(sim)
+        (one,) = [view for view in views if view.run_id == "one"]
+        await say(sim, one)
+        await sim.closed("one")
+        return [view.run_id for view in await sim.client.approvals.list()]
+
+    assert play(scenario) == ["two"]
+
+
+def test_case_059_a_yes_is_to_the_arguments_that_were_shown() -> None:
+    """Other arguments are refused before anything happens."""
+
+    async def scenario(sim: Simulation) -> Any:
+        await sim.start_worker()
+        handle = await sim.client.start(drifting(), id="r")
+        await decide(sim)
+        return await handle.result(), await entries(sim, EffectIntended)
+
+    assert play(scenario) == ("approval_mismatch", [])
+
+
+def test_case_062_the_reason_of_a_no_outlives_the_worker() -> None:
+    """It reaches the workflow of the worker that goes on."""
+
+    async def scenario(sim: Simulation) -> Any:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(lapsing(), id="r")
+        await asked(sim)
+        worker.kill()
+        await decide(sim, no="wrong account")
+        await sim.start_worker()
+        return await handle.result()
+
+    assert "wrong account" in play(scenario)
+
+
+def test_case_064_an_edited_call_runs_as_it_was_shown_last() -> None:
+    """The approver makes 50 of 100: that is what is hashed, shown and run."""
+
+    async def scenario(sim: Simulation) -> Any:
+        await sim.start_worker()
+        handle = await sim.client.start(inner(), id="r")
+        await decide(sim, edit='{"what":"inside","amount":50}')
+        await handle.result()
+        edited, last = await sim.client.approvals.list(pending=False, run_id="r")
+        return edited.state, last.subject["covers"][0]["arguments"]
+
+    assert play(scenario) == ("edited", {"what": "inside", "amount": 50})
+    assert done[-1] == "sent inside 50"
+
+
+def test_case_067_any_mix_of_settled_and_waiting_calls_goes_on() -> None:
+    """One branch is done, one was refused, one waits: another worker takes them up like that."""
+
+    async def scenario(sim: Simulation) -> Any:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(branches(), id="r")
+        first, second = await both(sim)
+        await say(sim, first)
+        await asyncio.sleep(5)
+        worker.kill()
+        await say(sim, second, no="not now")
+        await sim.start_worker()
+        return await handle.result()
+
+    assert play(scenario) == ["a 100", "no: not now"]
+    assert done.count("sent a 100") == 1
+
+
+def test_case_070_an_answer_after_hours_and_a_restart_counts() -> None:
+    """Nobody waits in memory, and nothing runs meanwhile."""
+
+    async def scenario(sim: Simulation) -> Any:
+        worker = await sim.start_worker()
+        handle = await sim.client.start(inner(), id="r")
+        await asked(sim)
+        worker.kill()
+        await asyncio.sleep(10 * 3600)
+        assert done == ["looked at inside"]
+        await sim.start_worker()
+        await decide(sim)
+        return await handle.result()
+
+    assert play(scenario) == "inside 100"
+
+
+def test_case_073_no_answer_is_not_a_no() -> None:
+    """It has an outcome of its own, and nobody is said to have refused."""
+
+    async def scenario(sim: Simulation) -> Any:
+        await sim.start_worker()
+        handle = await sim.client.start(lapsing(), id="r")
+        result = await handle.result()
+        (view,) = await sim.client.approvals.list(pending=False)
+        (expired,) = await entries(sim, ApprovalExpired)
+        assert await sim.store.load(RunKey("default", "r")) is not None
+        return result.partition(" decided")[0], view.state, expired.approval_id
+
+    assert play(scenario) == (
+        "approval_expired: nobody with the role 'boss'",
+        "expired",
+        "1~r:1",
     )
-
-
-async def deny(sim: Simulation, view: ApprovalView, reason: str) -> None:
-    await sim.client.approvals.deny(
-        view.run_id, view.approval_id, seen_sha256=view.subject_sha256, reason=reason
-    )
-
-
-async def started(sim: Simulation, call: Any, id: str = "r") -> RunHandle[Any]:
-    """Start a run in a worker."""
-    await sim.start_worker()
-    return await sim.client.start(call, id=id)
-
-
-def asked_of(view: ApprovalView) -> Any:
-    """Return the arguments that a request shows."""
-    return view.subject["covers"][0]["arguments"]
-
-
-def test_case_046_an_answer_that_names_no_request_is_refused_where_two_wait() -> None:
-    """The error names both; a decision on one with the hash of the other is none, either."""
-
-    async def scenario(sim: Simulation) -> None:
-        await started(sim, send_all(["ann", "bob"]))
-        first, second = await waiting(sim, 2)
-        with pytest.raises(DecisionRefusedError) as refused:
-            await sim.client.approvals.get("r")
-        assert first.approval_id in refused.value.message
-        assert second.approval_id in refused.value.message
-        with pytest.raises(DecisionRefusedError) as refused:
-            await sim.client.approvals.approve(
-                "r", first.approval_id, seen_sha256=second.subject_sha256
-            )
-        assert refused.value.reason == "mismatch"
-        assert len(await waiting(sim, 2)) == 2
-
-    played(scenario)
-
-
-def test_case_047_what_was_answered_does_not_wait_again() -> None:
-    """Two branches, answered in the other order, with another worker between: one waits, then none."""
-
-    async def scenario(sim: Simulation) -> list[str]:
-        worker = await sim.start_worker()
-        handle = await sim.client.start(send_all(["ann", "bob"]), id="r")
-        first, second = await waiting(sim, 2)
-        await approve(sim, second)
-        (left,) = await waiting(sim, 1)
-        assert left.approval_id == first.approval_id
-        worker.kill()
-        await sim.start_worker()
-        await approve(sim, left)
-        result = await handle.result()
-        assert await sim.client.approvals.list() == []
-        assert len(await sim.client.approvals.list(pending=False)) == 2
-        return result
-
-    assert played(scenario) == ["sent to ann", "sent to bob"]
-
-
-def test_case_049_what_was_finished_before_the_pause_is_not_done_again() -> None:
-    """Neither in the child that asks nor in its parent, also when another worker goes on."""
-
-    async def scenario(sim: Simulation) -> str:
-        worker = await sim.start_worker()
-        handle = await sim.client.start(parent("ann"), id="r")
-        (view,) = await waiting(sim)
-        assert view.run_id != "r"
-        worker.kill()
-        await sim.start_worker()
-        await approve(sim, view)
-        return await handle.result()
-
-    assert played(scenario) == "sent to ann"
-    assert bodies == ["P", "A", "Q"]
-
-
-def test_case_050_a_fork_from_before_the_question_asks_again() -> None:
-    """The request waits, and the former answer is history of the origin only."""
-
-    async def scenario(sim: Simulation) -> None:
-        origin = await started(sim, drift(), id="o")
-        (view,) = await waiting(sim)
-        await approve(sim, view)
-        await origin.result()
-        fork = await origin.fork(2, id="f", reason="to see")
-        (again,) = await waiting(sim)
-        assert (again.run_id, again.by) == ("f", "")
-        (old,) = await sim.client.approvals.list(pending=False, run_id="o")
-        assert (old.state, old.by) == ("approved", "tester")
-        await deny(sim, again, "once is enough")
-        with pytest.raises(outlast.WorkflowFailedError, match="once is enough"):
-            await fork.result()
-
-    played(scenario)
-    assert receiver.total == 1
-
-
-def test_case_052_a_refused_call_does_not_run() -> None:
-    """What was executed is the other one; the model gets a refusal as the result."""
-
-    async def scenario(sim: Simulation) -> list[str]:
-        handle = await started(sim, send_all(["ann", "bob"]))
-        first, second = await waiting(sim, 2)
-        await deny(sim, first, "not to her")
-        await approve(sim, second)
-        return await handle.result()
-
-    assert played(scenario) == ["refused: not to her", "sent to bob"]
-    assert receiver.total == 1
-
-
-def test_case_053_what_needed_no_yes_keeps_its_output() -> None:
-    """It ran before the pause, once; after a restart both outputs are there, in the order of the calls."""
-
-    async def scenario(sim: Simulation) -> list[str]:
-        worker = await sim.start_worker()
-        handle = await sim.client.start(batch("ann"), id="r")
-        (view,) = await waiting(sim)
-        await sim.until("r", lambda head: head.status is Status.WAITING)
-        assert (receiver.total, bodies) == (1, ["final"])
-        worker.kill()
-        await sim.start_worker()
-        await approve(sim, view)
-        return await handle.result()
-
-    assert played(scenario) == ["sent to ann", "paid 1", "final"]
-    assert (receiver.total, bodies) == (2, ["final"])
-
-
-def test_case_056_a_yes_to_one_agent_is_none_to_another() -> None:
-    """Two agents call the same tool with the same arguments: each is asked for, and a no to one is no business of the other."""
-
-    async def scenario(sim: Simulation) -> list[str]:
-        handle = await started(sim, send_as(["a", "b"]))
-        (view,) = await waiting(sim)
-        await approve(sim, view)
-        while (views := await waiting(sim))[0].approval_id == view.approval_id:
-            await asyncio.sleep(0.1)
-        await deny(sim, views[0], "not b")
-        return await handle.result()
-
-    assert played(scenario) == ["sent to ann", "refused: not b"]
-
-
-def test_case_058_requests_of_two_runs_never_mix() -> None:
-    """Equal calls, equal ids of operations, equal hashes: two requests, and a yes to one moves its run alone."""
-
-    async def scenario(sim: Simulation) -> None:
-        await sim.start_worker()
-        one = await sim.client.start(look_and_send("ann"), id="one")
-        two = await sim.client.start(look_and_send("ann"), id="two")
-        first, second = await waiting(sim, 2)
-        assert (first.approval_id, first.subject_sha256) == (
-            second.approval_id,
-            second.subject_sha256,
-        )
-        await sim.client.approvals.approve(
-            "two", first.approval_id, seen_sha256=first.subject_sha256
-        )
-        assert await two.result() == "sent to ann"
-        (left,) = await waiting(sim)
-        assert left.run_id == "one"
-        await deny(sim, left, "no")
-        assert await one.result() == "refused: no"
-
-    played(scenario)
-    assert receiver.total == 1
-
-
-def test_case_059_other_arguments_are_refused_before_anything_happens() -> None:
-    """Approved with amount 10, called with amount 1000."""
-
-    async def scenario(sim: Simulation) -> list[str]:
-        handle = await started(sim, drift())
-        await approve(sim, (await waiting(sim))[0])
-        return await handle.result()
-
-    assert played(scenario) == ["approval_mismatch", "paid 10"]
-    assert receiver.total == 1
-
-
-def watch(call: ToolCall) -> None:
-    """Remember what was asked about."""
-    seen.append(call.name)
-
-
-def test_case_061_a_decision_stands_whatever_the_rule_would_say_now() -> None:
-    """A hook looks once before the question and once at the call; nobody is asked again, and replay asks no rule."""
-    policy = Policy((Rule("ask", "pay", role="boss", expires_in=24 * HOUR),), hooks=(watch,))
-
-    async def scenario(sim: Simulation) -> str:
-        worker = await sim.start_worker()
-        handle = await sim.client.start(pay_once(5), id="r")
-        (view,) = await waiting(sim)
-        assert len(seen) == 1
-        worker.kill()
-        await approve(sim, view)
-        await sim.start_worker()
-        result = await handle.result()
-        assert len(await sim.client.approvals.list(pending=False)) == 1
-        looks = len(seen)
-        assert await replay_run(sim.store, Registry(CODE), sim.clock, RUN) is not None
-        assert len(seen) == looks == 2
-        return result
-
-    assert played(scenario, policy) == "paid 5"
-
-
-def test_case_062_the_reason_reaches_the_model_after_a_restart() -> None:
-    """In the words of the reviewer."""
-
-    async def scenario(sim: Simulation) -> str:
-        worker = await sim.start_worker()
-        handle = await sim.client.start(look_and_send("ann"), id="r")
-        (view,) = await waiting(sim)
-        worker.kill()
-        await deny(sim, view, "wrong account")
-        await sim.start_worker()
-        return await handle.result()
-
-    assert played(scenario) == "refused: wrong account"
-    assert receiver.total == 0
-
-
-def halve(call: ToolCall) -> Narrow:
-    """Let only half of it be paid."""
-    seen.append(call.name)
-    return Narrow({"amount": call.arguments["amount"] // 2})
-
-
-def halve_later(call: ToolCall) -> Narrow | None:
-    """The same, but not at the first look."""
-    seen.append(call.name)
-    return halve(call) if len(seen) > 1 else None
-
-
-@pytest.mark.parametrize(
-    ("hook", "shown", "said"), [(halve, 50, "paid 50"), (halve_later, 100, "approval_mismatch")]
-)
-def test_case_064_what_is_shown_is_what_runs(hook: Any, shown: int, said: str) -> None:
-    """A hook halves the amount: half of it is shown and paid; one that does so after the yes has the call refused."""
-    policy = Policy((Rule("ask", "pay", role="boss", expires_in=24 * HOUR),), hooks=(hook,))
-
-    async def scenario(sim: Simulation) -> str:
-        handle = await started(sim, pay_once(100))
-        (view,) = await waiting(sim)
-        assert asked_of(view) == {"amount": shown}
-        await approve(sim, view)
-        return await handle.result()
-
-    assert played(scenario, policy) == said
-
-
-@pytest.mark.parametrize("given", [None, 0, "", "false", {}, False])
-def test_case_065_what_is_no_decision_decides_nothing(given: Any) -> None:
-    """In the place of the request, or of the hash: refused with an error, and the request goes on waiting."""
-
-    async def scenario(sim: Simulation) -> None:
-        await started(sim, look_and_send("ann"))
-        (view,) = await waiting(sim)
-        for words in ((given, view.subject_sha256), (view.approval_id, given), (given, given)):
-            with pytest.raises((DefinitionError, DecisionRefusedError)):
-                await sim.client.approvals.approve("r", words[0], seen_sha256=words[1])
-        assert await waiting(sim) == [view]
-
-    played(scenario)
-    assert receiver.total == 0
-
-
-def test_case_067_any_mix_of_settled_and_pending_goes_on() -> None:
-    """The final answer is there, one call was made, and one waits, until it is expired; another worker takes all that up."""
-
-    async def scenario(sim: Simulation) -> list[str]:
-        worker = await sim.start_worker()
-        handle = await sim.client.start(batch("ann"), id="r")
-        await waiting(sim)
-        worker.kill()
-        await asyncio.sleep(25 * 3600)
-        await sim.start_worker()
-        return await handle.result()
-
-    options = WorkerOptions(library="simulated")
-    simulation = Simulation(CODE, options=options, longest=timedelta(days=3))
-    assert simulation.run(scenario) == ["approval_expired", "paid 1", "final"]
-
-
-def test_case_068_a_yes_that_nobody_had_the_right_to_say_permits_nothing() -> None:
-    """Neither by a client of somebody without the role, nor written into the run's mail beside the row of the request."""
-
-    async def main() -> list[str]:
-        async with outlast.open("memory://", workflows=[drift]) as app:
-            handle = await app.start(drift(), id="r")
-            while not (views := await app.approvals.list()):
-                await asyncio.sleep(0.01)
-            (view,) = views
-            authority = StoreAuthority(app.store, "somebody else")
-            eve = Client(
-                app.store, random=SeededRandom("eve"), principal="eve", authority=authority
-            )
-            with pytest.raises(NotAuthorisedError):
-                await eve.approvals.approve("r", view.approval_id, seen_sha256=view.subject_sha256)
-            me, id = app.principal, view.approval_id
-            said = Decision(id, view.operation, True, me, "", view.subject_sha256)
-            message = Message("forged", MessageKind.DECISION, id, me, msgspec.json.encode(said))
-            await app.store.commit([PutMessage(RUN, message)])
-            return await handle.result()
-
-    assert asyncio.run(main()) == ["approval_mismatch", "approval_mismatch"]
-    assert receiver.total == 0
-
-
-def test_case_070_a_decision_after_a_long_wait_counts() -> None:
-    """Ten minutes later, and in another worker."""
-
-    async def scenario(sim: Simulation) -> str:
-        worker = await sim.start_worker()
-        handle = await sim.client.start(look_and_send("ann"), id="r")
-        (view,) = await waiting(sim)
-        worker.kill()
-        await asyncio.sleep(600)
-        await approve(sim, view)
-        await sim.start_worker()
-        return await handle.result()
-
-    assert played(scenario) == "sent to ann"
-
-
-async def broken(call: ToolCall) -> None:
-    raise TimeoutError
-
-
-def test_case_070_a_hook_that_fails_lets_nothing_run() -> None:
-    """Whatever failed: the call is denied."""
-
-    async def scenario(sim: Simulation) -> str:
-        return await (await started(sim, pay_once(5))).result()
-
-    for policy in (Policy(hooks=(broken,)), Policy(callback=broken, callback_tools=("pay",))):
-        assert played(scenario, policy) == "permission_denied"
-    assert receiver.total == 0
-
-
-def jail(call: ToolCall) -> Deny | None:
-    """Let files be removed in one folder alone."""
-    inside = Predicate("path", "inside", "/srv/project").holds(call.arguments)
-    return None if inside else Deny("outside the project")
-
-
-def test_case_071_a_check_that_could_not_fire_is_reported() -> None:
-    """An allow rule beside a callback: check() says that it is shadowed, and strict() does not start with it."""
-    policy = Policy((Rule("allow", "remove"),), callback=jail)
-    assert [one.kind for one in check(policy)] == ["callback"]
-    with pytest.raises(PolicyError, match="never asked"):
-        strict(policy)
-
-
-def test_case_071_a_hook_comes_before_every_permissive_answer() -> None:
-    """The same check as a hook: an allow rule does not answer before it, and a path that leads out is outside."""
-    policy = Policy((Rule("allow", "remove"),), hooks=(jail,))
-    assert check(policy) == []
-
-    async def scenario(sim: Simulation) -> list[str]:
-        paths = ["/etc/passwd", "/srv/project/../x", "/srv/project/x"]
-        return await (await started(sim, tidy(paths))).result()
-
-    refused = "permission_denied"
-    assert played(scenario, policy) == [refused, refused, "removed /srv/project/x"]
-
-
-def test_case_073_no_answer_is_nobodys_refusal() -> None:
-    """It is expired, decided by nobody, and the workflow is told so; a decision afterwards is refused."""
-
-    async def scenario(sim: Simulation) -> str:
-        handle = await started(sim, ask_briefly())
-        (view,) = await waiting(sim)
-        result = await handle.result()
-        (row,) = await sim.client.approvals.list(pending=False)
-        assert (row.state, row.by) == ("expired", "")
-        entries = [from_row(one.row) for one in await sim.store.journal(RUN)]
-        assert any(isinstance(one, ApprovalExpired) for one in entries)
-        with pytest.raises(DecisionRefusedError):
-            await approve(sim, view)
-        return result
-
-    assert played(scenario) == "no decision (decide)"
-
-
-def test_case_074_one_yes_is_for_one_call() -> None:
-    """Approved for one path, called with another: somebody is asked again."""
-    policy = Policy((Rule("ask", "remove", role="boss", expires_in=24 * HOUR),))
-
-    async def scenario(sim: Simulation) -> list[str]:
-        handle = await started(sim, tidy(["a", "b"]))
-        (view,) = await waiting(sim)
-        assert asked_of(view) == {"path": "a"}
-        await approve(sim, view)
-        while asked_of((views := await waiting(sim))[0]) == {"path": "a"}:
-            await asyncio.sleep(0.1)
-        assert asked_of(views[0]) == {"path": "b"}
-        await deny(sim, views[0], "not that")
-        return await handle.result()
-
-    assert played(scenario, policy) == ["removed a", "refused: not that"]

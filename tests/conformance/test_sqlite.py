@@ -10,7 +10,18 @@ import pytest
 from outlast.store.sqlite.store import open_sqlite
 from outlast.testing.conformance import Bench, ManualClock, StoreConformance
 
-TABLES = ("run", "entry", "operation", "message", "outbox", "approval", "task", "watch", "request")
+TABLES = (
+    "run",
+    "entry",
+    "operation",
+    "message",
+    "outbox",
+    "approval",
+    "task",
+    "watch",
+    "request",
+    "notice",
+)
 """Tables that grow with what is stored."""
 
 EXPLAINED = re.compile(r"\s*(SELECT|UPDATE|DELETE|WITH|INSERT|REPLACE)\b")

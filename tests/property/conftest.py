@@ -9,3 +9,5 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 # How an application is called as a server would is shared with its unit tests.
 sys.path.append(str(Path(__file__).parents[1] / "unit" / "http"))
+# How a journal of an approval is written by hand is shared with the unit tests of receipts.
+sys.path.append(str(Path(__file__).parents[1] / "unit" / "approvals"))

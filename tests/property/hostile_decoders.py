@@ -6,8 +6,10 @@ from __future__ import annotations
 import base64
 import contextvars
 import dataclasses
+import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,15 +19,21 @@ from msgspec import Raw
 
 from outlast.app import sqlite_file
 from outlast.approvals.decision import Decision
+from outlast.approvals.drawing import receipt_of
+from outlast.approvals.evidence import Place
+from outlast.approvals.proof import prove
+from outlast.approvals.receipt import read_receipt
 from outlast.approvals.request import still_asks, subject_of
 from outlast.cli.answer import is_guarded
 from outlast.cli.approval import _edits as edits_typed
 from outlast.cli.output import plain
+from outlast.cli.receipt import _subject
 from outlast.cli.session import json_of
 from outlast.cli.text import parse_length
 from outlast.client.mail import arrived, mail_of
 from outlast.client.update import _answer_in
 from outlast.client.view import JournalEntry, room_in, status_of, view_of
+from outlast.crypto import SigningKey, VerifyingKey, sign, verify
 from outlast.demo.forge_state import Fault
 from outlast.demo.github import GitHub, _Pull
 from outlast.demo.github_error import error_of, redact
@@ -35,11 +43,18 @@ from outlast.demo.osv import read_record
 from outlast.effects.intent import Resolution
 from outlast.effects.retry import RetryPolicy
 from outlast.effects.standing import alarms, standings
-from outlast.errors import DefinitionError, OutlastError
+from outlast.errors import (
+    DefinitionError,
+    OutlastError,
+    ReceiptError,
+    SignatureError,
+    SigningKeyError,
+)
 from outlast.http import KeyFormat
 from outlast.http.answer import decode as kept_answer
 from outlast.http.answer import decode_written as written_answer
 from outlast.http.carry import passage_of
+from outlast.http.decision import _incoming
 from outlast.http.reply import final_error
 from outlast.journal import entry as entries
 from outlast.journal.asking import Edited, Precondition, Rung, Terms, Vote
@@ -52,12 +67,17 @@ from outlast.journal.entry import (
     Entry,
     EntryRow,
     OperationId,
+    StampedRow,
     from_row,
     to_row,
 )
 from outlast.journal.failure import Failure, capture, rebuild
 from outlast.journal.parse import NotJsonError, parse, parse_as, read
 from outlast.journal.subject import with_actions, with_note
+from outlast.notify.file import read_notify
+from outlast.notify.link import Links
+from outlast.notify.message import message_of
+from outlast.notify.setting import _is_base
 from outlast.policy import Pin, Pins, PolicyFile, Stop, Stops
 from outlast.policy.binding import Bindings, RoleBinding, first_bindings
 from outlast.policy.switch import Switch
@@ -74,6 +94,7 @@ from outlast.replay.operation import (
 from outlast.store.change import (
     ApprovalPut,
     ApprovalRow,
+    DueNotice,
     Message,
     MessageKind,
     OperationPut,
@@ -85,7 +106,9 @@ from outlast.store.change import (
     TaskPut,
     WorkerId,
 )
+from outlast.store.notice import NoticeRow
 from outlast.store.sqlite.damage import naming
+from outlast.store.sqlite.notice import notice_of
 from outlast.store.sqlite.request import request_of
 from outlast.store.sqlite.row import (
     approval_of,
@@ -415,6 +438,35 @@ def asked(body: bytes) -> Any:
     return msgspec.json.encode(view)
 
 
+LINKS = Links("k" * 32)
+TOKEN_OF_LINK = LINKS.token("default", "r", "a~1", NOW + timedelta(hours=1)).encode()
+CHANNELS = b"""link_base = "https://x.example/a"
+key = ["kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk"]
+show = "full"
+[channels]
+boss = ["json://localhost"]
+"""
+INCOMING = b'{"run_id":"r","approval_id":"a~1","decision":"deny","seen_sha256":"%s","by":"me"}' % (
+    b"a" * 64
+)
+
+
+def noticed(body: bytes) -> Any:
+    put = ApprovalPut("a~1", "r:1", "boss", "a" * 64, NOW, NOW, (), body)
+    row = ApprovalRow(RUN, put, "pending", (), NOW)
+    notice = NoticeRow("default", "r", 1, "a~1", "asked", NOW, NOW)
+    return message_of(DueNotice(notice, row, "flow"), "full", "", NOW)
+
+
+def noticed_genuinely(subject: bytes) -> Any:
+    body = {**msgspec.json.decode(BODIES["approval_requested"]), "subject": Raw(subject)}
+    put = ApprovalPut("a~1", "r:1", "boss", sha256(subject).hexdigest(), NOW, NOW, (), b"")
+    put = msgspec.structs.replace(put, body=msgspec.json.encode(body))
+    notice = NoticeRow("default", "r", 1, "a~1", "asked", NOW, NOW)
+    row = ApprovalRow(RUN, put, "pending", (), NOW)
+    return message_of(DueNotice(notice, row, "flow"), "full", "", NOW)
+
+
 def approval_row(
     text: str = "[]",
     terms: str = "",
@@ -577,6 +629,42 @@ GOLDEN = Golden(
     ({}, {"unread": ["m1"]}),
 )  # fmt: skip
 DECISION = msgspec.json.encode(Decision("a~1", "r:1", True, "me", "fine", "a" * 64))
+SIGNER = SigningKey.generate()
+SIGNED = sign(b'{"amount":5,"text":"x"}', "note", key=SIGNER, at=NOW)
+RECEIPT = msgspec.json.encode(
+    receipt_of(
+        [
+            StampedRow(to_row(each, seq, seq), NOW + timedelta(seconds=seq))
+            for seq, each in enumerate(
+                [
+                    entries.Started("flow", Raw(b"{}"), b"0123456789abcdef", "r"),
+                    entries.ApprovalRequested(
+                        OP, "1~r:1", "boss", Raw(SUBJECT), hashlib.sha256(SUBJECT).hexdigest(),
+                        (entries.Cover("ship", action_sha256="a" * 64),), NOW + timedelta(hours=1), NOW + timedelta(hours=1),
+                        terms=Terms("boss", timedelta(hours=1)), requesters=("you",),
+                    ),
+                    entries.ApprovalDecided(OP, "1~r:1", True, "me", "fine", hashlib.sha256(SUBJECT).hexdigest(), NOW),
+                    entries.EffectIntended(
+                        OperationId("r:2"), "ship", "k" * 32, Raw(b'{"place":"here"}'), Raw(b'{"place":"here"}'), "a" * 64,
+                        grant=entries.GrantUse("1~r:1", 0),
+                    ),
+                    entries.EffectCompleted(OperationId("r:2"), "ship", Raw(b'"sent"')),
+                ]
+            )
+        ],
+        Place("default", "r", 1),
+        "1~r:1",
+        with_results=True,
+    )
+)  # fmt: skip
+
+
+def proved(data: bytes) -> Any:
+    """Read a receipt, hold it to what it says, and show it."""
+    receipt = read_receipt(data)
+    return prove(receipt), [_subject(one) for one in receipt.requests]
+
+
 USAGE = __import__("typer").BadParameter
 _parse = ("journal.parse:parse_as",)
 
@@ -626,6 +714,17 @@ DECODERS: dict[str, Decoder] = {
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1, -(1 << 63), None, (1 << 63) - 1, 0, 7))), [b"r:1"], ()),
     "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
     "request row": Decoder(stored(lambda text: request_of(("t", "k", "f", text, text, 0, -1, -1, None, text, text, (1 << 55), text.encode(), b""))), [b"running", b"freed"], ()),
+    "signed document": Decoder(lambda data: verify(data, "note", key=SIGNER.public, now=NOW), [SIGNED], ("crypto.signing:_data_of", "crypto.signing:_document_of"), (SignatureError,)),
+    "body of a signed document": Decoder(lambda data: sign(data, "note", key=SIGNER, at=NOW), [TREE, b'{"a":[1,2.5,"x"]}'], ("crypto.signing:_json",)),
+    "public key": Decoder(VerifyingKey.from_pem, [SIGNER.public.to_pem().encode()], (), (SigningKeyError,)),
+    "receipt": Decoder(proved, [RECEIPT], ("approvals.receipt:read_receipt", "approvals.proof:_object", "approvals.proof:_arguments", "approvals.proof:_cover_as_shown", "approvals.proof:_differs", "cli.receipt:_subject"), (ReceiptError,)),
+    "notice row": Decoder(stored(lambda text: notice_of(("t", "r", 1, "a", text, 0, -1, 1, "open", text, b""))), [b'["mail-1"]'], ("store.sqlite.notice:notice_of",)),
+    "message about a request": Decoder(noticed, [BODIES["approval_requested"]], ("notify.message:_asked_in",), ()),
+    "subject in a message": Decoder(noticed_genuinely, [SUBJECT], ("notify.message:_asked_in",), ()),
+    "file of channels": Decoder(of_text(read_notify), [CHANNELS], ("notify.file:read_notify",), (DefinitionError,)),
+    "base of links": Decoder(of_text(_is_base), [b"https://x.example/a", b"http://[::1]:80"], ("notify.setting:_is_base",), ()),
+    "token of a link": Decoder(of_text(lambda text: LINKS.read(text, NOW)), [TOKEN_OF_LINK], ("notify.link:Links.read",), ()),
+    "decision by webhook": Decoder(lambda data: parse_as(_incoming, data), [INCOMING], ("http.decision:Mailroom.answer",), (ValueError,)),
     "kept answer": Decoder(kept_answer, [b'{"status":201,"headers":[["location","/1"]],"body":"paid"}', b'{"status":200,"body_base64":"/w=="}', b'{"status":201,"unkept":"is too large"}'], ("http.answer:decode",)),
     "answer that a person wrote": Decoder(written_answer, [b'{"status":201,"headers":[["location","/1"]],"body":"paid"}'], ("http.answer:decode_written",)),
     "note of a request": Decoder(is_guarded, [b'{"method":"POST","path":"/1","principal":"ann","tenant":""}', TREE], ("cli.answer:is_guarded",), ()),
@@ -666,6 +765,9 @@ EXCEPTIONS = {
     "journal.subject:_fact": "what `canonical` and the codec wrote in the same call",
     "replay.ledger:EffectLedger._nearest": "what `canonical` wrote of this call",
     "client.update:_message": "what the codec wrote in the same call",
+    "client.approval:Approvals.answer": "what the codec wrote in the same call",
+    "client.approval:Approvals.edit": "what the codec wrote in the same call, beside what `client.view` has read",
+    "client.approval:_arguments": "what the codec wrote in the same call",
     "client.explain:_Teller._retry": "a time that `client.view` has checked",
     "client.explain:_Teller._noted_time": "a time that `client.view` has checked",
     "client.explain:_Teller._noted_waits": "a time that `client.view` has checked",

@@ -49,6 +49,7 @@ from outlast.store.change import (
     digest_of,
 )
 from outlast.store.memory import MemoryStore
+from outlast.store.notice import EndNotice, TakeNotices
 from outlast.store.protocol import RELAY_AFTER
 from outlast.store.request import (
     BeginRequest,
@@ -467,6 +468,25 @@ class TwoStores(VotingRules, RuleBasedStateMachine):
         """Remove expired requests."""
         self.both(lambda store: store.commit([PurgeRequests(tenant, limit)]))
 
+    @rule(
+        tenant=st.sampled_from(["", "default", "tenant"]),
+        limit=st.integers(-1, 2),
+        hold=seconds,
+        ends=st.sampled_from(["sent", "again", "given up", "left"]),
+    )
+    def send_notices(self, tenant, limit, hold, ends):
+        """Take what people are to be told of, and say what became of it, or die of it."""
+        change = TakeNotices(tenant, limit, timedelta(seconds=hold))
+        (taken,) = self.both(lambda store: store.commit([change]))
+        for due in taken.notices:
+            one = due.notice
+            place = (one.tenant, one.run_id, one.generation, one.approval_id, one.notice)
+            gap = timedelta(seconds=hold) if ends == "again" else None
+            end = EndNotice(*place, one.tries, ends == "sent", ("mail",), gap, b"why")
+            if ends != "left":
+                (first,) = self.both(lambda store, end=end: store.commit([end]))
+                assert isinstance(first, Applied)
+
     @rule(worker=workers)
     def renew(self, worker):
         """Renew a lease."""
@@ -491,6 +511,21 @@ class TwoStores(VotingRules, RuleBasedStateMachine):
     def set_back(self, step):
         """Set the wall clock back."""
         self.clock.set_wall(self.clock.now() - timedelta(seconds=step))
+
+    @invariant()
+    def nobody_is_told_of_what_is_over(self):
+        """Both hold the same notices, of requests that nobody has closed."""
+        if not hasattr(self, "loop"):
+            return
+        for tenant in ("", "default", "tenant"):
+            self.both(lambda store, tenant=tenant: store.next_notice(tenant))
+        for run in RUNS:
+            rows = self.both(
+                lambda store, run=run: store.approvals(run.tenant, pending=False, run=run)
+            )
+            waiting = {row.put.approval_id for row in rows if row.state in ("pending", "expired")}
+            notices = self.both(lambda store, run=run: store.notices(run))
+            assert {one.approval_id for one in notices} <= waiting
 
     @invariant()
     def all_is_kept(self):

@@ -18,20 +18,24 @@ from typing import Any
 import pytest
 
 import outlast
+import outlast.crypto
 import outlast.http
 import outlast.http.carry
 import outlast.http.transport
 import outlast.integrations.mcp
+import outlast.notify
 import outlast.policy
 import outlast.testing
 
 HOMES = {
     "outlast": outlast,
     "outlast.testing": outlast.testing,
+    "outlast.crypto": outlast.crypto,
     "outlast.http": outlast.http,
     "outlast.http.carry": outlast.http.carry,
     "outlast.http.transport": outlast.http.transport,
     "outlast.integrations.mcp": outlast.integrations.mcp,
+    "outlast.notify": outlast.notify,
     "outlast.policy": outlast.policy,
 }
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)

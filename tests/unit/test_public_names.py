@@ -12,7 +12,9 @@ import msgspec
 import pytest
 
 import outlast
+import outlast.crypto
 import outlast.http
+import outlast.notify
 import outlast.policy
 import outlast.testing
 from outlast.journal.entry import PAYLOAD, PLAIN
@@ -52,6 +54,7 @@ PUBLIC = [
     "NonDeterminismError",
     "NotApplied",
     "NotAuthorisedError",
+    "Notify",
     "OpenCompensationsError",
     "OutlastError",
     "OutsideWorkflowError",
@@ -167,6 +170,8 @@ HTTP = [
     "IdempotencyPolicy",
     "KeyFormat",
     "PublishedPolicy",
+    "Sender",
+    "approvals",
     "fingerprint_of",
     "guarded",
     "idempotent",
@@ -208,15 +213,23 @@ POLICY = [
 ]
 """Of `outlast.policy`."""
 
+CRYPTO = ["SIGNING_KEY_VARIABLE", "Signed", "SigningKey", "VerifyingKey", "sign", "verify"]
+"""Of `outlast.crypto`."""
+
+NOTIFY = ["Channel", "Notifier", "Notify"]
+"""Of `outlast.notify`."""
+
 EACH = pytest.mark.parametrize(
     ("package", "names"),
     [
         (outlast, PUBLIC),
+        (outlast.crypto, CRYPTO),
         (outlast.http, sorted(HTTP)),
+        (outlast.notify, NOTIFY),
         (outlast.policy, POLICY),
         (outlast.testing, TESTING),
     ],
-    ids=["outlast", "http", "policy", "testing"],
+    ids=["outlast", "crypto", "http", "notify", "policy", "testing"],
 )
 
 
@@ -268,6 +281,7 @@ def test_every_error_is_public_or_internal_on_purpose(
 
 ROWS = [
     "outlast.store.change",
+    "outlast.store.notice",
     "outlast.store.protocol",
     "outlast.store.request",
     "outlast.store.task",
@@ -281,7 +295,9 @@ ANSWERS = {
         "Refused",
         "Unknown",
         "StampedMessage",
+        "DueNotice",
     },
+    "outlast.store.notice": set(),
     "outlast.store.protocol": {
         "ClaimedRun",
         "Claim",

@@ -69,6 +69,12 @@ def list_approvals(
         )
 
 
+def _covered(one: ApprovalView) -> str:
+    if one.kind == "question":
+        return "(a question)"
+    return ", ".join(str(cover["effect"]) for cover in one.subject["covers"])
+
+
 async def _all(client: Client, run: str, *, pending: bool) -> list[ApprovalView]:
     """Return all requests, read page by page."""
     found: list[ApprovalView] = []
@@ -78,12 +84,6 @@ async def _all(client: Client, run: str, *, pending: bool) -> list[ApprovalView]
         found += page
         if len(page) < _PAGE:
             return found
-
-
-def _covered(one: ApprovalView) -> str:
-    if one.kind == "question":
-        return "(a question)"
-    return ", ".join(str(cover["effect"]) for cover in one.subject["covers"])
 
 
 @approvals.command("show")

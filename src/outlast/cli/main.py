@@ -13,8 +13,10 @@ from outlast.cli.doctor import doctor
 from outlast.cli.doubt import doubts, resolve
 from outlast.cli.fork import fork, retry
 from outlast.cli.growth import accept, export_run
+from outlast.cli.key import keys
 from outlast.cli.output import complain, note, say
 from outlast.cli.policy import policy
+from outlast.cli.receipt import receipt, verify_receipt
 from outlast.cli.replay import replay
 from outlast.cli.request import requests
 from outlast.cli.role import roles
@@ -22,7 +24,13 @@ from outlast.cli.run import runs
 from outlast.cli.session import DATABASE_HELP, TENANT_HELP, Session
 from outlast.cli.stop import stop
 from outlast.cli.worker import worker
-from outlast.errors import NobodyHoldsRoleWarning, NoWorkerWarning, OutlastError, RunHeldWarning
+from outlast.errors import (
+    KeyExposedWarning,
+    NobodyHoldsRoleWarning,
+    NoWorkerWarning,
+    OutlastError,
+    RunHeldWarning,
+)
 from outlast.workflows.registry import library_version
 
 _DEMO_PACKAGES = frozenset({"httpx", "packaging"})
@@ -42,9 +50,12 @@ runs.command("fork")(fork)
 runs.command("retry")(retry)
 runs.command("accept")(accept)
 runs.command("export")(export_run)
+approvals.command("receipt")(receipt)
+approvals.command("verify", no_args_is_help=True)(verify_receipt)
 app.add_typer(runs, name="runs")
 app.add_typer(approvals, name="approvals")
 app.add_typer(requests, name="requests")
+app.add_typer(keys, name="keys")
 app.add_typer(roles, name="roles")
 app.command("stop", no_args_is_help=True)(stop)
 app.add_typer(policy, name="policy")
@@ -120,7 +131,8 @@ def _warn(
     line: str | None = None,
 ) -> None:
     """Print one of our warnings as one line: where in our code it was given is nobody's business at a terminal."""
-    if issubclass(category, NoWorkerWarning | NobodyHoldsRoleWarning | RunHeldWarning):
+    warned = NoWorkerWarning | NobodyHoldsRoleWarning | RunHeldWarning | KeyExposedWarning
+    if issubclass(category, warned):
         note(f"Warning: {message}")
     else:
         _show(message, category, filename, lineno, file, line)

@@ -25,6 +25,8 @@ from outlast.cli.output import complain, note, note_lines, say
 from outlast.cli.session import Session, run, stored, time_length
 from outlast.cli.text import safe
 from outlast.errors import DefinitionError, OutlastError
+from outlast.notify import Notify
+from outlast.notify.file import read_notify
 from outlast.worker.worker import TASKS
 from outlast.workflows.registry import Registry, library_version
 
@@ -70,6 +72,13 @@ def worker(  # noqa: PLR0913 - what can be typed
         bool,
         typer.Option("--no-workflows", help="Run the steps of its queues only, and no workflow."),
     ] = False,
+    notify: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML: how people are told of what they are asked; nobody is told without it.",
+        ),
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log what each run does.")
     ] = False,
@@ -91,8 +100,21 @@ def worker(  # noqa: PLR0913 - what can be typed
             idle=idle,
             queues=queues,
             tasks=tasks,
+            notify=None if notify is None else _notify_in(notify),
         )
     run(_serve(app, workflows, queues, start))
+
+
+def _notify_in(file: Path) -> Notify:
+    """Return how people are reached, as a file says."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no UTF-8"
+        raise DefinitionError(
+            f"{file} cannot be read: {why}", hint="name the file that says how people are reached"
+        ) from None
+    return read_notify(text)
 
 
 def load_all(modules: Iterable[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """The outside of a run: start it, send to it, look at it, decide for it, end it."""
 
+from outlast.approvals.receipt import Receipt
 from outlast.client.approval import Approvals
 from outlast.client.client import Birth, Client, IfClosed, Runs
 from outlast.client.doubt import Doubt, Resolved
@@ -35,6 +36,7 @@ __all__ = [
     "IfClosed",
     "JournalEntry",
     "Mail",
+    "Receipt",
     "RequestView",
     "Requests",
     "Resolved",

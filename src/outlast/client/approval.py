@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -12,10 +12,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from outlast.approvals.decision import REFUSALS, Decision
+from outlast.approvals.receipt import Receipt
 from outlast.client.access import check_run, is_free, not_held, not_permitted
 from outlast.client.fit import misfit
 from outlast.client.page import check_limit
 from outlast.client.port import Port
+from outlast.client.receipt import draw_receipt
 from outlast.client.role import RoleBook
 from outlast.client.view import ApprovalView, changes_between, view_of
 from outlast.effects.key import check_run_id
@@ -65,7 +67,7 @@ class Approvals:
         limit: int = 100,
         after: ApprovalView | None = None,
     ) -> builtins.list[ApprovalView]:
-        """Return a page of approvals, oldest first; of it those whose runs one may read, or in whose role one may decide.
+        """Return a page of approvals, oldest first: those whose runs one may read, or in whose role one may decide.
 
         Args:
             pending: Only those that wait for a decision; all when false.
@@ -76,22 +78,23 @@ class Approvals:
         Raises:
             DefinitionError: No run can have that id, or the limit is no number from 0 to 1,000,000.
         """
-        run = RunKey(self._client.tenant, check_run_id(run_id)) if run_id else None
-        most = check_limit(limit, what="approvals", onward="after=")
-        place = None if after is None else (after.requested_at, after.run_id, after.approval_id)
-        found: builtins.list[ApprovalRow] = []
-        while len(found) < most:
-            rows = await self._client.store.approvals(
-                self._client.tenant, pending=pending, run=run, limit=most, after=place
+        client = self._client
+        run = RunKey(client.tenant, check_run_id(run_id)) if run_id else None
+        missing = check_limit(limit, what="approvals", onward="after=")
+        place = (after.requested_at, after.run_id, after.approval_id) if after else None
+        found: builtins.list[ApprovalView] = []
+        while missing:
+            rows = await client.store.approvals(
+                client.tenant, pending=pending, run=run, limit=missing, after=place
             )
-            found += await self._visible(rows)
-            if len(rows) < most:
+            found += [view_of(row) for row in await self._visible(rows)]
+            if len(rows) < missing:
                 break
-            place = rows[-1].requested_at, rows[-1].run.run_id, rows[-1].put.approval_id
-        return [view_of(row) for row in found[:most]]
+            missing = limit - len(found)
+            place = (rows[-1].requested_at, rows[-1].run.run_id, rows[-1].put.approval_id)
+        return found
 
-    async def _of(self, run_id: str, *, pending: bool) -> builtins.list[ApprovalView]:
-        """Return all of one run."""
+    async def _of(self, run_id: str, *, pending: bool) -> Sequence[ApprovalView]:
         run = RunKey(self._client.tenant, check_run_id(run_id))
         rows = await self._client.store.approvals(run.tenant, pending=pending, run=run)
         return [view_of(row) for row in await self._visible(rows)]
@@ -239,6 +242,24 @@ class Approvals:
         await RoleBook(self._client).delegate(
             view.role, to, until=until, resource=workflow, reason=reason
         )
+
+    async def receipt(
+        self, run_id: str, approval_id: str = "", *, with_results: bool = False
+    ) -> Receipt:
+        """Return who approved what, when, against which hash, and what the agent then did. See `outlast.approvals.receipt`.
+
+        Args:
+            approval_id: May be left out when the run's present generation has asked one thing only.
+            with_results: What effects returned or raised stands in it too, and not only its hash.
+
+        Raises:
+            ReceiptError: There is no such request, or it is not clear which.
+            RunNotFoundError: There is no such run.
+            NotAuthorisedError: Whoever acts may not read the run.
+        """
+        run = RunKey(self._client.tenant, check_run_id(run_id))
+        await check_run(self._client, "read", run)
+        return await draw_receipt(self._client, run_id, approval_id, with_results=with_results)
 
     async def _asked(self, run_id: str, approval_id: str, seen_sha256: str) -> ApprovalView:
         """Return the request that is decided; what names none, or says not what was seen, decides nothing."""

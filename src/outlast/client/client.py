@@ -170,6 +170,30 @@ class Client:
         self._home.check()
         return self._store
 
+    def acting_as(self, principal: str | Principal) -> Client:
+        """Return a client of the same store and tenant in whose name somebody else acts, with every check that holds for him.
+
+        Args:
+            principal: Who acts. That it is really he must be known: it is believed.
+
+        Example:
+            ```python
+            import outlast
+
+            async with outlast.connect("sqlite:///agent.db", create=True) as client:
+                ann = client.acting_as("ann@example.org")  # who has proved to be she, to a service that has this client
+                assert ann.principal == "ann@example.org" and await ann.approvals.list() == []
+            ```
+        """
+        return Client(
+            self.store,
+            random=self._random,
+            tenant=self.tenant,
+            principal=principal,
+            authority=self.authority,
+            registry=self.registry,
+        )
+
     @property
     def runs(self) -> Runs:
         """The tenant's runs."""

@@ -1,6 +1,8 @@
 """The Idempotency-Key header on both sides: a server that carries a request out once, and (`transport`, `carry`) a client that sends keys.
 
-Nothing of the rest of Outlast imports it. Needs the extra `http`. May import whatever lies below the command line, and no web framework.
+And what people are asked: a page behind each link (`approvals`), and decisions that come in as signed webhooks (`Sender`).
+
+Nothing of the rest of Outlast imports it. Needs the extra `http`; pages and webhooks need `notify` too. May import whatever lies below the command line, and no web framework.
 """
 
 from importlib.util import find_spec as _find_spec
@@ -11,6 +13,8 @@ if _find_spec("http_sf") is None:
     )
 
 from outlast.http.answer import Answer
+from outlast.http.approval import approvals
+from outlast.http.decision import Sender
 from outlast.http.key import KeyFormat
 from outlast.http.middleware import IdempotencyMiddleware
 from outlast.http.page import PublishedPolicy
@@ -27,6 +31,8 @@ __all__ = [
     "Idempotent",
     "KeyFormat",
     "PublishedPolicy",
+    "Sender",
+    "approvals",
     "fingerprint_of",
     "guarded",
     "idempotent",

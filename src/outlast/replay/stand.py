@@ -239,7 +239,11 @@ def _command(command: Command) -> dict[str, Any]:
 
     So is when the outcomes of a child are written: a declaration that may change, and that no replay repeats.
     """
-    told = {"do": type(command).__name__, **_plain(command)}
+    told: dict[str, Any] = {"do": type(command).__name__, **_plain(command)}
+    for said in (told, told.get("intent", {})):
+        if said.get("agent") == "":
+            # In nobody's name, as before there were agents.
+            del said["agent"]
     told.pop("durability", None)
     if isinstance(command, StartChild | SendMessage):
         # They tell equal requests apart, and say nothing of what is done.

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from outlast.journal.asking import AskedFor, Terms, Vote
 from outlast.journal.entry import PAYLOAD, PLAIN, EntryRow
+from outlast.store.notice import NoticeChange, NoticeRow
 from outlast.store.request import RequestChange, RequestRow
 
 WorkerId = NewType("WorkerId", str)
@@ -663,6 +664,7 @@ Change: TypeAlias = (
     | BeatTask
     | BeatOperation
     | RequestChange
+    | NoticeChange
 )
 
 
@@ -716,6 +718,7 @@ class Applied(Struct, frozen=True):
         outbox: Whether there is something in the run's outbox because of it. A hint: a change that is found written says nothing.
         request: The record as it stands now, for a change of a request; None where it has gone.
         removed: How many records, for `PurgeRequests`.
+        notices: What was taken, for `TakeNotices`.
     """
 
     at: datetime
@@ -723,6 +726,7 @@ class Applied(Struct, frozen=True):
     outbox: bool = False
     request: RequestRow | None = None
     removed: int = 0
+    notices: tuple[DueNotice, ...] = ()
 
 
 class Fenced(Struct, frozen=True):
@@ -869,3 +873,15 @@ class ApprovalRow(Struct, frozen=True):
     decided_at: Annotated[datetime | None, PLAIN] = None
     by: Annotated[str, PLAIN] = ""
     votes: Annotated[tuple[Vote, ...], PLAIN] = ()
+
+
+class DueNotice(Struct, frozen=True):
+    """A notice that is to be sent now, with the request of which it tells.
+
+    Args:
+        workflow: Of the run that asks.
+    """
+
+    notice: NoticeRow
+    asked: ApprovalRow
+    workflow: str

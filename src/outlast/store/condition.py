@@ -35,6 +35,7 @@ from outlast.store.change import (
     Status,
     Terminate,
 )
+from outlast.store.notice import EndNotice, TakeNotices
 from outlast.store.request import PurgeRequests, RequestChange
 
 Versions: TypeAlias = Callable[[str, str], int]
@@ -58,8 +59,10 @@ def place_of(change: Change) -> tuple[str, str]:
     Changes of one place keep the order in which they are given. A control row comes before everything that belongs to its tenant, one of
     tenant `""` before everything else: what guards it is judged by the rows as the same commit leaves them.
     """
-    if isinstance(change, PutControl | PurgeRequests):
+    if isinstance(change, PutControl | PurgeRequests | TakeNotices):
         return change.tenant, ""
+    if isinstance(change, EndNotice):
+        return change.tenant, change.run_id
     if isinstance(change, RequestChange):
         return change.tenant, change.request_id
     return change.run.tenant, change.run.run_id

@@ -25,6 +25,7 @@ from outlast.store.change import (
     MAX_UNREAD,
     SAGA,
     Applied,
+    ApprovalPut,
     ApprovalRow,
     BeatOperation,
     BeatTask,
@@ -33,6 +34,7 @@ from outlast.store.change import (
     Conflict,
     Decide,
     DropWatch,
+    DueNotice,
     Fenced,
     FinishTask,
     HeadUpdate,
@@ -77,10 +79,13 @@ from outlast.store.condition import (
     unfit_after,
 )
 from outlast.store.farewell import to_children, to_watchers
+from outlast.store.memory_notice import NoticeTable
 from outlast.store.memory_outbox import MemoryOutbox
 from outlast.store.memory_request import RequestTable
 from outlast.store.memory_task import TaskTable
 from outlast.store.moment import EPOCH, Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
+from outlast.store.notice import EndNotice, NoticeChange, NoticeRow, TakeNotices
+from outlast.store.notice_condition import notices_of
 from outlast.store.protocol import (
     SUSPECT_LAPSES,
     Claim,
@@ -155,6 +160,7 @@ class MemoryStore:
         self._workers: dict[WorkerId, _Worker] = {}
         self._tasks = TaskTable()
         self._requests = RequestTable()
+        self._notices = NoticeTable()
         self._controls: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._subscribers: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         self._timeline = f"memory-{to_micros(clock.now())}"
@@ -191,8 +197,8 @@ class MemoryStore:
             return Refused(CORRUPT, type(error).__name__)
 
     def _apply(self, change: Change, now: datetime) -> Verdict:
-        if isinstance(change, RequestChange):
-            return self._requests.write(change, now)
+        if isinstance(change, RequestChange | NoticeChange):
+            return self._apply_to_table(change, now)
         match change:
             case RunChange():
                 return self._apply_owned(change, now)
@@ -215,6 +221,15 @@ class MemoryStore:
                 return self._put_control(change, now)
             case FinishTask() | BeatTask() | BeatOperation():
                 return self._of_attempt(change, now)
+
+    def _apply_to_table(self, change: RequestChange | NoticeChange, now: datetime) -> Verdict:
+        match change:
+            case TakeNotices():
+                return self._notices.take(change, self._due_notice, now)
+            case EndNotice():
+                return self._notices.finish(change, now)
+            case _:
+                return self._requests.write(change, now)
 
     # owned changes
 
@@ -244,8 +259,28 @@ class MemoryStore:
         approvals = settle_approvals(change, run.approvals.get, self._version, now, at)
         if isinstance(approvals, Refused):
             return approvals
-        run.approvals.update(approvals)
+        self._keep_approvals(run, approvals, change)
         return Applied(at, outbox=self._write_owned(run, change, times, now, at))
+
+    def _keep_approvals(
+        self, run: _Run, approvals: dict[str, ApprovalRow], change: RunChange
+    ) -> None:
+        run.approvals.update(approvals)
+        for approval_id, row in approvals.items():
+            if row.state != PENDING:
+                self._notices.close(change.run, approval_id)
+        for act in change.approvals:
+            if isinstance(act, ApprovalPut):
+                row = approvals[act.approval_id]
+                self._notices.add(notices_of(row, run.head.generation))
+
+    def _due_notice(self, notice: NoticeRow) -> DueNotice | None:
+        """Return a notice with its request, while that waits."""
+        run = self._runs.get(RunKey(notice.tenant, notice.run_id))
+        row = None if run is None else run.approvals.get(notice.approval_id)
+        if run is None or row is None or row.state != PENDING:
+            return None
+        return DueNotice(notice, row, run.head.workflow)
 
     def _refusal(self, run: _Run, change: RunChange) -> Refused | None:
         """Return why the change does not fit the run's inbox or tasks."""
@@ -389,6 +424,7 @@ class MemoryStore:
         sends = self._outbox.add(key, to_children(key, generation, rows), run.head.changed_at)
         run.operations.clear()
         self._tasks.end(run.head.run)
+        self._notices.end(run.head.run)
         for approval_id, row in run.approvals.items():
             if row.state == PENDING:
                 run.approvals[approval_id] = replace(row, state=WITHDRAWN)
@@ -531,7 +567,10 @@ class MemoryStore:
         refusal = decision_refusal(row, change, now, self._version)
         if refusal is not None or run is None or row is None:
             return refusal or Refused("unknown", change.approval_id)
-        run.approvals[change.approval_id], message = decided(row, change, now)
+        after, message = decided(row, change, now)
+        run.approvals[change.approval_id] = after
+        if after.state != PENDING:
+            self._notices.close(change.run, change.approval_id)
         self._deliver(change.run, message, now)
         return Applied(now)
 
@@ -729,6 +768,18 @@ class MemoryStore:
         return [one for one in found if (one.run.run_id, one.operation) > (after or ("", ""))][
             : max(limit, 0)
         ]
+
+    async def notices(self, run: RunKey) -> list[NoticeRow]:
+        """Return the notices of the run's requests that wait."""
+        with self._lock:
+            self._check_open()
+            return self._notices.of(run)
+
+    async def next_notice(self, tenant: str = "") -> datetime | None:
+        """Return when the next notice is due."""
+        with self._lock:
+            self._check_open()
+            return self._notices.next_due(tenant)
 
     async def operation(self, run: RunKey, operation: str) -> OperationPut | None:
         """Return the row of one open operation."""

@@ -26,6 +26,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.notice import NoticeRow
 from outlast.store.request import RequestRow, RequestState
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
@@ -191,6 +192,18 @@ class StoreReader(Protocol):
             run: Only this run's.
             limit: So many at most; None for all.
             after: `(requested_at, run_id, approval_id)` of the last one of the page before.
+        """
+        ...
+
+    async def notices(self, run: RunKey) -> list[NoticeRow]:
+        """Return the notices of the run's requests that wait, by request and time: what was sent, what is to be, what could not be."""
+        ...
+
+    async def next_notice(self, tenant: str = "") -> datetime | None:
+        """Return when the next notice is due; None when none is to be sent.
+
+        Args:
+            tenant: Whose; empty for those of all tenants.
         """
         ...
 

@@ -31,6 +31,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.notice import NoticeRow
 from outlast.store.protocol import Claim, DoubtRow, GenerationRow, LiveWorker, RunImage, Store
 from outlast.store.request import RequestRow, RequestState
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
@@ -288,6 +289,14 @@ class FaultyStore:
     async def operation(self, run: RunKey, operation: str) -> OperationPut | None:
         """Return the row of an open operation."""
         return await self._ask("operation", lambda: self._inner.operation(run, operation))
+
+    async def notices(self, run: RunKey) -> list[NoticeRow]:
+        """Return the notices of a run."""
+        return await self._ask("notices", lambda: self._inner.notices(run))
+
+    async def next_notice(self, tenant: str = "") -> datetime | None:
+        """Return when the next notice is due."""
+        return await self._ask("next_notice", lambda: self._inner.next_notice(tenant))
 
     async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
         """Return a run's tasks."""

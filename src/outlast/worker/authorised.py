@@ -42,6 +42,11 @@ class Authorised:
         self._now = now
         self._fresh = fresh
 
+    @property
+    def are_asked(self) -> bool:
+        """Whether there is anybody to ask."""
+        return self._authority is not None
+
     def is_free(self, control: Control) -> bool:
         """Whether nobody has to be asked who may act."""
         if self._authority is None:

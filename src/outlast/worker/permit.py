@@ -118,7 +118,8 @@ class Finder:
         try:
             return await self._find(command, request, effect)
         except _NO as error:
-            return error
+            # Where it was raised in here says nothing to anybody.
+            return error.with_traceback(None)
 
     def _needs_more(self, use: IntendEffect | EffectIntended) -> bool:
         return use.grant is not None or bool(use.asked) or self._deck.book.rules is not None
@@ -155,10 +156,11 @@ class Finder:
         action = _action(command, request, effect, arguments)
         guards = await self._people.check(control, self._grants.voters(command))
         permit = self._permit(command.operation, checked_at, control, guards)
-        found = Found(action, demands, version, permit, is_asked=True)
+        is_asked = rules is not None or self._people.are_asked
+        found = Found(action, demands, version, permit, is_asked=is_asked)
         found = await self._with_declared(command, found, effect)
-        await self._hold_still(command)
-        return found
+        has_looked = await self._hold_still(command)
+        return replace(found, is_asked=is_asked or has_looked)
 
     async def _with_declared(
         self, command: IntendEffect, found: Found, effect: Effect[..., Any]
@@ -188,9 +190,10 @@ class Finder:
         is_edited = command.effective and self._grants.is_edited(command.operation)
         return command.effective if is_edited else command.arguments
 
-    async def _hold_still(self, command: IntendEffect) -> None:
-        """Return where what its grants rest on is as it was."""
-        for approval_id, fact in self._grants.unused(command):
+    async def _hold_still(self, command: IntendEffect) -> bool:
+        """Return where what its grants rest on is as it was: whether there is anything of that."""
+        unused = self._grants.unused(command)
+        for approval_id, fact in unused:
             was = bytes(fact.value)
             now = await self._facts.look(
                 fact.name, fact.step, bytes(fact.arguments), command.operation, was
@@ -198,6 +201,7 @@ class Finder:
             # Another effect may have begun on the same grant meanwhile, and have changed it.
             if now != was and not self._grants.is_used(approval_id):
                 raise broken(fact.name, was, now)
+        return bool(unused)
 
     # Before a later attempt
 
@@ -211,7 +215,8 @@ class Finder:
         try:
             return await self._again(intent, effect)
         except _NO as error:
-            return error
+            # Where it was raised in here says nothing to anybody.
+            return error.with_traceback(None)
 
     async def _again(self, intent: EffectIntended, effect: Effect[..., Any]) -> Permit:
         call = self._call(intent.name, intent.agent, effect, bytes(intent.effective))

@@ -10,14 +10,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 import outlast
+from outlast.app import SystemClock, open_store
 from outlast.cli.main import app
 from outlast.client import RunStatus
+from outlast.journal.asking import Terms
+
+# What asks people is made by the helper of the client's tests.
+sys.path.insert(0, str(Path(__file__).parent.parent / "client"))
 
 AGENT = """
 from datetime import timedelta
@@ -168,3 +174,30 @@ def world(made: Path, tmp_path: Path) -> Iterator[World]:
     folder = tmp_path / "copy"
     shutil.copytree(made, folder)
     yield World(folder)
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> World:
+    """Return a database in which two runs ask, without a worker: one for an approval that may be edited, one a question."""
+    from asked_bench import Asked, putting
+
+    folder = tmp_path / "asking"
+    folder.mkdir()
+    world = World(folder)
+
+    async def make() -> None:
+        clock = SystemClock()
+        store = await open_store(world.url)
+        asked = Asked(store, clock)  # type: ignore[arg-type]  # its clock is not moved
+        terms = Terms("treasurer", timedelta(hours=1), quorum=2, edits="yes", four_eyes=True)
+        facts = {
+            "preconditions": {"head": {"step": "look", "arguments": {}, "value": "abc\x1b[31m"}}
+        }
+        await asked.ask(
+            putting(asked, terms=terms, more=facts, requesters=("zoe\u202e",)), name="edit"
+        )
+        await asked.ask(putting(asked, schema={"type": "integer"}), name="question")
+        await store.close()
+
+    asyncio.run(make())
+    return world

@@ -251,6 +251,11 @@ def test_a_call_that_is_given_up_withdraws_its_request(drive):
     assert Abandon("r:2", "1~r:2") in run.commands()
     yes(run, entry)
     assert run.name("r:3") == "work"
+    once = drive(body)
+    once.commands()
+    once.deliver(entry)
+    once.fire("r:1")
+    assert Abandon("r:2", "1~r:2") in once.commands()
     late = drive(body)
     late.commands()
     late.fire("r:1")

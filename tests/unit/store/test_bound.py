@@ -39,6 +39,7 @@ from outlast.store.change import (
     WorkerId,
     digest_of,
 )
+from outlast.store.notice import EndNotice, TakeNotices
 from outlast.store.request import (
     BeginRequest,
     EndRequest,
@@ -200,6 +201,12 @@ class Length(bytes):
         (ResolveRequest("d", "k", "t", True, "me", "why", b"x", NAIVE), "corrects"),
         (PurgeRequests(TORN, 1), "tenant"),
         (PurgeRequests("d", FAR), "limit"),
+        (TakeNotices(TORN, 1, HOUR), "tenant"),
+        (TakeNotices("d", 1, timedelta(0)), "hold"),
+        (EndNotice("d", "r", 1, BAD, "asked", 1, True), "approval_id"),
+        (EndNotice("d", "r", 1, "a", "asked", 1, True, ("mail", TORN)), "reached[1]"),
+        (EndNotice("d", "r", 1, "a", "asked", 1, False, (), -HOUR), "retry_in"),
+        (EndNotice("d", "r", 1, "a", "asked", 1, False, trouble=Length()), "trouble"),
     ],
 )
 def test_part_is_named(change, part):

@@ -13,7 +13,14 @@ import pytest
 
 import outlast
 from outlast.client import RunHandle
-from outlast.journal.entry import EffectFailed, EffectIntended, EffectRefused, Entry, from_row
+from outlast.journal.entry import (
+    ApprovalRequested,
+    EffectFailed,
+    EffectIntended,
+    EffectRefused,
+    Entry,
+    from_row,
+)
 from outlast.policy import Deny, Narrow, Policy, PolicyFile, Predicate, Rule, ToolCall
 from outlast.policy.authority import Held, Principal, StoreAuthority
 from outlast.policy.binding import Bindings, RoleBinding, Verb, first_bindings
@@ -762,3 +769,47 @@ def test_a_compensation_is_denied_by_rules_alone() -> None:
     receiver.forget()
     assert played(scenario, Policy(rules=(Rule("deny", "unbook"),))) is Status.BLOCKED
     assert [value for _, value in receiver.log] == [7]
+
+
+# What a person is asked
+
+
+def test_the_policy_asks_a_person() -> None:
+    """An ask rule makes a request of the effect, which names the rule; after the yes all is asked again, and the effect happens once."""
+
+    async def scenario(sim: Simulation) -> tuple[int, ApprovalRequested, EffectIntended]:
+        await sim.start_worker()
+        handle = await sim.client.start(pay_once(8), id="r")
+        await decide(sim)
+        result = await handle.result()
+        requested = next(one for one in await entries(sim) if isinstance(one, ApprovalRequested))
+        return result, requested, await intent(sim)
+
+    rule = Rule("ask", "pay", role="boss", expires_in=SOON, name="money", reason="it is money")
+    policy = Policy(rules=(rule,), hooks=(halve, watch))
+    result, asked, found = played(scenario, policy)
+    assert (result, receiver.total) == (4, 1)
+    told = (asked.operation, asked.role, asked.source, asked.rule, asked.policy_version)
+    assert told == ("r:1", "boss", "policy", "money", policy.version)
+    assert bytes(asked.effective) == b'{"amount":4}'
+    assert found.asked == (asked.approval_id,)
+    assert len(calls) == 2
+
+
+def test_what_was_approved_is_what_hooks_come_to_again() -> None:
+    """A hook that makes something else of the call after the yes refuses it."""
+
+    def shrink(call: ToolCall) -> Narrow:
+        calls.append(call)
+        return Narrow({"amount": call.arguments["amount"] // (1 + len(calls))})
+
+    async def scenario(sim: Simulation) -> None:
+        await sim.start_worker()
+        handle = await sim.client.start(pay_once(8), id="r")
+        await decide(sim)
+        with pytest.raises(outlast.ApprovalMismatchError):
+            await outcome(handle)
+
+    rule = Rule("ask", "pay", role="boss", expires_in=SOON)
+    played(scenario, Policy(rules=(rule,), hooks=(shrink,)))
+    assert receiver.total == 0

@@ -344,7 +344,8 @@ def test_a_cleared_effect_is_asked_about_again() -> None:
             await outcome(handle)
         return caught.value.what
 
-    assert Simulation(CODE).run(scenario) == "everything"
+    options = WorkerOptions(library="simulated", recheck_within=timedelta(hours=1))
+    assert Simulation(CODE, options=options).run(scenario) == "everything"
     assert receiver.total == 0
 
 

@@ -7,6 +7,7 @@ from outlast.journal.entry import EntryRow
 from outlast.store.beat import missed_beat
 from outlast.store.change import (
     Applied,
+    ApprovalPut,
     ApprovalRow,
     Conflict,
     Fenced,
@@ -21,6 +22,7 @@ from outlast.store.condition import (
     HISTORY,
     KNOWN_MESSAGES,
     LIFTING,
+    PENDING,
     RECALLS,
     due_from,
     next_refusal,
@@ -29,7 +31,7 @@ from outlast.store.condition import (
     unfit_after,
 )
 from outlast.store.moment import from_micros, micros_or_none, to_micros
-from outlast.store.sqlite import outbox, task
+from outlast.store.sqlite import notice, outbox, task
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.row import (
     APPROVAL,
@@ -162,6 +164,7 @@ def _drop_open(writing: Writing, key: tuple[str, str], generation: int, at: int)
     run = writing.database.run
     run("DELETE FROM operation WHERE tenant = ? AND run_id = ?", key)
     task.end(writing, key)
+    notice.end(writing, key)
     run(
         "UPDATE approval SET state = 'withdrawn' WHERE tenant = ? AND run_id = ? AND generation = ? AND state = 'pending'",
         (*key, generation),
@@ -208,7 +211,9 @@ def control_version(writing: Writing, tenant: str, name: str) -> int:
 
 
 def put_approval(writing: Writing, row: ApprovalRow, generation: int) -> None:
-    """Write an approval as it stands now."""
+    """Write an approval as it stands now; nobody is told any more of one that does not wait."""
+    if row.state != PENDING:
+        notice.close(writing, row.run, generation, row.put.approval_id)
     writing.database.run(_PUT_APPROVAL, (*approval_values(row), generation))
 
 
@@ -270,6 +275,9 @@ def _write_approvals(
         return settled
     for row in settled.values():
         put_approval(writing, row, generation)
+    for act in change.approvals:
+        if isinstance(act, ApprovalPut):
+            notice.add(writing, settled[act.approval_id], generation)
     return None
 
 

@@ -35,9 +35,10 @@ from outlast.store.change import (
     WorkerRow,
 )
 from outlast.store.moment import Instant, LeaseClock, to_micros
+from outlast.store.notice import NoticeRow
 from outlast.store.protocol import Claim, DoubtRow, GenerationRow, LiveWorker, RunImage
 from outlast.store.request import RequestRow, RequestState
-from outlast.store.sqlite import lease, read, request
+from outlast.store.sqlite import lease, notice, read, request
 from outlast.store.sqlite.checkpoint import Checkpointer
 from outlast.store.sqlite.connection import (
     SQLiteOptions,
@@ -227,6 +228,14 @@ class SQLiteStore:
                 database, tenant, (effect, workflow), limit, after or ("", "")
             )
         )
+
+    async def notices(self, run: RunKey) -> list[NoticeRow]:
+        """Return the notices of the run's requests that wait."""
+        return await self._read(lambda database: notice.of_run(database, run))
+
+    async def next_notice(self, tenant: str = "") -> datetime | None:
+        """Return when the next notice is due."""
+        return await self._read(lambda database: notice.next_due(database, tenant))
 
     async def operation(self, run: RunKey, operation: str) -> OperationPut | None:
         """Return the row of one open operation."""

@@ -22,8 +22,9 @@ from outlast.store.change import (
     WorkerId,
 )
 from outlast.store.condition import place_of
+from outlast.store.notice import EndNotice, NoticeChange, TakeNotices
 from outlast.store.request import PurgeRequests, RequestChange
-from outlast.store.sqlite import owned, request, unowned
+from outlast.store.sqlite import notice, owned, request, unowned
 from outlast.store.sqlite.failure import concerns_all, refusal_of
 from outlast.store.sqlite.scope import Writing
 
@@ -77,6 +78,8 @@ def _apply(writing: Writing, change: Change) -> Verdict:
         return unowned.start(writing, change)
     if isinstance(change, RequestChange):
         return request.write(writing, change)
+    if isinstance(change, NoticeChange):
+        return notice.write(writing, change)
     return unowned.write(writing, change)
 
 
@@ -84,6 +87,10 @@ def _name(change: Change) -> str:
     match change:
         case PutControl():
             return f"control {change.name}"
+        case TakeNotices():
+            return "the notices that are due"
+        case EndNotice():
+            return f"a notice of run {change.run_id}"
         case PurgeRequests():
             return f"the requests of {change.tenant}"
         case _:

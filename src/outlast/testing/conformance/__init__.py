@@ -29,6 +29,7 @@ from outlast.testing.conformance.change import ChangeConformance
 from outlast.testing.conformance.claim import ClaimConformance
 from outlast.testing.conformance.doubt import DoubtConformance
 from outlast.testing.conformance.message import MessageConformance
+from outlast.testing.conformance.notice import NoticeConformance
 from outlast.testing.conformance.outbox import OutboxConformance
 from outlast.testing.conformance.pause import PauseConformance
 from outlast.testing.conformance.permit import PermitConformance
@@ -56,5 +57,6 @@ class StoreConformance(
     BeatConformance,
     DoubtConformance,
     RequestConformance,
+    NoticeConformance,
 ):
     """Everything that a store promises."""

@@ -120,7 +120,7 @@ class PermitConformance:
         assert await bench.one(intending(head, permit)) == Refused("stopped", "stops")
 
     @scenario
-    async def test_first_word_that_fits(self, bench: Bench) -> None:
+    async def test_spends_and_permits_are_checked_in_order(self, bench: Bench) -> None:
         """`expired`, `mismatch`, `unapproved`, `unauthorised`, `aged`, `spent`, `stopped`: in this order, whatever else holds."""
         head = await granted(bench)
         await bench.apply(following(head, spends=(spending(operation="r:9"),)))
@@ -137,6 +137,7 @@ class PermitConformance:
             assert verdict == Refused(*expected)
 
         await told(all_wrong, spending(match="x"), "mismatch", "a1")
+        await told(all_wrong, spending(-1, "h2"), "mismatch", "a1")
         await told(all_wrong, of_second("x"), "mismatch", "a2")
         await told(all_wrong, of_second(), "unapproved", "a2")
         await told(all_wrong, spending(), "unauthorised", "roles")

@@ -21,6 +21,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.notice import TakeNotices
 from outlast.store.sqlite import connection as connection_module
 from outlast.store.sqlite import read as read_module
 from outlast.store.sqlite import store as store_module
@@ -155,7 +156,7 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
     with_bench(path, fill)
     edit(
         path,
-        "DROP TABLE request; DROP TABLE task; ALTER TABLE worker DROP COLUMN queues",
+        "DROP TABLE notice; DROP TABLE request; DROP TABLE task; ALTER TABLE worker DROP COLUMN queues",
         "DROP INDEX run_due; DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN unfit",
         "CREATE INDEX run_due ON run (workflow, due) WHERE due IS NOT NULL",
         "ALTER TABLE run DROP COLUMN due_set_at; DELETE FROM migration WHERE number > 1",
@@ -202,8 +203,30 @@ def test_file_of_before_votes_goes_on(tmp_path):
         return [(row.state, row.spent) for row in image.approvals]
 
     with_bench(path, fill)
-    edit(path, *WITHOUT_VOTES, "DELETE FROM migration WHERE number > 13")
+    edit(path, "DROP TABLE notice", *WITHOUT_VOTES, "DELETE FROM migration WHERE number > 13")
     assert with_bench(path, go_on) == [("approved", ("r:2", ""))] * 2
+
+
+def test_file_of_before_notices_goes_on(tmp_path):
+    """Of a request that waited already people are told once; of a decided one they are not."""
+    path = tmp_path / "s.db"
+    runs = [RunKey("default", "waits"), RunKey("default", "decided")]
+
+    async def fill(bench):
+        for run in runs:
+            worker = await bench.worker(f"w-{run.run_id}")
+            await bench.start(run.run_id, worker=worker)
+            head = await bench.head(run)
+            await bench.apply(following(head, approvals=(asking(bench.clock),)))
+        await bench.apply(deciding(runs[1]))
+
+    async def go_on(bench):
+        (taken,) = await bench.store.commit([TakeNotices("", 9, timedelta(seconds=9))])
+        return [(due.notice.run_id, due.notice.notice) for due in taken.notices]
+
+    with_bench(path, fill)
+    edit(path, "DROP TABLE notice; DELETE FROM migration WHERE number > 14")
+    assert with_bench(path, go_on) == [("waits", "asked")]
 
 
 def test_foreign_database_is_refused_unchanged(tmp_path):
