@@ -1121,10 +1121,11 @@ class ApprovalPreconditionError(ApprovalError):
 
 
 class DecisionRefusedError(ApprovalError):
-    """The store did not accept a decision: late, already decided, for another hash, or for an unknown request.
+    """A decision was not accepted, and decides nothing: late, already decided, for another hash, or by somebody who may not say it.
 
     Args:
-        reason: `expired`, `decided`, `mismatch`, `unknown` or `withdrawn`.
+        reason: Of the request: `unknown`, `ambiguous`, `decided`, `edited`, `withdrawn`, `expired`, `mismatch`. Of who decides: `role`,
+            `self`, `voted`, `stale`. Of what is said: `uneditable`, `unfit`.
 
     Example:
         ```python

@@ -46,7 +46,7 @@ _REMEDIES = {
     "edited": "see `outlast approvals list`: what is asked instead has an id and a hash of its own",
     "expired": "nothing more can be decided; whoever is asked next has a request of their own, see `outlast approvals list`",
     "role": "look at the request as it is now: `outlast approvals show` names the role",
-    "self": "somebody else who holds the role has to decide: `outlast roles list`, or lend it: `outlast approvals delegate`",
+    "self": "somebody else has to decide who holds the role, and not as a delegate of theirs: `outlast roles list`, `outlast roles grant`",
     "voted": "somebody else who holds the role has to say yes, too: `outlast approvals show` says how many are missing",
     "uneditable": "approve it or deny it, with a reason that says what it should be",
     "stale": "decide again",
