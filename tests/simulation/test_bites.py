@@ -46,12 +46,14 @@ from outlast.testing.simulation.shape import (
 )
 from outlast.testing.simulation.world import Fates
 from outlast.worker import buffer, gate, pilot, pin, rollover, scribe
+from outlast.worker.clearance import Clearance
 from outlast.worker.crew import Crew
 from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.hold import Hold
 from outlast.worker.lease import Lease
 from outlast.worker.outside import Outside
+from outlast.worker.permit import Finder
 from outlast.worker.pilot import Pilot
 from outlast.worker.relay import Relay
 from outlast.worker.series import Series
@@ -87,7 +89,14 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "the single acceptance of a message": (
         200,
         {5},
-        (Break(MemoryStore, "_put_message", "if known is not None:", "if False:"),),
+        (
+            Break(
+                MemoryStore,
+                "_put_message",
+                "if (known := self._known_verdict(change.run, inbox, change.message)) is not None:",
+                "if False:",
+            ),
+        ),
     ),
     "the single delivery of a message": (
         60,
@@ -153,7 +162,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         (
             Break(
                 Pilot,
-                "_intend",
+                "_take",
                 "self.post(intending)",
                 "settle = SettleEffect(command.operation, command.name, intent)\n"
                 "            known = self._deck.registry.effects[command.name]\n"
@@ -168,8 +177,13 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         200,
         {6},
         (
-            Break(condition, "spend_refusal", 'not in ("", spend.operation)', "in ()"),
-            Break(ledger.EffectLedger, "find_cover", "if one.spent_by is None:", "if True:"),
+            Break(memory, "settle_approvals", 'not in ("", spend.operation)', "in ()"),
+            Break(
+                ledger.EffectLedger,
+                "find_cover",
+                "for one in own if one.spent_by is None",
+                "for one in own",
+            ),
         ),
     ),
     "the digest on the head": (
@@ -201,6 +215,13 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
             Break(
                 Lease, "sending", "sent + self._seconds", "self._clock.monotonic() + self._seconds"
             ),
+            # What begins long after it was permitted is asked about again, and the store is asked with it.
+            Break(
+                Clearance,
+                "is_cleared",
+                "timedelta(0) <= age <= self._deck.recheck_within",
+                "True",
+            ),
         ),
     ),
     "an unknown verdict is asked about again": (
@@ -226,7 +247,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "a next attempt that is announced": (
         60,
         {3, 4, 7},
-        (Break(EffectRun, "_attempt", "await self._announce()", "pass"),),
+        (Break(EffectRun, "_attempt", "await self._announce()", "None"),),
     ),
     "an effect that no cancel interrupts": (
         240,
@@ -286,12 +307,23 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "an approval that was decided does not expire": (
         60,
         {1, 5},
-        (Break(condition, "expiry_refusal", "if row.state in (APPROVED, DENIED):", "if False:"),),
+        (
+            Break(
+                condition,
+                "expiry_refusal",
+                "if row.state in (APPROVED, DENIED, EDITED):",
+                "if False:",
+            ),
+        ),
     ),
     "a grant that is used in time": (
         60,
         {6},
-        (Break(condition, "spend_refusal", "if now >= row.put.use_by:", "if False:"),),
+        (
+            Break(condition, "spend_refusal", "if now >= row.put.use_by:", "if False:"),
+            # The worker asks nobody then, either.
+            Break(Finder, "_check_time", "now >= use_by", "False"),
+        ),
     ),
     "timers that do not fire early": (
         100,
@@ -453,7 +485,14 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "a fork makes no effect that it was not allowed": (
         60,
         {3},
-        (Break(Gate, "ask", "if refusal is not None:", "if False:"),),
+        (
+            Break(
+                Gate,
+                "settled",
+                "None if refusal is None else self.refuse(refusal, command, epoch)",
+                "None",
+            ),
+        ),
     ),
     "a fork has the keys that its origin would use": (
         60,
@@ -487,7 +526,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "a fork knows what its origin did": (
         120,
         {1, 3},
-        (Break(Gate, "ask", 'known.outcome != "unknown"', "False"),),
+        (Break(Gate, "settled", 'known.outcome != "unknown"', "False"),),
     ),
     "a child of two parents tells both how it ends": (
         60,
