@@ -801,11 +801,11 @@ def test_case_121_an_error_inside_outlast_blocks_its_run_and_no_other(
     async def flow(name: str) -> str:
         return await pay(name)
 
-    def ask(gate: Gate, command: Any, epoch: int) -> Any:
+    def ask(gate: Gate, command: Any, epoch: int, found: Any) -> Any:
         calls.append("asked")
         if b"broken" in command.arguments:
             raise StopAsyncIteration("a mistake of ours")
-        return original(gate, command, epoch)
+        return original(gate, command, epoch, found)
 
     original, workflow = Gate.ask, Workflow(flow)
     monkeypatch.setattr(Gate, "ask", ask)

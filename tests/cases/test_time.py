@@ -386,6 +386,10 @@ OPTIONS: dict[tuple[str, str], tuple[str, dict[str, Any], Any, str, Any, Any]] =
         "work", {"idempotent": True}, outlast.SameAs("amount"), "result", ["5", "RepeatedEffectError", "5"],
         ["5", "RepeatedEffectError", "SamePurposeError"],
     ),
+    ("effect", "approval"): (
+        "work", {"idempotent": True}, outlast.Approval("boss", expires_in=3 * SECOND), "result",
+        ["5", "RepeatedEffectError", "5"], ["ApprovalExpiredError"] * 3,
+    ),
     # The attempt after the one at 3 s could act until after the receiver has forgotten the key; in doubt when that one cannot.
     ("effect", "idempotent_for"): (
         "lose", {"idempotent": True, **TIMEOUT}, 12 * SECOND, "doubt", [], [10],

@@ -14,11 +14,12 @@ import chaos_flow
 from crash_bench import lines_of
 
 import outlast
+from outlast.app import local_principal
 from outlast.journal.entry import EffectInDoubt
 from outlast.store.change import Status
 
 MESSAGES = 6
-PRINCIPAL = "tester"
+PRINCIPAL = local_principal()
 
 
 @dataclass

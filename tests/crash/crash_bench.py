@@ -174,7 +174,7 @@ class Bench:
         """Do something as a client: a process apart from every worker."""
 
         async def go() -> T:
-            async with outlast.connect(self.url, principal="tester", create=True) as client:
+            async with outlast.connect(self.url, create=True) as client:
                 return await act(client)
 
         return asyncio.run(go())

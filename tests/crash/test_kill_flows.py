@@ -13,6 +13,7 @@ import pytest
 from crash_bench import Bench
 from kill_point import ALL, SOAK, Play, Point, chosen, recoveries
 
+from outlast.app import local_principal
 from outlast.store.change import Status
 from outlast.store.protocol import RunImage
 
@@ -53,7 +54,7 @@ RESULTS = {
     "charged": "1 charge x 2",
     "booked": "1 book x 2",
     "wired": "1 wire x 2",
-    "errand": "[1, 2, 1] hello tester ['charge x', 'book x'] wire x",
+    "errand": f"[1, 2, 1] hello {local_principal()} ['charge x', 'book x'] wire x",
 }
 DECLARED = {"charge": "charged", "book": "booked", "wire": "wired"}
 

@@ -10,6 +10,7 @@ import crash_flow
 import pytest
 from crash_bench import Bench, check_journal, until
 
+from outlast.app import local_principal
 from outlast.store.change import Status
 
 NO_END = ("--lease", "600")
@@ -156,7 +157,7 @@ def talk(bench: Bench) -> None:
         lambda: (image := bench.image("x")) and image.head.status.closed,
         "the decision arrives",
     )
-    assert bench.result("x") == "hello tester"
+    assert bench.result("x") == f"hello {local_principal()}"
 
 
 @pytest.mark.parametrize("idle", ["600", "0.05"], ids=["in memory", "parked"])

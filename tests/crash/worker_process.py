@@ -246,7 +246,7 @@ class StrikingApp(App):
             queues=tuple(options.queue),
         )
         super().__init__(
-            options.url, workflows=None, tenant="default", principal="tester", options=worker
+            options.url, workflows=None, tenant="default", principal=None, options=worker
         )
         self.options = options
 

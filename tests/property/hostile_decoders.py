@@ -763,6 +763,7 @@ EXCEPTIONS = {
     "workflows.definition:Effect._action_sha256": "what `canonical` wrote a line before",
     "journal.subject:subject_of": "what `canonical` and the codec wrote in the same call",
     "journal.subject:_fact": "what `canonical` and the codec wrote in the same call",
+    "worker.permit:Finder._call": "what the codec wrote of this call, or `from_row` has read",
     "replay.ledger:EffectLedger._nearest": "what `canonical` wrote of this call",
     "client.update:_message": "what the codec wrote in the same call",
     "client.approval:Approvals.answer": "what the codec wrote in the same call",

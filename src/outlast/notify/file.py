@@ -1,4 +1,4 @@
-"""How people are reached as a TOML file, for `outlast worker --notify`. Its keys are the parameters of `Notify`."""
+"""How people are reached as a TOML file, for `--notify` of `outlast worker`. Its keys are the parameters of `Notify`."""
 
 from __future__ import annotations
 

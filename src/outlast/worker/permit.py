@@ -90,11 +90,6 @@ class Finder:
         """Take in the next entry of the run's journal."""
         self._grants.note(entry)
 
-    async def prepare(self) -> None:
-        """Have the control rows at hand."""
-        if self._deck.controls.known(self._tenant) is None:
-            await self._control()
-
     # Before the intent
 
     def quick(

@@ -449,7 +449,6 @@ class Pilot:
             self, self._deck, started, self._head.workflow, self._gate.would_ask, self._read
         )
         self._clearance = Clearance(self, self._deck, finder)
-        await finder.prepare()
         self._scribe.begin(started.durability, delivery)
         self._elsewhere = asked_of_the_origin([entry for entry, _ in entries])
         if not any(isinstance(entry, RunTimedOut) for entry, _ in entries):

@@ -658,15 +658,16 @@ def test_many_effects_at_once() -> None:
 
 
 def test_where_nobody_can_say_no_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without policy, grant, stop and guarded verb an effect is intended without a task, and rests on the kill switch alone."""
+    """Without policy, grant, stop and guarded verb an effect is intended without a task, and rests on the kill switch alone; once the rows are known."""
 
     async def never(*_: Any) -> None:
         raise AssertionError("somebody was asked")
 
-    monkeypatch.setattr(Finder, "find", never)
-
     async def scenario(sim: Simulation) -> tuple[int, EffectIntended]:
         await sim.start_worker(options=own_roles(sim))
+        # The worker knows the rows since the first effect.
+        assert await (await sim.client.start(pay_once(9), id="before")).result() == 9
+        monkeypatch.setattr(Finder, "find", never)
         return await (await sim.client.start(pay_once(8), id="r")).result(), await intent(sim)
 
     result, found = Simulation(CODE).run(scenario)

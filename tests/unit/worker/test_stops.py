@@ -208,8 +208,11 @@ def test_a_stop_between_answer_and_commit(monkeypatch: pytest.MonkeyPatch, quick
     """The store notices that the switch was thrown after the answer; the fresh answer is a no. With a policy it is the same."""
 
     async def scenario(sim: Simulation) -> str:
-        after_answer(monkeypatch, lambda: put(sim.store, stop("everything")), quick=quick)
         await sim.start_worker()
+        # The worker knows the rows since the first effect.
+        assert await outcome(await sim.client.start(pay_once(9), id="before")) == 9
+        receiver.forget()
+        after_answer(monkeypatch, lambda: put(sim.store, stop("everything")), quick=quick)
         with pytest.raises(outlast.EffectsStoppedError):
             await outcome(await sim.client.start(pay_once(1), id="r"))
         return " ".join(type(one).__name__ for one in await entries(sim))
