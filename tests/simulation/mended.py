@@ -6,6 +6,7 @@ from mutation import Break
 
 from outlast.testing.simulation.people import People
 from outlast.worker import proposal
+from outlast.worker.effect import EffectRun
 from outlast.worker.pilot import Pilot
 from outlast.worker.relay import Relay
 
@@ -28,6 +29,10 @@ MENDED: dict[str, tuple[int, Break]] = {
             "if not again or self._sim.invariants.runs[run].incarnation == before:",
             "if True:",
         ),
+    ),
+    "an_outcome_that_comes_while_a_thread_is_waited_for": (
+        1,
+        Break(EffectRun, "_begin", "not self._bridge.is_open(self._operation)", "False"),
     ),
     "row_beside_an_outcome": (
         1,

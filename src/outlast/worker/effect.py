@@ -131,6 +131,8 @@ class EffectRun:
             if self._doubt is not None and not await self._may_call_again(self._doubt):
                 return
             self._doubt = None
+            if not self._bridge.is_open(self._operation):
+                return
             await self._bridge.hold.free(self._operation)
             if self._is_forgotten():
                 await self._leave(self._memory.why())
@@ -333,8 +335,9 @@ class EffectRun:
     def _begin(self) -> None:
         """Take the last look before the world is changed; called where the body runs."""
         self._bridge.check_lease()
-        if self._may_have_happened and self._memory.is_over_here():
-            # It has waited for a free thread.
+        # It may have waited for a free thread: meanwhile its outcome may have come from elsewhere, or its receiver have forgotten the key.
+        is_known = not self._bridge.is_open(self._operation)
+        if is_known or (self._may_have_happened and self._memory.is_over_here()):
             raise HeldBack
         self._began = self._bridge.clock.monotonic()
 
