@@ -52,7 +52,7 @@ class RunName(Struct, frozen=True):
     generation: int = 1
 
 
-class Cover(Struct, frozen=True, omit_defaults=True):
+class Cover(Struct, frozen=True):
     """One action that an approval covers.
 
     Args:
