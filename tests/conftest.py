@@ -10,6 +10,7 @@ Each test module is an app of its own: `outlast.open()` sees what it declares an
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -45,6 +46,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "without_always_replay(why): runs are not replayed after each turn"
     )
+
+
+@pytest.fixture(autouse=True)
+def _levels() -> Iterator[None]:
+    """Let no test hear more, or less, because one before it has set what is logged."""
+    loggers = [logging.getLogger(), logging.getLogger("outlast")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

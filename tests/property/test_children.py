@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from searching import examples
 
@@ -214,8 +214,33 @@ def of(kind: type[Any], found: list[Entry]) -> list[Any]:
     return [one for one in found if isinstance(one, kind)]
 
 
+# A run that was to be parked a fraction of a nanosecond later, which the clock could not move by.
+IDLE_FOR_AN_INSTANT = Node(
+    end="raise",
+    seconds=8.0,
+    waits=True,
+    kids=[
+        Kid(Node(end="raise", seconds=3.0), "await", "abandon"),
+        Kid(
+            Node(
+                waits=False,
+                kids=[
+                    Kid(Node(end="raise"), "handle", "terminate"),
+                    Kid(Node(seconds=3.0), "give up", "abandon"),
+                    Kid(Node(seconds=3.0), "await", "cancel"),
+                ],
+            ),
+            "handle",
+            "terminate",
+        ),
+    ],
+)
+UNSTEADY = Faults(latency=0.1, unavailable=0.1, lost_answer=0.1, outlives=0.5, echoes=0.2)
+
+
 @examples(0.6)
 @given(what=trees, harm=disturbances, fault=faults, seed=st.integers(0, 10**6))
+@example(what=IDLE_FOR_AN_INSTANT, harm=[], fault=UNSTEADY, seed=222)
 def test_each_end_is_told_once(what, harm, fault, seed):
     """What a parent is told is what became of the child, once; nothing is left when all is over; each run acted once at most."""
     receiver.forget()

@@ -1096,7 +1096,8 @@ class Pilot:
         now, idle = self.clock.monotonic(), self._deck.idle.total_seconds()
         is_new = self._idle_since is None
         since = self._idle_since = now if self._idle_since is None else self._idle_since
-        rest = idle - (now - since)
+        # The end less now, and not the time less what has passed of it: after waiting that long the end has come, in floats too.
+        rest = (since + idle) - now
         # What could not be parked after that time waits for something else.
         return rest if not self._stopping and (is_new or rest > 0) else math.inf
 

@@ -5,7 +5,7 @@ A connection is only ever touched by its own thread, so nothing needs a lock but
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +18,8 @@ from outlast.errors import StoreUnavailableError
 from outlast.store.sqlite.failure import failure_of
 
 T = TypeVar("T")
+
+logger = logging.getLogger("outlast.store")
 
 
 class Job(Generic[T]):
@@ -46,7 +48,7 @@ class Job(Generic[T]):
 
 
 class Lane:
-    """A thread with a queue.
+    """A thread with a queue, once it was started.
 
     Args:
         path: The database, for errors.
@@ -68,6 +70,9 @@ class Lane:
         self._interval = 1.0
         self.ended: Future[None] = Future()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin: what `idle` and `last` need is there from now on."""
         self._thread.start()
 
     def submit(self, function: Callable[[], T], *, urgent: bool = False) -> Future[T]:
@@ -111,14 +116,21 @@ class Lane:
                 elif stopping:
                     break
                 else:
-                    # A chore of idle time is never worth the thread: what is really wrong shows in the next job.
-                    with contextlib.suppress(apsw.Error, OSError):
-                        self._idle()
+                    self._do_chores()
         finally:
             try:
                 self._last()
             finally:
                 self.ended.set_result(None)
+
+    def _do_chores(self) -> None:
+        # A chore of idle time is never worth the thread: what is really wrong shows in the next job.
+        try:
+            self._idle()
+        except (apsw.Error, OSError):
+            pass
+        except Exception:
+            logger.exception("%s: what is done in idle time broke inside Outlast", self._path)
 
     def _next(self) -> tuple[Job[Any] | None, bool]:
         with self._wanted:

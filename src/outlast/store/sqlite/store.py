@@ -120,6 +120,8 @@ class SQLiteStore:
         self._reading = Lane(path, "outlast-sqlite-read", idle=lambda: None, last=self._end_reading)
         self._commits = GroupCommit(self._write)
         self._watch = Watch(self._writing, options.poll)
+        self._writing.start()
+        self._reading.start()
 
     async def connect(self) -> None:
         """Open both connections, each on its own thread."""

@@ -13,6 +13,7 @@ from outlast.store.sqlite.lane import Lane
 def lane():
     """A lane that is stopped at the end."""
     made = Lane("/x.db", "test-lane", idle=lambda: None, last=lambda: None)
+    made.start()
     yield made
     made.stop()
     made.join()
@@ -63,6 +64,7 @@ def test_stopping_finishes_what_is_queued():
         idle=lambda: None,
         last=lambda: order.append(threading.current_thread().name),
     )
+    lane.start()
     lane.submit(lambda: gate.wait(10))
     queued = lane.submit(lambda: order.append("queued"))
     lane.stop()
@@ -75,19 +77,36 @@ def test_stopping_finishes_what_is_queued():
     assert order == ["queued", "test-lane"]
 
 
-def test_idle_is_called_when_nothing_is_to_do():
-    """Idle time is used as often as was asked, and a chore that fails does not end the thread."""
+@pytest.mark.parametrize("error", [apsw.BusyError("busy"), AttributeError("no such thing")])
+def test_idle_is_called_when_nothing_is_to_do(error):
+    """Idle time is used as often as was asked, and a chore that fails, or breaks, does not end the thread."""
     calls, enough = [], threading.Event()
 
     def chore():
         calls.append(1)
         if len(calls) == 3:
             enough.set()
-        raise apsw.BusyError("busy")
+        raise error
 
     lane = Lane("/x.db", "test-idle", idle=chore, last=lambda: None)
     lane.tick_every(0.001)
+    lane.start()
     assert enough.wait(10)
     assert lane.submit(lambda: 7).result(10) == 7
     lane.stop()
     lane.join()
+
+
+def test_nothing_is_done_before_the_start():
+    """What idle time needs may be made after the lane: until it is started, it does nothing."""
+    idle, calls = threading.Event(), []
+    lane = Lane("/x.db", "test-late", idle=idle.set, last=lambda: None)
+    lane.tick_every(0.001)
+    job = lane.submit(lambda: calls.append(1))
+    assert not job.running() and not lane._thread.is_alive()
+    lane.start()
+    job.result(10)
+    assert idle.wait(10)
+    lane.stop()
+    lane.join()
+    assert calls == [1]
