@@ -379,7 +379,7 @@ class App(_Entered):
             raise
         try:
             if self._notify is not None:
-                self._notifier = Notifier(store, self._notify)
+                self._notifier = Notifier(store, self._notify, self.tenant)
                 self._notifier.start()
             _warn_of_idle_queues(registry, self._options.queues)
             _announce(f"outlast {library_version()} on {store.describe()}")
