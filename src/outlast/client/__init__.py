@@ -16,9 +16,11 @@ from outlast.client.view import (
     Changed,
     Generation,
     JournalEntry,
+    NextAsked,
     Retry,
     RunDetail,
     RunStatus,
+    Told,
 )
 from outlast.effects.standing import Alarm, Standing
 from outlast.store.change import Status
@@ -36,6 +38,7 @@ __all__ = [
     "IfClosed",
     "JournalEntry",
     "Mail",
+    "NextAsked",
     "Receipt",
     "RequestView",
     "Requests",
@@ -51,5 +54,6 @@ __all__ = [
     "StopBook",
     "StopView",
     "TaskView",
+    "Told",
     "Wait",
 ]
