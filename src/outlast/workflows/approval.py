@@ -51,7 +51,7 @@ async def approval(  # noqa: PLR0913 - each one is a sentence of the request
         covers: Calls, or patterns by `effect.where(…)`, that a yes permits.
         role: Who may decide.
         expires_in: Time to decide.
-        use_within: Time to begin, counted from the request; as long as `expires_in` by default.
+        use_within: Time to begin, counted from the request; as long as `expires_in` by default, and never shorter.
         quorum: So many persons have to say yes. One no is enough.
         four_eyes: Whoever started the run may not say yes.
         escalate: Who is asked after that, when nobody has decided in time: see `Rung`.
