@@ -920,9 +920,11 @@ class Pilot:
         requesters = tuple(dict.fromkeys((started.principal, *started.requesters)))
         for proposal in asking(command, self.store_now(), requesters):
             self.post(proposal)
-        self._deck.holders.look(
-            self.run_key, self._head.workflow, command.terms.rung(command.rung).role
-        )
+        barred = frozenset(command.barred)
+        if command.terms.four_eyes:
+            barred |= frozenset(command.requesters or requesters)
+        role = command.terms.rung(command.rung).role
+        self._deck.holders.look(self.run_key, self._head.workflow, role, barred)
 
     def _saga_of(self, intent: EffectIntended) -> OperationPut | None:
         """Return the row that says that the run is inside a saga which may have something to undo, where it is not there yet."""
