@@ -249,7 +249,7 @@ class Gate:
         requests = [self._requests[one] for one in ids if one in self._requests]
         return any(
             one.source != "purpose"
-            and terms_of(one).is_as_strict_as(demand.terms)
+            and terms_of(one).is_as_strict_as(demand.terms, one.rung)
             and _rests_on(one, demand.preconditions)
             for one in requests
         )

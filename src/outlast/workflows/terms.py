@@ -26,8 +26,8 @@ class Approval:
     """Every call of an effect needs a person's yes: `@effect(approval=Approval("maintainer", expires_in=timedelta(hours=72)))`.
 
     The engine asks before the effect is intended, unless an approval of the run covers the call already, on terms that are as strict: the
-    same role, a quorum and four eyes that are not less, the same preconditions in sight. The yes is bound to exactly the action that will
-    run. A no raises `ApprovalDeniedError` where the call is awaited, no answer in time `ApprovalExpiredError`.
+    same role, a quorum and four eyes that are not less, no edit that needs nobody else where one here needs somebody, the same preconditions in
+    sight. The yes is bound to exactly the action that will run. A no raises `ApprovalDeniedError` where the call is awaited, no answer in time `ApprovalExpiredError`.
 
     Args:
         role: Who may decide.

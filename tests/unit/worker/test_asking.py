@@ -384,6 +384,47 @@ def test_each_demand_is_asked_in_turn_and_all_are_spent() -> None:
     assert isinstance(leave, Leave)
 
 
+CLIMBING = replace(TERMS, escalate=(outlast.Rung("chief", SOON), outlast.Rung("owner", SOON)))
+
+
+@pytest.mark.parametrize(
+    ("given", "rung", "wanted", "is_enough"),
+    [
+        (CLIMBING, 0, TERMS, True),
+        # Who decided was the chief.
+        (CLIMBING, 1, TERMS, False),
+        (CLIMBING, 1, replace(TERMS, role="chief"), True),
+        (CLIMBING, 0, replace(TERMS, role="chief"), False),
+        # Both ask the chief when the boss has not decided; and it was the boss who had less time.
+        (CLIMBING, 1, CLIMBING, True),
+        (CLIMBING, 2, CLIMBING, True),
+        (CLIMBING, 2, replace(CLIMBING, escalate=CLIMBING.escalate[:1]), False),
+        (replace(CLIMBING, expires_in=SOON / 2), 1, CLIMBING, False),
+        (replace(CLIMBING, role="clerk"), 1, CLIMBING, False),
+        # An edit by one person alone.
+        (replace(TERMS, edits="yes"), 0, replace(TERMS, edits="second"), False),
+        (replace(TERMS, edits="second"), 0, replace(TERMS, edits="yes"), True),
+        (TERMS, 0, replace(TERMS, edits="second"), True),
+        (replace(TERMS, edits="yes"), 0, TERMS, True),
+    ],
+)
+def test_a_yes_counts_for_who_gave_it(
+    given: Terms, rung: int, wanted: Terms, is_enough: bool
+) -> None:
+    """The role is that of the rung on which somebody decided; and who may change the call alone says less than two do."""
+    this = gate()
+    answer = this.ask(command(), 1, Found(FIVE, (Demand("declared", given),)))
+    assert isinstance(answer, Ask)
+    entry = recorded(replace(answer.request, rung=rung), NOW, ())
+    this.note(entry)
+    answer = this.ask(
+        command(asked=(entry.approval_id,), effective=FIVE.arguments),
+        1,
+        Found(FIVE, (Demand("policy", wanted),)),
+    )
+    assert isinstance(answer, Leave if is_enough else Ask)
+
+
 def test_a_yes_to_other_arguments_is_asked_for_again() -> None:
     """Written otherwise by code that came since, it is `changed`; edited since, it is `edited`."""
     this = gate()
