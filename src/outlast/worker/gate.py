@@ -293,8 +293,10 @@ class Gate:
         ]
         if not stale:
             return ""
-        is_written_otherwise = found.action.same_arguments(bytes(stale[-1].effective))
-        return "changed" if is_written_otherwise else "edited"
+        requests = [one for one in self._requests.values() if one.operation == command.operation]
+        later = requests[requests.index(stale[-1]) + 1 :]
+        # An approver's edit has closed a request, and another one was made of it.
+        return "edited" if any(one.again == "edited" for one in later) else "changed"
 
     def refused(
         self, refusal: EffectRefused, command: IntendEffect, epoch: int

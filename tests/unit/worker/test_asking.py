@@ -426,7 +426,7 @@ def test_a_yes_counts_for_who_gave_it(
 
 
 def test_a_yes_to_other_arguments_is_asked_for_again() -> None:
-    """Written otherwise by code that came since, it is `changed`; edited since, it is `edited`."""
+    """Written otherwise by code that came since, it is `changed`."""
     this = gate()
     first = ask(this, Found(FIVE, (DECLARED,)))
     newer = replace(FIVE, action_sha256="f" * 64)
@@ -441,10 +441,35 @@ def test_a_yes_to_other_arguments_is_asked_for_again() -> None:
     )
     assert isinstance(leave, Leave)
     assert leave.intent.asked == (again.approval_id,)
-    other = ask(
-        this, Found(THREE, (DECLARED,)), asked=(first.approval_id,), effective=THREE.arguments
+
+
+def test_only_an_edit_makes_an_edited_request() -> None:
+    """Of a call that nobody has edited the next request is `changed`, whatever new code has made of it; after an edit it is `edited`, once."""
+    this = gate()
+    first = ask(this, Found(FIVE, (DECLARED,)))
+    said = {"asked": (first.approval_id,), "effective": THREE.arguments}
+    answer = this.ask(command(**said), 1, Found(THREE, (DECLARED,)))
+    assert isinstance(answer, Ask)
+    assert answer.request.again == "changed"
+    # Somebody else edits what the policy asks, and says yes to it.
+    clerk = replace(TERMS, role="clerk")
+    request = replace(first, approval_id="2~r:1#2", source="policy", role="clerk", terms=clerk)
+    this.note(request)
+    edited = replace(
+        request,
+        approval_id="2~r:1#3",
+        again="edited",
+        covers=(replace(request.covers[0], action_sha256=THREE.action_sha256),),
+        effective=Raw(THREE.arguments),
     )
-    assert other.again == "edited"
+    this.note(edited)
+    both = (first.approval_id, edited.approval_id)
+    again = ask(this, Found(THREE, (DECLARED,)), asked=both, effective=THREE.arguments)
+    assert (again.again, again.source) == ("edited", "declared")
+    newer = replace(THREE, action_sha256="f" * 64)
+    three = (*both, again.approval_id)
+    last = ask(this, Found(newer, (DECLARED,)), asked=three, effective=THREE.arguments)
+    assert last.again == "changed"
 
 
 def test_what_would_run_must_be_what_was_approved() -> None:
