@@ -17,7 +17,7 @@ from typing import Any
 
 from outlast.clock import Clock, Threads
 from outlast.errors import PolicyError
-from outlast.policy import Policy, PolicyFile
+from outlast.policy import Narrow, Policy, PolicyFile
 from outlast.policy.policy import qualified_name
 
 logger = logging.getLogger("outlast.worker")
@@ -35,7 +35,8 @@ class Rules:
 
     Args:
         whole: For an effect that is about to begin.
-        denials: For a later attempt of one that has begun: nobody is asked, and nothing is narrowed any more.
+        denials: For a later attempt of one that has begun: nobody is asked, and nothing is narrowed any more, so hooks and deny rules
+            look at what will run.
         undoing: For a compensation: its deny rules alone.
     """
 
@@ -90,7 +91,7 @@ class RuleBook:
         denying = tuple(one for one in policy.rules if one.effect == "deny")
         return Rules(
             whole=whole,
-            denials=Policy(rules=denying, agents=policy.agents, hooks=hooks),
+            denials=Policy(rules=denying, agents=policy.agents, hooks=tuple(map(_denying, hooks))),
             undoing=Policy(rules=denying),
         )
 
@@ -108,3 +109,14 @@ class RuleBook:
         ask.__module__, ask.__qualname__ = named.__module__, named.__qualname__
         assert qualified_name(ask) == qualified_name(function)
         return ask
+
+
+def _denying(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook that may only deny: what it would narrow is left as it is, for those after it as well."""
+
+    @functools.wraps(hook)
+    async def ask(call: Any) -> Any:
+        said = await hook(call)
+        return None if isinstance(said, Narrow) else said
+
+    return ask

@@ -729,6 +729,29 @@ def test_nobody_is_asked_to_approve_a_later_attempt() -> None:
     assert [value for _, value in receiver.log] == [4]
 
 
+def test_a_later_attempt_is_judged_by_what_would_run() -> None:
+    """A rule that came since is held against the arguments of the intent, and not against what hooks would make of them once more."""
+    rule = Rule("deny", "pay", (Predicate("amount", "at_least", 3),), name="dear")
+
+    async def scenario(sim: Simulation) -> list[str]:
+        failing.append(RefusedError("try later"))
+        first = await sim.start_worker()
+        handle = await sim.client.start(pay_once(8), id="r")
+        while failing:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1)
+        first.kill()
+        options = WorkerOptions(library="simulated", policy=Policy((rule,), hooks=(halve, watch)))
+        await sim.start_worker(options=options)
+        with pytest.raises(outlast.PermissionDeniedError) as caught:
+            await outcome(handle)
+        return [caught.value.rule, str((await intent(sim)).effective, "utf-8")]
+
+    assert played(scenario, Policy(hooks=(halve,))) == ["dear", '{"amount":4}']
+    assert [dict(one.arguments) for one in calls] == [{"amount": 4}]
+    assert receiver.total == 0
+
+
 @pytest.mark.parametrize(("seconds", "asked"), [(1, 1), (30, 2)])
 def test_a_first_attempt_that_begins_late_is_asked_about_again(
     monkeypatch: pytest.MonkeyPatch, seconds: int, asked: int
