@@ -1,7 +1,7 @@
 """The policy that is in force in a worker, and the two smaller ones that are drawn from it.
 
-Hooks and the callback are the author's code: each gets so many seconds, a plain function in a thread. What is late has failed, and
-what fails denies.
+Hooks and the callback are the author's code: each gets so many seconds, a plain function in a thread, from the moment at which it has one.
+What is late has failed, and what fails denies.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from outlast.clock import Clock, Threads
 from outlast.errors import PolicyError
 from outlast.policy import Narrow, Policy, PolicyFile
 from outlast.policy.policy import qualified_name
+from outlast.worker.call import ThreadCall, Threw, anytime
 
 logger = logging.getLogger("outlast.worker")
 
@@ -99,16 +100,38 @@ class RuleBook:
         """Return the same, with an end; a policy names it as it names the original."""
 
         async def ask(call: Any) -> Any:
+            if inspect.iscoroutinefunction(function):
+                answer = function(call)
+            else:
+                answer = await self._begun(functools.partial(function, call))
             async with asyncio.timeout(ASK_SECONDS):
-                if inspect.iscoroutinefunction(function):
-                    return await function(call)
-                said = await self._threads.run(functools.partial(function, call))
+                said = await answer
                 return await said if inspect.isawaitable(said) else said
 
         named: Any = function if hasattr(function, "__qualname__") else type(function)
         ask.__module__, ask.__qualname__ = named.__module__, named.__qualname__
         assert qualified_name(ask) == qualified_name(function)
         return ask
+
+    async def _begun(self, body: Callable[[], Any]) -> Awaitable[Any]:
+        """Return what a function will return that has begun in a thread, however long none was free."""
+        work = ThreadCall(body, anytime)
+        thread = asyncio.ensure_future(self._threads.run(work))
+        try:
+            await asyncio.wait((thread, work.begun), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            work.call_off()
+            thread.cancel()
+            raise
+        return _said(thread)
+
+
+async def _said(thread: asyncio.Future[Any]) -> Any:
+    """Return what a function has returned in its thread, or raise what it threw."""
+    said = await thread
+    if isinstance(said, Threw):
+        raise said.error
+    return said
 
 
 def _denying(hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -298,6 +298,51 @@ def test_case_070_a_hook_that_fails_denies(hook: Any, what: str) -> None:
     assert receiver.total == 0
 
 
+@pytest.mark.parametrize(("seconds", "is_late"), [(9, False), (11, True)])
+def test_a_hook_has_its_time_once_it_has_a_thread(seconds: int, is_late: bool) -> None:
+    """How long no thread is free says nothing of a plain hook; how long it takes then does."""
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker()
+        worker.threads.crowded = 30
+
+        def take_long(call: ToolCall) -> None:
+            worker.threads.busy(seconds)
+
+        hooks.append(take_long)
+        handle = await worker.client.start(pay_once(8), id="r")
+        try:
+            return str(await outcome(handle))
+        except outlast.PermissionDeniedError as error:
+            return error.message
+
+    hooks = list[Any]()
+
+    def ask(call: ToolCall) -> None:
+        hooks[0](call)
+
+    said = played(scenario, Policy(hooks=(ask,)), recheck_within=timedelta(minutes=5))
+    assert ("TimeoutError" in said) == is_late
+    assert receiver.total == (0 if is_late else 1)
+
+
+def test_a_hook_that_nobody_waits_for_any_more_does_not_begin() -> None:
+    """Neither does one in a thread that is free only then."""
+
+    async def scenario(sim: Simulation) -> Status:
+        worker = await sim.start_worker()
+        worker.threads.crowded = 30
+        handle = await worker.client.start(pay_once(8), id="r")
+        await asyncio.sleep(5)
+        await handle.cancel()
+        head = await sim.closed("r")
+        await asyncio.sleep(60)
+        return head.status
+
+    assert played(scenario, Policy(hooks=(watch,))) is Status.CANCELLED
+    assert not calls
+
+
 def test_a_hook_that_makes_no_call_of_it_denies() -> None:
     """Arguments that the effect cannot be called with are not run."""
 
