@@ -121,8 +121,8 @@ class Bridge(Protocol):
         """
         ...
 
-    def is_cleared(self, operation: OperationId) -> bool:
-        """Whether the first attempt of an effect may begin on what its intent rests on: that was found out just now."""
+    def cleared(self, operation: OperationId) -> Permit | None:
+        """Return on what the intent of an effect rests, if its first attempt may begin on that: it was found out just now."""
         ...
 
     async def clear(

@@ -111,13 +111,13 @@ class Clearance:
 
     # Before an attempt
 
-    def is_cleared(self, operation: OperationId) -> bool:
-        """Whether the first attempt may begin on what the intent rests on."""
+    def cleared(self, operation: OperationId) -> Permit | None:
+        """Return on what the intent rests, if the first attempt may begin on that."""
         permit = self._cleared.get(operation)
         if permit is None:
-            return False
+            return None
         age = self._bridge.store_now() - permit.checked_at
-        return timedelta(0) <= age <= self._deck.recheck_within
+        return permit if timedelta(0) <= age <= self._deck.recheck_within else None
 
     async def again(
         self, intent: EffectIntended, effect: Effect[..., Any]

@@ -111,6 +111,8 @@ class EffectRun:
         self._began = bridge.clock.monotonic() - bridge.idle_seconds()
         # A due time stands in the row until the next attempt is announced: none has begun then, whatever clocks say.
         self._is_announced = fresh
+        self._fresh_until = 0.0
+        """When the answers on which the attempt rests are too old to begin on, by the monotonic clock."""
         self._attempts: deque[Attempted] = deque(_recorded(row), maxlen=_REMEMBERED)
         self._probes: deque[Probed] = deque(maxlen=_REMEMBERED)
         # An error of one attempt, whatever it proves, says nothing of those before: only an answer does.
@@ -258,7 +260,7 @@ class EffectRun:
                     self._arguments, self._begin, left=left, late=self._bridge.late(attempt)
                 )
         except HeldBack:
-            # Its time may be over when the run goes on.
+            # Its time may be over when the run goes on, or the answers too old on which it rests.
             return False
         self._is_announced = False
         assert not isinstance(ending, LeftOpen), "an effect is never completed from outside"
@@ -304,22 +306,26 @@ class EffectRun:
             HeldBack: Something holds it since.
         """
         refusals = 0
-        while not (self._is_announced and self._bridge.is_cleared(self._operation)):
-            permit = await self._bridge.clear(self._command.intent, self._effect)
-            if isinstance(permit, OutlastError):
-                return permit
+        permit = self._bridge.cleared(self._operation) if self._is_announced else None
+        while permit is None:
+            found = await self._bridge.clear(self._command.intent, self._effect)
+            if isinstance(found, OutlastError):
+                return found
             self._bridge.hold.check(self._operation)
             self._series.begun_at = self._bridge.store_now()
             row = self._series.begun()
             verdict = await self._bridge.propose(
-                Proposal(Rank.ROW, guard=self._operation, row=row, permit=permit)
+                Proposal(Rank.ROW, guard=self._operation, row=row, permit=found)
             )
-            if not isinstance(verdict, Refused):
-                self._is_announced = True
-                break
-            refusals += 1
-            await asyncio.sleep(pause_after(refusals))
-        self._series.begun_at = self._bridge.store_now()
+            if isinstance(verdict, Refused):
+                refusals += 1
+                await asyncio.sleep(pause_after(refusals))
+            else:
+                self._is_announced, permit = True, found
+        now = self._bridge.store_now()
+        left = permit.within - (now - permit.checked_at)
+        self._fresh_until = self._bridge.clock.monotonic() + left.total_seconds()
+        self._series.begun_at = now
         return None
 
     async def _forbidden(self, error: OutlastError) -> None:
@@ -335,9 +341,11 @@ class EffectRun:
     def _begin(self) -> None:
         """Take the last look before the world is changed; called where the body runs."""
         self._bridge.check_lease()
-        # It may have waited for a free thread: meanwhile its outcome may have come from elsewhere, or its receiver have forgotten the key.
+        # It may have waited for a free thread: meanwhile its outcome may have come from elsewhere, its receiver have forgotten the key, or
+        # the answers on which it rests have become too old.
         is_known = not self._bridge.is_open(self._operation)
-        if is_known or (self._may_have_happened and self._memory.is_over_here()):
+        is_stale = self._bridge.clock.monotonic() > self._fresh_until
+        if is_known or is_stale or (self._may_have_happened and self._memory.is_over_here()):
             raise HeldBack
         self._began = self._bridge.clock.monotonic()
 

@@ -401,9 +401,9 @@ class Pilot:
         if self._lost or not self._deck.lease.valid:
             raise RunLost
 
-    def is_cleared(self, operation: OperationId) -> bool:
-        """Whether the first attempt of an effect may begin on what its intent rests on."""
-        return self._clearance.is_cleared(operation)
+    def cleared(self, operation: OperationId) -> Permit | None:
+        """Return on what the intent of an effect rests, if its first attempt may begin on that."""
+        return self._clearance.cleared(operation)
 
     async def clear(
         self, intent: EffectIntended, effect: Effect[..., Any]

@@ -73,6 +73,17 @@ async def pay_once(amount: int) -> int:
     return await pay(amount)
 
 
+@outlast.effect(idempotent=True)
+def stamp(amount: int) -> str:
+    receiver.apply_once(outlast.idempotency_key(), amount)
+    return "stamped"
+
+
+@outlast.workflow
+async def stamp_once(amount: int) -> str:
+    return await stamp(amount)
+
+
 @outlast.workflow
 async def pay_after_yes(amount: int) -> str:
     await outlast.approval("pay", covers=[pay(amount)], role="boss", expires_in=SOON)
@@ -121,7 +132,18 @@ async def pay_many(count: int) -> int:
     return sum(isinstance(one, outlast.PermissionDeniedError) for one in results)
 
 
-CODE = [pay, book, unbook, pay_once, pay_after_yes, pay_as, book_and_fall, pay_many]
+CODE = [
+    pay,
+    stamp,
+    stamp_once,
+    book,
+    unbook,
+    pay_once,
+    pay_after_yes,
+    pay_as,
+    book_and_fall,
+    pay_many,
+]
 
 
 @pytest.fixture(autouse=True)
@@ -811,6 +833,49 @@ def test_a_first_attempt_that_begins_late_is_asked_about_again(
     assert played(run_once, Policy(hooks=(watch,))) == 8
     assert len(calls) == asked
     assert receiver.total == 1
+
+
+@pytest.mark.parametrize(("crowded", "asked"), [(4, 1), (6, 2)])
+def test_an_attempt_that_waits_for_a_thread_begins_on_no_old_answers(
+    crowded: int, asked: int
+) -> None:
+    """What was answered when it began to wait is too old when a thread is free; it is asked again, and happens once."""
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker()
+        worker.threads.crowded = crowded
+
+        def be_free() -> None:
+            worker.threads.crowded = 0
+
+        asyncio.get_running_loop().call_later(1, be_free)
+        handle = await worker.client.start(stamp_once(8), id="r")
+        return await handle.result()
+
+    async def watch_here(call: ToolCall) -> None:
+        calls.append(call)
+
+    assert played(scenario, Policy(hooks=(watch_here,))) == "stamped"
+    assert len(calls) == asked
+    assert receiver.total == 1
+
+
+def test_an_attempt_that_was_forbidden_while_it_waited_for_a_thread() -> None:
+    """The answer that is given again counts: it does not begin, and nothing has happened."""
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker()
+        worker.threads.crowded = 6
+        with pytest.raises(outlast.PermissionDeniedError) as caught:
+            await outcome(await worker.client.start(stamp_once(8), id="r"))
+        return caught.value.reason
+
+    async def forbid(call: ToolCall) -> Deny | None:
+        calls.append(call)
+        return Deny("no more") if len(calls) > 1 else None
+
+    assert played(scenario, Policy(hooks=(forbid,))) == "hook"
+    assert receiver.total == 0
 
 
 # Compensations
