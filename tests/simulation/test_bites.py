@@ -210,7 +210,9 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         60,
         {7, 1},
         (
-            Break(Pilot, "check_lease", "if self._lost or not self._deck.lease.valid:", "if False:"),
+            Break(
+                Pilot, "check_lease", "if self._lost or not self._deck.lease.valid:", "if False:"
+            ),
             AGED,
         ),
     ),

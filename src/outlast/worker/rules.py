@@ -11,8 +11,9 @@ import dataclasses
 import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from outlast.clock import Clock, Threads
@@ -20,11 +21,12 @@ from outlast.errors import PolicyError
 from outlast.policy import Narrow, Policy, PolicyFile
 from outlast.policy.policy import qualified_name
 from outlast.worker.call import ThreadCall, Threw, anytime
+from outlast.worker.look import look, timely
 
 logger = logging.getLogger("outlast.worker")
 
-ASK_SECONDS = 10.0
-"""A hook, or the callback, has answered by then."""
+LONGEST_ANSWER = timedelta(seconds=10)
+"""A hook, or the callback, has answered by then, however long answers count."""
 
 _LOOK_SECONDS = 1.0
 """Between two looks at the file of a policy."""
@@ -56,12 +58,25 @@ class RuleBook:
 
     Args:
         policy: The policy, or its file; None for none.
+        recheck_within: How long an answer counts: no hook has longer to give one.
     """
 
-    def __init__(self, policy: Policy | PolicyFile | None, clock: Clock, threads: Threads) -> None:
+    def __init__(
+        self,
+        policy: Policy | PolicyFile | None,
+        clock: Clock,
+        threads: Threads,
+        recheck_within: timedelta,
+    ) -> None:
         self._file = policy if isinstance(policy, PolicyFile) else None
         self._clock = clock
         self._threads = threads
+        is_short = recheck_within < LONGEST_ANSWER
+        self._limit = (
+            (recheck_within, "recheck_within")
+            if is_short
+            else (LONGEST_ANSWER, "the longest that a hook has")
+        )
         self._looked_at = clock.monotonic()
         first = policy.policy if isinstance(policy, PolicyFile) else policy
         self._rules = None if first is None else self._of(first)
@@ -87,7 +102,9 @@ class RuleBook:
 
     def _of(self, policy: Policy) -> Rules:
         hooks = tuple(map(self._bounded, policy.hooks))
-        callback = None if policy.callback is None else self._bounded(policy.callback)
+        callback = None
+        if policy.callback is not None:
+            callback = self._bounded(policy.callback, "callback")
         whole = dataclasses.replace(policy, hooks=hooks, callback=callback)
         denying = tuple(one for one in policy.rules if one.effect == "deny")
         return Rules(
@@ -96,25 +113,25 @@ class RuleBook:
             undoing=Policy(rules=denying),
         )
 
-    def _bounded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _bounded(self, function: Callable[..., Any], what: str = "hook") -> Callable[..., Any]:
         """Return the same, with an end; a policy names it as it names the original."""
+        name = f"the {what} {qualified_name(function)}"
 
         async def ask(call: Any) -> Any:
             if inspect.iscoroutinefunction(function):
                 answer = function(call)
             else:
-                answer = await self._begun(functools.partial(function, call))
-            async with asyncio.timeout(ASK_SECONDS):
-                said = await answer
-                return await said if inspect.isawaitable(said) else said
+                with look(f"a free thread for {name}"):
+                    answer = _said(await self._begun(functools.partial(function, call)))
+            return await timely(answer, name, *self._limit)
 
         named: Any = function if hasattr(function, "__qualname__") else type(function)
         ask.__module__, ask.__qualname__ = named.__module__, named.__qualname__
         assert qualified_name(ask) == qualified_name(function)
         return ask
 
-    async def _begun(self, body: Callable[[], Any]) -> Awaitable[Any]:
-        """Return what a function will return that has begun in a thread, however long none was free."""
+    async def _begun(self, body: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Return the thread in which a function has begun, however long none was free."""
         work = ThreadCall(body, anytime)
         thread = asyncio.ensure_future(self._threads.run(work))
         try:
@@ -123,15 +140,15 @@ class RuleBook:
             work.call_off()
             thread.cancel()
             raise
-        return _said(thread)
+        return thread
 
 
 async def _said(thread: asyncio.Future[Any]) -> Any:
-    """Return what a function has returned in its thread, or raise what it threw."""
+    """Return what a function comes to in its thread, or raise what it threw."""
     said = await thread
     if isinstance(said, Threw):
         raise said.error
-    return said
+    return await said if inspect.isawaitable(said) else said
 
 
 def _denying(hook: Callable[..., Any]) -> Callable[..., Any]:
