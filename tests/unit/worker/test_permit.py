@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -952,21 +953,26 @@ def test_asking_before_a_later_attempt_ends_too(
 
 
 def test_threads_that_are_never_free_in_time_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    """Answers that are too old each time a thread is free."""
+    """Answers that are too old each time a thread is free are asked for again after ever longer pauses."""
+    asked: list[float] = []
 
     async def scenario(sim: Simulation) -> str:
         worker = await sim.start_worker()
         worker.threads.crowded = 6
         handle = await worker.client.start(stamp_once(8), id="r")
-        while not warnings_of(caplog):
+        while len(warnings_of(caplog)) < 3:
             await asyncio.sleep(1)
         worker.threads.crowded = 0
         return await handle.result()
 
     async def watch_here(call: ToolCall) -> None:
-        calls.append(call)
+        asked.append(asyncio.get_running_loop().time())
 
     assert played(scenario, Policy(hooks=(watch_here,))) == "stamped"
+    gaps = [later - former for former, later in pairwise(asked)]
+    assert gaps[:2] == pytest.approx([6, 6.05], abs=0.02)
+    assert gaps[:5] == sorted(gaps[:5])
+    assert gaps[4] > 6.3
     assert "3 times in a row" in warnings_of(caplog)[0]
     assert "a free thread took 6.0 s" in warnings_of(caplog)[0]
     assert receiver.total == 1
