@@ -164,7 +164,11 @@ MUTANTS: dict[str, tuple[Shape | None, Sequence[Break]]] = {
     ),
     "a yes on lesser terms is none": (
         CODE,
-        [Break(Gate, "_is_granted", "and terms_of(one).is_as_strict_as(demand.terms)", "")],
+        [
+            Break(
+                Gate, "_is_granted", "and terms_of(one).is_as_strict_as(demand.terms, one.rung)", ""
+            )
+        ],
     ),
     "the hash is that of what would run": (
         PLAIN,

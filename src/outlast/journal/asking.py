@@ -88,12 +88,26 @@ class Terms(Struct, frozen=True, omit_defaults=True):
         within = self.use_within
         return expires_at, expires_at if within is None else asked_at + within
 
-    def is_as_strict_as(self, other: Terms) -> bool:
-        """Whether a yes on these terms is one on the others too."""
+    def is_as_strict_as(self, other: Terms, rung: int = 0) -> bool:
+        """Whether a yes on these terms is one on the others too.
+
+        Args:
+            rung: On which it was given.
+        """
         return (
-            self.role == other.role
+            (self.rung(rung).role == other.role or self._has_climbed_as(other, rung))
             and self.quorum >= other.quorum
             and self.four_eyes >= other.four_eyes
+            and not (self.edits == "yes" and other.edits == "second")
+        )
+
+    def _has_climbed_as(self, other: Terms, rung: int) -> bool:
+        """Whether the others, too, ask on that rung who was asked, and had asked the same before, each for no longer."""
+        if rung > len(other.escalate):
+            return False
+        mine, theirs = [[one.rung(n) for n in range(rung + 1)] for one in (self, other)]
+        return all(a.role == b.role for a, b in zip(mine, theirs, strict=True)) and all(
+            a.expires_in >= b.expires_in for a, b in zip(mine[:-1], theirs[:-1], strict=True)
         )
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
-from outlast.errors import DefinitionError, StoreError
+from outlast.errors import DefinitionError, OutlastError, StoreError
 from outlast.policy.binding import (
     ADMIN,
     FREE,
@@ -341,11 +341,39 @@ async def permitted(authority: Authority, principal: Principal, verb: Verb, reso
 
 async def nobody_holds(authority: Authority, tenant: str, role: str, resource: str) -> bool:
     """Whether it is known that nobody holds a role: a request for it waits for nobody."""
+    return await _holders(authority, tenant, role, resource) == []
+
+
+async def nobody_else_holds(
+    authority: Authority, tenant: str, role: str, resource: str, barred: frozenset[str]
+) -> bool:
+    """Whether it is known that nobody holds a role but some who may not decide, and delegates of theirs.
+
+    Args:
+        barred: Who may not.
+    """
+    found = await _holders(authority, tenant, role, resource)
+    if found is None:
+        return False
+    for subject in found:
+        if subject in barred:
+            continue
+        try:
+            how = await held(authority, Principal(subject, tenant), role, resource)
+        except OutlastError:
+            return False
+        if how is None or how.behalf not in barred:
+            return False
+    return True
+
+
+async def _holders(authority: Authority, tenant: str, role: str, resource: str) -> list[str] | None:
+    """Return who holds a role; None where nobody knows."""
     try:
         found: Any = await authority.holders(tenant, role, resource)
     except Exception:  # a warning that cannot be given is none
         logger.debug(
             "the authority was asked who holds the role %r, and raised", role, exc_info=True
         )
-        return False
-    return isinstance(found, list) and not found
+        return None
+    return cast("list[str]", found) if isinstance(found, list) else None

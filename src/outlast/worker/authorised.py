@@ -6,13 +6,22 @@ By our own rows that is read from the copy which the worker has; a directory of 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from outlast.errors import ApprovalUnauthorisedError, OutlastError
-from outlast.policy.authority import Authority, Principal, Roles, StoreAuthority, held, permitted
-from outlast.policy.binding import Verb
+from outlast.policy.authority import (
+    Authority,
+    Held,
+    Principal,
+    Roles,
+    StoreAuthority,
+    held,
+    permitted,
+)
+from outlast.policy.binding import OWN, Verb
 from outlast.store.change import Guard
 from outlast.worker.control import Control
+from outlast.worker.look import SOONER, timely
 
 
 class Authorised:
@@ -23,9 +32,10 @@ class Authorised:
         starter: Who started the run.
         now: The store's time.
         fresh: Returns the control rows as they are now.
+        within: How long an answer counts: a directory has no longer to give one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is something to ask
         self,
         authority: Authority | None,
         *,
@@ -34,6 +44,7 @@ class Authorised:
         starter: str,
         now: Callable[[], datetime],
         fresh: Callable[[], Awaitable[Control]],
+        within: timedelta,
     ) -> None:
         self._authority = authority
         self._tenant = tenant
@@ -41,6 +52,7 @@ class Authorised:
         self._starter = starter
         self._now = now
         self._fresh = fresh
+        self._within = within
 
     @property
     def are_asked(self) -> bool:
@@ -113,18 +125,28 @@ class Authorised:
         guards: list[Guard] = []
         for who, role in voters:
             voter = self._principal(who)
-            try:
-                found = voter and await held(authority, voter, role, self._workflow)
-            except OutlastError:
-                found = None
+            found = voter and await self._held(authority, voter, role)
             if not found:
                 raise _holds_not(who, role)
             guards += found.guards
         return tuple(dict.fromkeys(guards))
 
-    async def _permitted(self, authority: Authority, who: Principal, verb: Verb) -> bool:
+    async def _held(self, authority: Authority, who: Principal, role: str) -> Held | None:
+        answer = held(authority, who, role, self._workflow)
         try:
-            return await permitted(authority, who, verb, self._workflow)
+            return await timely(answer, _named(authority, "holds"), self._within)
+        except TimeoutError as error:
+            raise _nobody_knows(f"{who.subject} holds the role {role}", who, role, error) from None
+        except OutlastError:
+            return None
+
+    async def _permitted(self, authority: Authority, who: Principal, verb: Verb) -> bool:
+        answer = permitted(authority, who, verb, self._workflow)
+        try:
+            return await timely(answer, _named(authority, "may"), self._within)
+        except TimeoutError as error:
+            what = f"{who.subject}, who started the run, may {verb}"
+            raise _nobody_knows(what, who, OWN + verb, error) from None
         except OutlastError:
             return False
 
@@ -133,6 +155,21 @@ class Authorised:
             return Principal(subject, self._tenant)
         except OutlastError:
             return None
+
+
+def _named(authority: Authority, method: str) -> str:
+    return f"the authority {type(authority).__qualname__}.{method}()"
+
+
+def _nobody_knows(
+    what: str, who: Principal, role: str, error: TimeoutError
+) -> ApprovalUnauthorisedError:
+    return ApprovalUnauthorisedError(
+        f"nobody could find out in time whether {what}: {error}",
+        who=who.subject,
+        role=role,
+        hint=SOONER,
+    )
 
 
 def _may_not_act(who: str) -> ApprovalUnauthorisedError:

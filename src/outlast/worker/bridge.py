@@ -23,6 +23,24 @@ class RunLost(BaseException):
     """This worker no longer owns the run, or may no longer act: stop, and write nothing."""
 
 
+class Clearing(Protocol):
+    """What an attempt of an effect asks of `Clearance`."""
+
+    def cleared(self, operation: OperationId) -> Permit | None:
+        """Return on what the intent of an effect rests, if its first attempt may begin on that: it was found out just now."""
+        ...
+
+    async def again(
+        self, intent: EffectIntended, effect: Effect[..., Any]
+    ) -> Permit | OutlastError:
+        """Return on what another attempt of an effect rests, or why it may not be made."""
+        ...
+
+    def say_aged(self, permit: Permit, name: str, times: int, other: str = ...) -> None:
+        """Say that the answers on which an attempt rests were too old, when they were that several times."""
+        ...
+
+
 class Bridge(Protocol):
     """The pilot, as an attempt sees it."""
 
@@ -30,6 +48,11 @@ class Bridge(Protocol):
     clock: Clock
     run_key: RunKey
     hold: Hold
+
+    @property
+    def clearance(self) -> Clearing:
+        """What lets its effects begin."""
+        ...
 
     def store_now(self) -> datetime:
         """Return the store's time."""
@@ -119,16 +142,6 @@ class Bridge(Protocol):
         Raises:
             RunLost: Its lease is over by the local deadline.
         """
-        ...
-
-    def is_cleared(self, operation: OperationId) -> bool:
-        """Whether the first attempt of an effect may begin on what its intent rests on: that was found out just now."""
-        ...
-
-    async def clear(
-        self, intent: EffectIntended, effect: Effect[..., Any]
-    ) -> Permit | OutlastError:
-        """Return on what another attempt of an effect rests, or why it may not be made."""
         ...
 
     def idle_seconds(self) -> float:

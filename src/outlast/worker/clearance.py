@@ -1,11 +1,12 @@
 """Which effects of a run are being found out about, on what those rest that were let through, and what has to be found out again.
 
 Nothing is counted against an effect whose answers came too late for the store: it is asked again for as long as the store says so, each time
-after a longer pause. A grant that runs out meanwhile ends that, and so does a no.
+after a longer pause, and that is said from the third time on. A grant that runs out meanwhile ends that, and so does a no, or the end of its time.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -19,8 +20,13 @@ from outlast.worker.again import pause_after
 from outlast.worker.bridge import Bridge
 from outlast.worker.deck import Deck
 from outlast.worker.gate import Found
+from outlast.worker.log import log_aged
+from outlast.worker.look import Looks, noting
 from outlast.worker.permit import Finder
 from outlast.workflows.definition import Effect
+
+_SAID_FROM = 3
+"""So often in a row answers are too old before anybody is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +35,12 @@ class _Asking:
 
     Args:
         refusals: How often in a row the store has said that its answers do not count.
+        aged: How often in a row it has said that they are too old.
     """
 
     command: IntendEffect
     refusals: int = 0
+    aged: int = 0
 
 
 class Clearance:
@@ -48,6 +56,8 @@ class Clearance:
         self._finder = finder
         self._asking: dict[OperationId, _Asking] = {}
         self._cleared: dict[OperationId, Permit] = {}
+        self._looks: dict[OperationId, Looks] = {}
+        """What was asked last."""
 
     def note(self, entry: Entry) -> None:
         """Take in the next entry of the run's journal."""
@@ -64,6 +74,7 @@ class Clearance:
         """Forget an effect that has its outcome, or that nobody waits for."""
         self._asking.pop(operation, None)
         self._cleared.pop(operation, None)
+        self._looks.pop(operation, None)
 
     # Before the intent
 
@@ -79,7 +90,12 @@ class Clearance:
         self, command: IntendEffect, request: EffectRequest, effect: Effect[..., Any]
     ) -> Found | OutlastError:
         """Return what is found, or why the effect may not begin."""
-        return await self._finder.find(command, request, effect)
+        with self._noting(command.operation):
+            return await self._finder.find(command, request, effect)
+
+    def _noting(self, operation: OperationId) -> AbstractContextManager[None]:
+        looks = self._looks[operation] = Looks(self._bridge.clock.monotonic)
+        return noting(looks)
 
     def pause(self, operation: OperationId) -> float:
         """Return how many seconds to wait before it is asked."""
@@ -106,21 +122,39 @@ class Clearance:
         asking = self._asking.get(operation)
         if asking is None:
             return None
-        self._asking[operation] = replace(asking, refusals=asking.refusals + 1)
+        aged = asking.aged + 1 if reason == "aged" else 0
+        self._asking[operation] = replace(asking, refusals=asking.refusals + 1, aged=aged)
+        self.say_aged(permit, asking.command.name, aged)
         return asking.command
+
+    def say_aged(self, permit: Permit, name: str, times: int, other: str = "the store") -> None:
+        """Say that answers were too old, when they were that several times.
+
+        Args:
+            name: Of the effect.
+            times: How often in a row.
+            other: What took its time, if no answer did.
+        """
+        if times < _SAID_FROM:
+            return
+        operation = OperationId(permit.operation)
+        looks = self._looks.get(operation) or Looks(self._bridge.clock.monotonic)
+        slow = looks.slowest(self._bridge.store_now() - permit.checked_at, other)
+        log_aged(self._bridge.run_key, name, operation, times, slow, permit.within)
 
     # Before an attempt
 
-    def is_cleared(self, operation: OperationId) -> bool:
-        """Whether the first attempt may begin on what the intent rests on."""
+    def cleared(self, operation: OperationId) -> Permit | None:
+        """Return on what the intent rests, if the first attempt may begin on that."""
         permit = self._cleared.get(operation)
         if permit is None:
-            return False
+            return None
         age = self._bridge.store_now() - permit.checked_at
-        return timedelta(0) <= age <= self._deck.recheck_within
+        return permit if timedelta(0) <= age <= self._deck.recheck_within else None
 
     async def again(
         self, intent: EffectIntended, effect: Effect[..., Any]
     ) -> Permit | OutlastError:
         """Return on what another attempt rests, or why it may not be made."""
-        return await self._finder.again(intent, effect)
+        with self._noting(intent.operation):
+            return await self._finder.again(intent, effect)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from outlast.effects.intent import Applied, NotApplied, Repeat, Unknown, quiet_after
 from outlast.effects.standing import failure_in
-from outlast.errors import OutlastError
+from outlast.errors import OutlastError, PermissionDeniedError
 from outlast.journal.entry import (
     Attempted,
     EffectCompleted,
@@ -30,7 +30,7 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import Failure, capture, tell
 from outlast.replay.command import SettleEffect
-from outlast.store.change import OperationPut, Refused
+from outlast.store.change import OperationPut, Permit, Refused
 from outlast.worker.again import pause_after
 from outlast.worker.begin import probe_when_free
 from outlast.worker.bridge import Bridge
@@ -38,6 +38,7 @@ from outlast.worker.executor import LeftOpen, NoAnswer, Raised, Returned, TimedO
 from outlast.worker.hold import HeldBack
 from outlast.worker.late import overtaken
 from outlast.worker.log import log_doubt
+from outlast.worker.look import SOONER
 from outlast.worker.memory import Memory
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.series import Series, log_failed, rest_of, row_of, timed_out
@@ -111,6 +112,11 @@ class EffectRun:
         self._began = bridge.clock.monotonic() - bridge.idle_seconds()
         # A due time stands in the row until the next attempt is announced: none has begun then, whatever clocks say.
         self._is_announced = fresh
+        self._fresh_until = 0.0
+        """When the answers on which the attempt rests are too old to begin on, by the monotonic clock."""
+        self._permit: Permit | None = None
+        self._stale = 0
+        """How often in a row they were that when a thread was free."""
         self._attempts: deque[Attempted] = deque(_recorded(row), maxlen=_REMEMBERED)
         self._probes: deque[Probed] = deque(maxlen=_REMEMBERED)
         # An error of one attempt, whatever it proves, says nothing of those before: only an answer does.
@@ -258,9 +264,11 @@ class EffectRun:
                     self._arguments, self._begin, left=left, late=self._bridge.late(attempt)
                 )
         except HeldBack:
-            # Its time may be over when the run goes on.
+            # Its time may be over when the run goes on, or the answers too old on which it rests.
+            if (pause := pause_after(self._note_held_back())) > 0:
+                await asyncio.sleep(pause)
             return False
-        self._is_announced = False
+        self._is_announced, self._stale = False, 0
         assert not isinstance(ending, LeftOpen), "an effect is never completed from outside"
         end = timed_out(ending, self._effect) if isinstance(ending, TimedOut) else ending
         if not self._bridge.is_open(self._operation):
@@ -303,24 +311,51 @@ class EffectRun:
         Raises:
             HeldBack: Something holds it since.
         """
-        refusals = 0
-        while not (self._is_announced and self._bridge.is_cleared(self._operation)):
-            permit = await self._bridge.clear(self._command.intent, self._effect)
-            if isinstance(permit, OutlastError):
-                return permit
+        refusals = aged = 0
+        permit = self._bridge.clearance.cleared(self._operation) if self._is_announced else None
+        while permit is None:
+            if (refusals or self._stale) and self._series.is_over:
+                return self._unanswered() if self._may_have_happened else None
+            found = await self._bridge.clearance.again(self._command.intent, self._effect)
+            if isinstance(found, OutlastError):
+                return found
             self._bridge.hold.check(self._operation)
             self._series.begun_at = self._bridge.store_now()
             row = self._series.begun()
             verdict = await self._bridge.propose(
-                Proposal(Rank.ROW, guard=self._operation, row=row, permit=permit)
+                Proposal(Rank.ROW, guard=self._operation, row=row, permit=found)
             )
-            if not isinstance(verdict, Refused):
-                self._is_announced = True
-                break
-            refusals += 1
-            await asyncio.sleep(pause_after(refusals))
-        self._series.begun_at = self._bridge.store_now()
+            if isinstance(verdict, Refused):
+                refusals += 1
+                aged = aged + 1 if verdict.reason == "aged" else 0
+                self._bridge.clearance.say_aged(found, self._effect.name, aged)
+                await asyncio.sleep(pause_after(refusals))
+            else:
+                self._is_announced, permit = True, found
+        now = self._bridge.store_now()
+        left = permit.within - (now - permit.checked_at)
+        self._fresh_until = self._bridge.clock.monotonic() + left.total_seconds()
+        self._series.begun_at, self._permit = now, permit
         return None
+
+    def _note_held_back(self) -> int:
+        """Count how often in a row the answers were too old when a thread was free: each time they are asked for again."""
+        if self._bridge.clock.monotonic() <= self._fresh_until or self._permit is None:
+            self._stale = 0
+            return 0
+        self._stale += 1
+        self._bridge.clearance.say_aged(
+            self._permit, self._effect.name, self._stale, "a free thread"
+        )
+        return self._stale
+
+    def _unanswered(self) -> PermissionDeniedError:
+        """Return why there is no attempt any more: its time was over before there were answers that counted."""
+        return PermissionDeniedError(
+            f"whether {self._effect.name} may be attempted again could not be found out before its time was over",
+            reason="error",
+            hint=SOONER,
+        )
 
     async def _forbidden(self, error: OutlastError) -> None:
         """Attempt it no more: it did not happen, or somebody must say whether it did."""
@@ -335,9 +370,11 @@ class EffectRun:
     def _begin(self) -> None:
         """Take the last look before the world is changed; called where the body runs."""
         self._bridge.check_lease()
-        # It may have waited for a free thread: meanwhile its outcome may have come from elsewhere, or its receiver have forgotten the key.
+        # It may have waited for a free thread: meanwhile its outcome may have come from elsewhere, its receiver have forgotten the key, or
+        # the answers on which it rests have become too old.
         is_known = not self._bridge.is_open(self._operation)
-        if is_known or (self._may_have_happened and self._memory.is_over_here()):
+        is_stale = self._bridge.clock.monotonic() > self._fresh_until
+        if is_known or is_stale or (self._may_have_happened and self._memory.is_over_here()):
             raise HeldBack
         self._began = self._bridge.clock.monotonic()
 

@@ -249,7 +249,7 @@ class Gate:
         requests = [self._requests[one] for one in ids if one in self._requests]
         return any(
             one.source != "purpose"
-            and terms_of(one).is_as_strict_as(demand.terms)
+            and terms_of(one).is_as_strict_as(demand.terms, one.rung)
             and _rests_on(one, demand.preconditions)
             for one in requests
         )
@@ -293,8 +293,10 @@ class Gate:
         ]
         if not stale:
             return ""
-        is_written_otherwise = found.action.same_arguments(bytes(stale[-1].effective))
-        return "changed" if is_written_otherwise else "edited"
+        requests = [one for one in self._requests.values() if one.operation == command.operation]
+        later = requests[requests.index(stale[-1]) + 1 :]
+        # An approver's edit has closed a request, and another one was made of it.
+        return "edited" if any(one.again == "edited" for one in later) else "changed"
 
     def refused(
         self, refusal: EffectRefused, command: IntendEffect, epoch: int

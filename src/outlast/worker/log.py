@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from outlast.effects.standing import Alarm
@@ -79,6 +80,29 @@ def log_doubt(run: RunKey, doubt: EffectInDoubt, intent: EffectIntended | None) 
         run.run_id,
         doubt.operation,
         undo,
+    )
+
+
+def log_aged(
+    run: RunKey, name: str, operation: str, times: int, slow: str, within: timedelta
+) -> None:
+    """Say that an effect does not begin, as answers are too old each time.
+
+    Args:
+        name: Of the effect.
+        times: How often in a row.
+        slow: What has taken the longest, in words.
+        within: How old they may be.
+    """
+    logger.warning(
+        "run %s: effect %s (%s) does not begin: %d times in a row the answers on which it rests were older than recheck_within (%s); %s; it is "
+        "asked again; have that answer sooner, or give outlast.open() a longer recheck_within",
+        run,
+        name,
+        operation,
+        times,
+        within,
+        slow,
     )
 
 

@@ -33,6 +33,7 @@ from outlast.worker.control import Control
 from outlast.worker.deck import Deck
 from outlast.worker.gate import Demand, Found, refusal_of
 from outlast.worker.grants import Grants
+from outlast.worker.look import SOONER, late_answer
 from outlast.worker.precondition import Facts, broken
 from outlast.workflows.definition import Effect
 
@@ -76,7 +77,7 @@ class Finder:
         self._would_ask = would_ask
         self._read = read
         self._grants = Grants()
-        self._facts = Facts(bridge, deck.registry)
+        self._facts = Facts(bridge, deck.registry, deck.recheck_within)
         self._people = Authorised(
             deck.authority,
             tenant=self._tenant,
@@ -84,6 +85,7 @@ class Finder:
             starter=started.principal,
             now=bridge.store_now,
             fresh=self._control,
+            within=deck.recheck_within,
         )
 
     def note(self, entry: Entry) -> None:
@@ -254,12 +256,14 @@ class Finder:
         now = self._bridge.store_now()
         verdict = await decide(policy, call, stopped=None, now=now, may_bypass=may_bypass)
         if isinstance(verdict, Denied):
+            late = f": {late_answer()}" if late_answer() else ""
+            by_which = "`outlast policy explain` says by which rule; nothing of the effect has begun by this"
             raise PermissionDeniedError(
-                f"the policy denies it: {verdict.reason}",
+                f"the policy denies it: {verdict.reason}{late}",
                 reason=verdict.code,
                 rule=verdict.rule,
                 policy_version=version,
-                hint="`outlast policy explain` says by which rule; nothing of the effect has begun by this",
+                hint=SOONER if late else by_which,
             )
         return verdict
 

@@ -92,7 +92,6 @@ from outlast.store.change import (
     MessageKind,
     OperationDrop,
     OperationPut,
-    Permit,
     Refused,
     RunChange,
     RunHead,
@@ -112,7 +111,7 @@ from outlast.worker.deck import Deck
 from outlast.worker.deposit import LateAttempt
 from outlast.worker.effect import EffectRun
 from outlast.worker.executor import LateEnd, Returned
-from outlast.worker.gate import Answer, Ask, Doubtful, Gate, Leave, Settled
+from outlast.worker.gate import Answer, Ask, Doubtful, Found, Gate, Leave, Settled
 from outlast.worker.growth import Growth
 from outlast.worker.hold import Hold, unbegun
 from outlast.worker.inbox import proposal_of
@@ -194,7 +193,7 @@ class Pilot:
         self._started: Started
         self._delivery: Delivery | None = None
         self._gate: Gate
-        self._clearance: Clearance
+        self.clearance: Clearance
         self._kin: Kin
         self._remote: RemoteSteps
         self._rows: dict[str, OperationPut] = {}
@@ -401,16 +400,6 @@ class Pilot:
         if self._lost or not self._deck.lease.valid:
             raise RunLost
 
-    def is_cleared(self, operation: OperationId) -> bool:
-        """Whether the first attempt of an effect may begin on what its intent rests on."""
-        return self._clearance.is_cleared(operation)
-
-    async def clear(
-        self, intent: EffectIntended, effect: Effect[..., Any]
-    ) -> Permit | OutlastError:
-        """Return on what another attempt of an effect rests, or why it may not be made."""
-        return await self._clearance.again(intent, effect)
-
     def idle_seconds(self) -> float:
         """Return how long ago a former owner of the run could last have begun an attempt."""
         return max(0.0, self.clock.monotonic() - self._stopped_at)
@@ -448,7 +437,7 @@ class Pilot:
         finder = Finder(
             self, self._deck, started, self._head.workflow, self._gate.would_ask, self._read
         )
-        self._clearance = Clearance(self, self._deck, finder)
+        self.clearance = Clearance(self, self._deck, finder)
         self._scribe.begin(started.durability, delivery)
         self._elsewhere = asked_of_the_origin([entry for entry, _ in entries])
         if not any(isinstance(entry, RunTimedOut) for entry, _ in entries):
@@ -463,7 +452,7 @@ class Pilot:
         self._kin = Kin(started, self.run_key.run_id, parent.run_id if parent else "")
         for entry, stamped in entries:
             self._gate.note(entry)
-            self._clearance.note(entry)
+            self.clearance.note(entry)
             self._kin.note(entry)
             self._alarms.add(entry, stamped.at)
             self.hold.note(entry)
@@ -671,7 +660,7 @@ class Pilot:
     def _abandon(self, command: Abandon) -> None:
         operation = command.operation
         self._waits.forget(operation)
-        self._clearance.forget(operation)
+        self.clearance.forget(operation)
         self._crew.abandon(operation)
         self._remote.abandon(operation)
         if operation in self._rows:
@@ -847,7 +836,7 @@ class Pilot:
         called = self._machine.find(command.operation)
         assert isinstance(called, EffectOperation)
         request = called.request
-        if answer is None and (found := self._clearance.quick(command, request, effect)):
+        if answer is None and (found := self.clearance.quick(command, request, effect)):
             answer = self._gate.ask(command, self._head.epoch, found)
         if answer is None:
             self._crew.begin(command.operation, self._find_out(command, request, effect))
@@ -867,18 +856,29 @@ class Pilot:
     async def _find_out(
         self, command: IntendEffect, request: EffectRequest, effect: Effect[..., Any]
     ) -> None:
-        """Have an effect intended as soon as everybody was asked who may say no, or refused."""
+        """Have an effect intended as soon as everybody was asked who may say no, or refused; at the end of its time, too."""
+        found: Found | OutlastError | None = None
+        limit = effect.options.schedule_to_close_timeout
+        deadline = self.deadline(command.operation, command.scheduled_at, limit)
+        left = None if deadline is None else deadline.left(self.store_now()).total_seconds()
+        time = asyncio.timeout(left)
         with self._crew.ask(command.operation):
-            if (pause := self._clearance.pause(command.operation)) > 0:
-                await asyncio.sleep(pause)
-            found = await self._clearance.find(command, request, effect)
-        if self.hold.closed or self._growth.is_full:
+            try:
+                async with time:
+                    if (pause := self.clearance.pause(command.operation)) > 0:
+                        await asyncio.sleep(pause)
+                    found = await self.clearance.find(command, request, effect)
+            except TimeoutError:
+                if not time.expired():
+                    raise
+        answer = None if self._begins_nothing else self._answer_at_once(command, effect)
+        if self._begins_nothing or (answer is None and found is None):
             # What was found is old when the run goes on.
             self._held.append(command)
             self._wake.set()
             return
-        answer = self._answer_at_once(command, effect)
         if answer is None:
+            assert found is not None
             epoch = self._head.epoch
             answer = (
                 self._gate.refuse(found, command, epoch)
@@ -887,18 +887,22 @@ class Pilot:
             )
         self._take(command, answer)
 
+    @property
+    def _begins_nothing(self) -> bool:
+        return self.hold.closed or self._growth.is_full
+
     def _take(self, command: IntendEffect, answer: Answer) -> None:
         """Have the gate's answer written."""
         guard = command.operation
         match answer:
             case Leave(intent, spends, permit):
                 row = self._saga_of(intent)
-                self._clearance.proposed(command, permit)
+                self.clearance.proposed(command, permit)
                 intending = Proposal(Rank.INTENT, intent, guard=guard, spends=spends, row=row)
                 intending.permit = permit
                 self.post(intending)
             case Ask(request):
-                self._clearance.forget(guard)
+                self.clearance.forget(guard)
                 self._ask(request)
             case Settled(intent, outcome):
                 log_known(self.run_key, outcome)
@@ -920,9 +924,11 @@ class Pilot:
         requesters = tuple(dict.fromkeys((started.principal, *started.requesters)))
         for proposal in asking(command, self.store_now(), requesters):
             self.post(proposal)
-        self._deck.holders.look(
-            self.run_key, self._head.workflow, command.terms.rung(command.rung).role
-        )
+        barred = frozenset(command.barred)
+        if command.terms.four_eyes:
+            barred |= frozenset(command.requesters or requesters)
+        role = command.terms.rung(command.rung).role
+        self._deck.holders.look(self.run_key, self._head.workflow, role, barred)
 
     def _saga_of(self, intent: EffectIntended) -> OperationPut | None:
         """Return the row that says that the run is inside a saga which may have something to undo, where it is not there yet."""
@@ -1017,7 +1023,7 @@ class Pilot:
     def _note_written(self, entry: Entry, at: datetime) -> None:
         known = len(self._alarms.standing)
         self._gate.note(entry)
-        self._clearance.note(entry)
+        self.clearance.note(entry)
         self._kin.note(entry)
         self._alarms.add(entry, at)
         self.hold.note(entry)
@@ -1026,7 +1032,7 @@ class Pilot:
         operation = getattr(entry, "operation", NO_OPERATION)
         if operation and not self._machine.is_open(operation):
             self._waits.forget(operation)
-            self._clearance.forget(operation)
+            self.clearance.forget(operation)
             self._unwritten.pop(operation, None)
         elif isinstance(entry, (EffectCleared, *_DECISIONS)):
             # Its attempts have their time anew, or nobody's answer to that request is waited for any more.
@@ -1052,7 +1058,7 @@ class Pilot:
         proposal.settle(refused)
         entry = proposal.entry
         if proposal.permit is not None and refused.reason in ASK_AGAIN:
-            if (command := self._clearance.refused(proposal.permit, refused.reason)) is not None:
+            if (command := self.clearance.refused(proposal.permit, refused.reason)) is not None:
                 self._held.append(command)
             return
         if isinstance(entry, EffectIntended):

@@ -6,6 +6,8 @@ A look changes nothing and is repeated at will. What cannot be found out is not 
 from __future__ import annotations
 
 import asyncio
+import copy
+import dataclasses
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -21,23 +23,29 @@ from outlast.journal.failure import tell
 from outlast.replay.context import EffectRequest
 from outlast.worker.bridge import Bridge
 from outlast.worker.executor import Ending, LeftOpen, Raised, Returned, TimedOut
+from outlast.worker.look import SOONER, look
 from outlast.workflows.definition import Effect, Step
 from outlast.workflows.registry import Registry
 
 MOST_ATTEMPTS = 3
 LONGEST_LOOK = timedelta(seconds=60)
-"""How long one attempt may take whose step says nothing of that."""
+"""How long one attempt may take whose step says nothing of that, and how long it may wait for a free thread."""
 
 _LONGEST_GAP = timedelta(seconds=1)
 _SHOWN = 500
 
 
 class Facts:
-    """Looks at facts for the effects of one run."""
+    """Looks at facts for the effects of one run.
 
-    def __init__(self, bridge: Bridge, registry: Registry) -> None:
+    Args:
+        within: How long what was found counts: one attempt has no longer.
+    """
+
+    def __init__(self, bridge: Bridge, registry: Registry, within: timedelta) -> None:
         self._bridge = bridge
         self._registry = registry
+        self._within = within
 
     def of(
         self, steps: Mapping[str, Any], action: EffectRequest, effect: Effect[..., Any]
@@ -81,6 +89,17 @@ class Facts:
         definition = self._registry.steps.get(step)
         if definition is None:
             raise _unknown(name, f"this app has no step {step!r}", was)
+        with look(f"the precondition {name}"):
+            return await self._found(name, definition, arguments, operation, was)
+
+    async def _found(
+        self,
+        name: str,
+        definition: Step[..., Any],
+        arguments: bytes,
+        operation: OperationId,
+        was: bytes,
+    ) -> bytes:
         for number in range(1, MOST_ATTEMPTS + 1):
             ending = await self._attempt(definition, arguments, operation, number)
             if isinstance(ending, Returned):
@@ -90,7 +109,9 @@ class Facts:
                     raise _unknown(name, error.message, was) from error
             is_last = number == MOST_ATTEMPTS or (isinstance(ending, Raised) and ending.hopeless)
             if is_last or isinstance(ending, LeftOpen):
-                raise _unknown(name, _said(ending, step), was)
+                is_slow = isinstance(ending, TimedOut) and ending.after == self._within
+                why = _said(ending, definition.name)
+                raise _unknown(name, why, was, hint=SOONER if is_slow else "")
             gap = min(definition.options.retry.gap(number), _LONGEST_GAP)
             await asyncio.sleep(gap.total_seconds())
         raise AssertionError("the last attempt has raised")
@@ -100,9 +121,12 @@ class Facts:
     ) -> Ending:
         bridge = self._bridge
         attempt = replace(bridge.attempt(operation, step.name, number, ""), probing=True)
-        left = step.options.start_to_close_timeout or LONGEST_LOOK
+        timeout = min(step.options.start_to_close_timeout or LONGEST_LOOK, self._within)
+        # Its time counts from its beginning: how long no thread is free says nothing of the step.
+        brief = copy.copy(step)
+        brief.options = dataclasses.replace(step.options, start_to_close_timeout=timeout)
         return await bridge.executor.attempt(
-            step, arguments, attempt, bridge.check_lease, left=left
+            brief, arguments, attempt, bridge.check_lease, left=LONGEST_LOOK + timeout
         )
 
 
@@ -117,12 +141,12 @@ def broken(name: str, was: bytes, now: bytes) -> ApprovalPreconditionError:
     )
 
 
-def _unknown(name: str, why: str, was: bytes) -> ApprovalPreconditionError:
+def _unknown(name: str, why: str, was: bytes, hint: str = "") -> ApprovalPreconditionError:
     return ApprovalPreconditionError(
         f"nobody could find out whether what the yes rests on is still so: {name}: {why}",
         name=name,
         was=_cut(was),
-        hint="look at the step that says it; then ask for another approval",
+        hint=hint or "look at the step that says it; then ask for another approval",
     )
 
 

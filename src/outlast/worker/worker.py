@@ -148,7 +148,7 @@ class Worker:
         self._watch = watch
         self._executor = Executor(threads, watch)
         self._deposits = Deposits(store)
-        self._book = RuleBook(self._options.policy, clock, threads)
+        self._book = RuleBook(self._options.policy, clock, threads, self._options.recheck_within)
         self._writer = Writer(store, self._sending)
         taken = Taken(
             python=f"{sys.version_info.major}.{sys.version_info.minor}",

@@ -51,7 +51,7 @@ async def approval(  # noqa: PLR0913 - each one is a sentence of the request
         covers: Calls, or patterns by `effect.where(…)`, that a yes permits.
         role: Who may decide.
         expires_in: Time to decide.
-        use_within: Time to begin, counted from the request; as long as `expires_in` by default.
+        use_within: Time to begin, counted from the request; as long as `expires_in` by default, and never shorter.
         quorum: So many persons have to say yes. One no is enough.
         four_eyes: Whoever started the run may not say yes.
         escalate: Who is asked after that, when nobody has decided in time: see `Rung`.
@@ -64,7 +64,8 @@ async def approval(  # noqa: PLR0913 - each one is a sentence of the request
     Raises:
         ApprovalDeniedError: Somebody said no.
         ApprovalExpiredError: Nobody decided in time. Uncaught, it ends the run as cancelled.
-        DefinitionError: A cover is not a call of an effect, a time cannot be waited for, or the role's name cannot be stored.
+        DefinitionError: A cover is not a call of an effect, two are the same call and `edits` allows edits, a time cannot be waited for, or
+            the role's name cannot be stored.
 
     Example:
         ```python
@@ -107,6 +108,8 @@ async def approval(  # noqa: PLR0913 - each one is a sentence of the request
     facts = check_steps(_APPROVAL, preconditions)
     shown = codec_of(subject, where="the subject of an approval").encode(subject)
     pairs = [_cover(one) for one in covers]
+    if terms.edits != "no":
+        _check_different([cover for cover, _ in pairs])
     found = tuple([await _look(name, call) for name, call in facts.items()])
     effects = [_effect_of(one) for one in covers]
     asked = subject_of(
@@ -236,6 +239,20 @@ def _cover(one: Call[Any] | Pattern) -> tuple[Cover, Any]:
         f"covers= holds {one!r}, which is no call of an effect",
         hint="give calls such as send(mail), or patterns such as send.where(to=address)",
     )
+
+
+def _check_different(covers: Sequence[Cover]) -> None:
+    """Refuse two equal calls of which one could be edited: what was edited would stand in the place of either."""
+    places: dict[tuple[str, str], int] = {}
+    for place, cover in enumerate(covers):
+        if not cover.action_sha256:
+            continue
+        former = places.setdefault((cover.effect, cover.action_sha256), place)
+        if former != place:
+            raise DefinitionError(
+                f"covers= holds the same call of {cover.effect} twice, as {former} and as {place}: an edit could not say which one it means",
+                hint='ask for each in a request of its own, or leave out edits=: with edits="no" each of them is one use',
+            )
 
 
 def _remade(covers: Sequence[Call[Any] | Pattern], place: int, arguments: bytes) -> EffectRequest:

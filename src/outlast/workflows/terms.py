@@ -26,13 +26,13 @@ class Approval:
     """Every call of an effect needs a person's yes: `@effect(approval=Approval("maintainer", expires_in=timedelta(hours=72)))`.
 
     The engine asks before the effect is intended, unless an approval of the run covers the call already, on terms that are as strict: the
-    same role, a quorum and four eyes that are not less, the same preconditions in sight. The yes is bound to exactly the action that will
-    run. A no raises `ApprovalDeniedError` where the call is awaited, no answer in time `ApprovalExpiredError`.
+    same role, a quorum and four eyes that are not less, no edit that needs nobody else where one here needs somebody, the same preconditions in
+    sight. The yes is bound to exactly the action that will run. A no raises `ApprovalDeniedError` where the call is awaited, no answer in time `ApprovalExpiredError`.
 
     Args:
         role: Who may decide.
         expires_in: Time to decide, counted from the request.
-        use_within: Time to begin, counted from the request; as long as `expires_in` by default.
+        use_within: Time to begin, counted from the request; as long as `expires_in` by default, and never shorter.
         quorum: So many persons have to say yes. One no is enough.
         four_eyes: Whoever started the run may not say yes.
         escalate: Who is asked after that, when nobody has decided in time: see `Rung`.
@@ -127,6 +127,7 @@ def checked(what: str, terms: Terms) -> Terms:
         _check_time(what, f"expires_in of rung {place + 1}", rung.expires_in)
     if sum((one.expires_in for one in terms.escalate), terms.expires_in) >= _LONGEST:
         raise _bad(f"{what} could wait for a hundred years", "give shorter times in escalate=")
+    _check_use(what, terms)
     for time in terms.remind:
         _check_time(what, "remind", time)
         if time >= terms.expires_in:
@@ -135,6 +136,20 @@ def checked(what: str, terms: Terms) -> Terms:
                 "remind sooner than expires_in",
             )
     return terms
+
+
+def _check_use(what: str, terms: Terms) -> None:
+    """Refuse a time to begin that is over while a yes may still come."""
+    if terms.use_within is None:
+        return
+    for number in range(len(terms.escalate) + 1):
+        expires_in = terms.rung(number).expires_in
+        if terms.use_within < expires_in:
+            whose = f" of rung {number}" if number else ""
+            raise _bad(
+                f"{what} has use_within={terms.use_within}, and expires_in={expires_in}{whose}: a yes could come when nothing may begin any more",
+                "give a use_within that is as long as the longest expires_in at least, or leave it out",
+            )
 
 
 def _check_kinds(what: str, terms: Terms) -> None:

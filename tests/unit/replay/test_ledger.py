@@ -656,6 +656,24 @@ def test_bad_approvals_are_refused(drive, cover, times):
     assert drive(body).failure().type == "outlast.errors.DefinitionError"
 
 
+@pytest.mark.parametrize("edits", ["yes", "second"])
+def test_what_may_be_edited_is_covered_once(drive, edits):
+    """Of two equal calls an edit could mean either; other calls, patterns, and what nobody edits may stand there twice."""
+
+    def body(*covers: Any, **more: Any):
+        async def run():
+            await ask(*covers, **more)
+
+        return run
+
+    failure = drive(body(pay(4), pay(5), pay(5), edits=edits)).failure()
+    assert failure.type == "outlast.errors.DefinitionError"
+    assert "as 1 and as 2" in failure.message
+    for covers in ((pay(4), pay(5)), (pay.where(n=5), pay.where(n=5))):
+        assert isinstance(drive(body(*covers, edits=edits)).command(), RequestApproval)
+    assert isinstance(drive(body(pay(5), pay(5), edits="no")).command(), RequestApproval)
+
+
 def test_mismatch_says_what_differs(drive):
     """Effect, approval, and the first fields with what was approved and what was called, shortened."""
 

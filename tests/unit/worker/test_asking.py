@@ -384,8 +384,49 @@ def test_each_demand_is_asked_in_turn_and_all_are_spent() -> None:
     assert isinstance(leave, Leave)
 
 
+CLIMBING = replace(TERMS, escalate=(outlast.Rung("chief", SOON), outlast.Rung("owner", SOON)))
+
+
+@pytest.mark.parametrize(
+    ("given", "rung", "wanted", "is_enough"),
+    [
+        (CLIMBING, 0, TERMS, True),
+        # Who decided was the chief.
+        (CLIMBING, 1, TERMS, False),
+        (CLIMBING, 1, replace(TERMS, role="chief"), True),
+        (CLIMBING, 0, replace(TERMS, role="chief"), False),
+        # Both ask the chief when the boss has not decided; and it was the boss who had less time.
+        (CLIMBING, 1, CLIMBING, True),
+        (CLIMBING, 2, CLIMBING, True),
+        (CLIMBING, 2, replace(CLIMBING, escalate=CLIMBING.escalate[:1]), False),
+        (replace(CLIMBING, expires_in=SOON / 2), 1, CLIMBING, False),
+        (replace(CLIMBING, role="clerk"), 1, CLIMBING, False),
+        # An edit by one person alone.
+        (replace(TERMS, edits="yes"), 0, replace(TERMS, edits="second"), False),
+        (replace(TERMS, edits="second"), 0, replace(TERMS, edits="yes"), True),
+        (TERMS, 0, replace(TERMS, edits="second"), True),
+        (replace(TERMS, edits="yes"), 0, TERMS, True),
+    ],
+)
+def test_a_yes_counts_for_who_gave_it(
+    given: Terms, rung: int, wanted: Terms, is_enough: bool
+) -> None:
+    """The role is that of the rung on which somebody decided; and who may change the call alone says less than two do."""
+    this = gate()
+    answer = this.ask(command(), 1, Found(FIVE, (Demand("declared", given),)))
+    assert isinstance(answer, Ask)
+    entry = recorded(replace(answer.request, rung=rung), NOW, ())
+    this.note(entry)
+    answer = this.ask(
+        command(asked=(entry.approval_id,), effective=FIVE.arguments),
+        1,
+        Found(FIVE, (Demand("policy", wanted),)),
+    )
+    assert isinstance(answer, Leave if is_enough else Ask)
+
+
 def test_a_yes_to_other_arguments_is_asked_for_again() -> None:
-    """Written otherwise by code that came since, it is `changed`; edited since, it is `edited`."""
+    """Written otherwise by code that came since, it is `changed`."""
     this = gate()
     first = ask(this, Found(FIVE, (DECLARED,)))
     newer = replace(FIVE, action_sha256="f" * 64)
@@ -400,10 +441,35 @@ def test_a_yes_to_other_arguments_is_asked_for_again() -> None:
     )
     assert isinstance(leave, Leave)
     assert leave.intent.asked == (again.approval_id,)
-    other = ask(
-        this, Found(THREE, (DECLARED,)), asked=(first.approval_id,), effective=THREE.arguments
+
+
+def test_only_an_edit_makes_an_edited_request() -> None:
+    """Of a call that nobody has edited the next request is `changed`, whatever new code has made of it; after an edit it is `edited`, once."""
+    this = gate()
+    first = ask(this, Found(FIVE, (DECLARED,)))
+    said = {"asked": (first.approval_id,), "effective": THREE.arguments}
+    answer = this.ask(command(**said), 1, Found(THREE, (DECLARED,)))
+    assert isinstance(answer, Ask)
+    assert answer.request.again == "changed"
+    # Somebody else edits what the policy asks, and says yes to it.
+    clerk = replace(TERMS, role="clerk")
+    request = replace(first, approval_id="2~r:1#2", source="policy", role="clerk", terms=clerk)
+    this.note(request)
+    edited = replace(
+        request,
+        approval_id="2~r:1#3",
+        again="edited",
+        covers=(replace(request.covers[0], action_sha256=THREE.action_sha256),),
+        effective=Raw(THREE.arguments),
     )
-    assert other.again == "edited"
+    this.note(edited)
+    both = (first.approval_id, edited.approval_id)
+    again = ask(this, Found(THREE, (DECLARED,)), asked=both, effective=THREE.arguments)
+    assert (again.again, again.source) == ("edited", "declared")
+    newer = replace(THREE, action_sha256="f" * 64)
+    three = (*both, again.approval_id)
+    last = ask(this, Found(newer, (DECLARED,)), asked=three, effective=THREE.arguments)
+    assert last.again == "changed"
 
 
 def test_what_would_run_must_be_what_was_approved() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from outlast.client import RunHandle
 from outlast.journal.entry import (
     ApprovalRequested,
     EffectFailed,
+    EffectInDoubt,
     EffectIntended,
     EffectRefused,
     Entry,
@@ -73,6 +75,38 @@ async def pay_once(amount: int) -> int:
     return await pay(amount)
 
 
+@outlast.effect(
+    idempotent=True,
+    retry=OFTEN,
+    not_applied=(RefusedError,),
+    schedule_to_close_timeout=timedelta(seconds=60),
+)
+async def pay_soon(amount: int) -> int:
+    return await attempt_to_pay(amount)
+
+
+@outlast.workflow
+async def soon(amount: int) -> int:
+    return await pay_soon(amount)
+
+
+@outlast.workflow
+async def pay_after_yes_uncaught(amount: int) -> int:
+    await outlast.approval("pay", covers=[pay(amount)], role="boss", expires_in=SOON)
+    return await pay(amount)
+
+
+@outlast.effect(idempotent=True)
+def stamp(amount: int) -> str:
+    receiver.apply_once(outlast.idempotency_key(), amount)
+    return "stamped"
+
+
+@outlast.workflow
+async def stamp_once(amount: int) -> str:
+    return await stamp(amount)
+
+
 @outlast.workflow
 async def pay_after_yes(amount: int) -> str:
     await outlast.approval("pay", covers=[pay(amount)], role="boss", expires_in=SOON)
@@ -121,7 +155,21 @@ async def pay_many(count: int) -> int:
     return sum(isinstance(one, outlast.PermissionDeniedError) for one in results)
 
 
-CODE = [pay, book, unbook, pay_once, pay_after_yes, pay_as, book_and_fall, pay_many]
+CODE = [
+    pay,
+    pay_soon,
+    soon,
+    pay_after_yes_uncaught,
+    stamp,
+    stamp_once,
+    book,
+    unbook,
+    pay_once,
+    pay_after_yes,
+    pay_as,
+    book_and_fall,
+    pay_many,
+]
 
 
 @pytest.fixture(autouse=True)
@@ -177,6 +225,12 @@ async def run_once(sim: Simulation, amount: int = 8) -> Any:
     """Run one payment to its end; raise what its workflow raised."""
     await sim.start_worker()
     return await outcome(await sim.client.start(pay_once(amount), id="r"))
+
+
+async def run_soon(sim: Simulation) -> Any:
+    """Run one payment that has a minute; raise what its workflow raised."""
+    await sim.start_worker()
+    return await outcome(await sim.client.start(soon(8), id="r"))
 
 
 async def outcome(handle: RunHandle[Any]) -> Any:
@@ -296,6 +350,51 @@ def test_case_070_a_hook_that_fails_denies(hook: Any, what: str) -> None:
 
     assert what in played(scenario, Policy(hooks=(hook,)))
     assert receiver.total == 0
+
+
+@pytest.mark.parametrize(("seconds", "is_late"), [(9, False), (11, True)])
+def test_a_hook_has_its_time_once_it_has_a_thread(seconds: int, is_late: bool) -> None:
+    """How long no thread is free says nothing of a plain hook; how long it takes then does."""
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker()
+        worker.threads.crowded = 30
+
+        def take_long(call: ToolCall) -> None:
+            worker.threads.busy(seconds)
+
+        hooks.append(take_long)
+        handle = await worker.client.start(pay_once(8), id="r")
+        try:
+            return str(await outcome(handle))
+        except outlast.PermissionDeniedError as error:
+            return error.message
+
+    hooks = list[Any]()
+
+    def ask(call: ToolCall) -> None:
+        hooks[0](call)
+
+    said = played(scenario, Policy(hooks=(ask,)), recheck_within=timedelta(minutes=5))
+    assert ("TimeoutError" in said) == is_late
+    assert receiver.total == (0 if is_late else 1)
+
+
+def test_a_hook_that_nobody_waits_for_any_more_does_not_begin() -> None:
+    """Neither does one in a thread that is free only then."""
+
+    async def scenario(sim: Simulation) -> Status:
+        worker = await sim.start_worker()
+        worker.threads.crowded = 30
+        handle = await worker.client.start(pay_once(8), id="r")
+        await asyncio.sleep(5)
+        await handle.cancel()
+        head = await sim.closed("r")
+        await asyncio.sleep(60)
+        return head.status
+
+    assert played(scenario, Policy(hooks=(watch,))) is Status.CANCELLED
+    assert not calls
 
 
 def test_a_hook_that_makes_no_call_of_it_denies() -> None:
@@ -675,6 +774,210 @@ def test_where_nobody_can_say_no_nobody_is_asked(monkeypatch: pytest.MonkeyPatch
     assert (found.checked_at, found.policy_version) == (None, "")
 
 
+# Answers that are too slow
+
+
+async def wait_long(call: ToolCall) -> None:
+    """Answer when the answer counts no more."""
+    calls.append(call)
+    await asyncio.sleep(7)
+
+
+async def wait(call: ToolCall) -> None:
+    """Take three seconds."""
+    calls.append(call)
+    await asyncio.sleep(3)
+
+
+async def wait_too(call: ToolCall) -> None:
+    """Take two and a half."""
+    await asyncio.sleep(2.5)
+
+
+SLOW = (wait_too, wait)
+"""Each of them is fast enough, and both are not."""
+
+
+def test_a_hook_that_is_slower_than_its_answer_counts_denies() -> None:
+    """It is not asked again and again: the error names it and the limit."""
+
+    async def scenario(sim: Simulation) -> str:
+        with pytest.raises(outlast.PermissionDeniedError) as caught:
+            await run_once(sim)
+        assert "recheck_within" in (caught.value.hint or "")
+        return caught.value.message
+
+    said = played(scenario, Policy(hooks=(wait_long,)))
+    assert "wait_long has not answered within 0:00:05 (recheck_within)" in said
+    assert len(calls) == 1
+    assert "within 0:00:10" in played(
+        scenario, Policy(hooks=(sleep_long,)), recheck_within=timedelta(hours=1)
+    )
+
+
+class SlowDirectory(Directory):
+    """Takes seven seconds to say one thing."""
+
+    def __init__(self, slow: str) -> None:
+        super().__init__({"act"})
+        self.slow = slow
+        self.is_asked = False
+
+    async def holds(self, principal: Principal, role: str, resource: str) -> Held | None:
+        """Take long where that is the thing, and it was not the client who asked."""
+        if self.slow == "holds" and self.is_asked:
+            await asyncio.sleep(7)
+        return await super().holds(principal, role, resource)
+
+    async def may(self, principal: Principal, verb: Verb, resource: str) -> bool:
+        """Take long where that is the thing."""
+        self.is_asked = self.is_asked or verb == "act"
+        if self.slow == "may" and verb == "act":
+            await asyncio.sleep(7)
+        return await super().may(principal, verb, resource)
+
+
+@pytest.mark.parametrize(
+    ("slow", "what", "role"),
+    [
+        ("may", "tester, who started the run, may act", "outlast:act"),
+        ("holds", "tester holds the role boss", "boss"),
+    ],
+)
+def test_a_directory_that_is_slower_than_its_answer_counts(slow: str, what: str, role: str) -> None:
+    """Nobody knows in time, so it is a no, which says who was too slow."""
+
+    async def scenario(sim: Simulation) -> tuple[str, str]:
+        await sim.start_worker()
+        handle = await sim.client.start(pay_after_yes_uncaught(8), id="r")
+        await decide(sim)
+        with pytest.raises(outlast.ApprovalUnauthorisedError) as caught:
+            await outcome(handle)
+        return caught.value.message, caught.value.role
+
+    said, named = played(scenario, None, authority=SlowDirectory(slow))
+    late = f"SlowDirectory.{slow}() has not answered within 0:00:05 (recheck_within)"
+    assert said == f"nobody could find out in time whether {what}: the authority {late}"
+    assert named == role
+    assert receiver.total == 0
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what was said of answers that are too old."""
+    return [one.message for one in caplog.records if "older than recheck_within" in one.message]
+
+
+def test_answers_that_are_too_old_each_time_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    """From the third time on, with what takes the longest; the end of the effect's time ends it."""
+
+    async def scenario(sim: Simulation) -> float:
+        began = sim.clock.monotonic()
+        with pytest.raises(TimeoutError, match="not begun"):
+            await run_soon(sim)
+        return sim.clock.monotonic() - began
+
+    seconds = played(scenario, Policy(hooks=SLOW))
+    assert seconds == pytest.approx(60, abs=1)
+    said = warnings_of(caplog)
+    assert len(said) >= len(calls) - 3 > 3
+    assert said[0].startswith("run r: effect pay_soon (r:1) does not begin: 3 times")
+    assert "(0:00:05); the hook tests" in said[0]
+    assert ".wait took 3.0 s" in said[0]
+    assert receiver.total == 0
+
+
+def test_a_store_that_is_too_slow_each_time_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Where everybody answers at once, it is the store that takes too long."""
+
+    async def scenario(sim: Simulation) -> None:
+        worker = await sim.start_worker()
+
+        def be_slow(moment: str, _: int) -> None:
+            if moment == "before":
+                sim.clock.advance(6)
+
+        worker.store.at_commit = be_slow
+        with pytest.raises(TimeoutError, match="not begun"):
+            await outcome(await sim.client.start(soon(8), id="r"))
+
+    played(scenario, Policy(hooks=(watch,)))
+    assert "the store took 6.0 s" in warnings_of(caplog)[0]
+
+
+def test_asking_ends_with_the_time_of_the_effect() -> None:
+    """Also in the middle of a question: a hook that waits for a thread for ever, say."""
+
+    async def scenario(sim: Simulation) -> float:
+        worker = await sim.start_worker()
+        worker.threads.crowded = 1000
+        handle = await worker.client.start(soon(8), id="r")
+        began = sim.clock.monotonic()
+        with pytest.raises(TimeoutError, match="not begun"):
+            await outcome(handle)
+        return sim.clock.monotonic() - began
+
+    assert played(scenario, Policy(hooks=(watch,))) == pytest.approx(60, abs=1)
+    assert receiver.total == 0
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_asking_before_a_later_attempt_ends_too(
+    is_known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where nothing has happened the effect fails for its time; where something may have, an operator is asked."""
+    failing.append(RefusedError("try later") if is_known else OSError("the answer was lost"))
+
+    async def later(call: ToolCall) -> None:
+        calls.append(call)
+        if len(calls) > 1:
+            await asyncio.sleep(3)
+
+    async def later_too(call: ToolCall) -> None:
+        if len(calls) > 1:
+            await asyncio.sleep(2.5)
+
+    async def scenario(sim: Simulation) -> list[str]:
+        await sim.start_worker()
+        await sim.client.start(soon(8), id="r")
+        await sim.until("r", lambda head: head.status.closed or head.status is Status.BLOCKED)
+        return [
+            one.failure.type if isinstance(one, EffectFailed) else one.why
+            for one in await entries(sim)
+            if isinstance(one, EffectFailed | EffectInDoubt)
+        ]
+
+    (said,) = played(scenario, Policy(hooks=(later, later_too)))
+    assert said == "TimeoutError" if is_known else "could not be found out before" in said
+    assert warnings_of(caplog)
+    assert receiver.total == 0
+
+
+def test_threads_that_are_never_free_in_time_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Answers that are too old each time a thread is free are asked for again after ever longer pauses."""
+    asked: list[float] = []
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker()
+        worker.threads.crowded = 6
+        handle = await worker.client.start(stamp_once(8), id="r")
+        while len(warnings_of(caplog)) < 3:
+            await asyncio.sleep(1)
+        worker.threads.crowded = 0
+        return await handle.result()
+
+    async def watch_here(call: ToolCall) -> None:
+        asked.append(asyncio.get_running_loop().time())
+
+    assert played(scenario, Policy(hooks=(watch_here,))) == "stamped"
+    gaps = [later - former for former, later in pairwise(asked)]
+    assert gaps[:2] == pytest.approx([6, 6.05], abs=0.02)
+    assert gaps[:5] == sorted(gaps[:5])
+    assert gaps[4] > 6.3
+    assert "3 times in a row" in warnings_of(caplog)[0]
+    assert "a free thread took 6.0 s" in warnings_of(caplog)[0]
+    assert receiver.total == 1
+
+
 # Later attempts
 
 
@@ -729,6 +1032,29 @@ def test_nobody_is_asked_to_approve_a_later_attempt() -> None:
     assert [value for _, value in receiver.log] == [4]
 
 
+def test_a_later_attempt_is_judged_by_what_would_run() -> None:
+    """A rule that came since is held against the arguments of the intent, and not against what hooks would make of them once more."""
+    rule = Rule("deny", "pay", (Predicate("amount", "at_least", 3),), name="dear")
+
+    async def scenario(sim: Simulation) -> list[str]:
+        failing.append(RefusedError("try later"))
+        first = await sim.start_worker()
+        handle = await sim.client.start(pay_once(8), id="r")
+        while failing:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1)
+        first.kill()
+        options = WorkerOptions(library="simulated", policy=Policy((rule,), hooks=(halve, watch)))
+        await sim.start_worker(options=options)
+        with pytest.raises(outlast.PermissionDeniedError) as caught:
+            await outcome(handle)
+        return [caught.value.rule, str((await intent(sim)).effective, "utf-8")]
+
+    assert played(scenario, Policy(hooks=(halve,))) == ["dear", '{"amount":4}']
+    assert [dict(one.arguments) for one in calls] == [{"amount": 4}]
+    assert receiver.total == 0
+
+
 @pytest.mark.parametrize(("seconds", "asked"), [(1, 1), (30, 2)])
 def test_a_first_attempt_that_begins_late_is_asked_about_again(
     monkeypatch: pytest.MonkeyPatch, seconds: int, asked: int
@@ -743,6 +1069,49 @@ def test_a_first_attempt_that_begins_late_is_asked_about_again(
     assert played(run_once, Policy(hooks=(watch,))) == 8
     assert len(calls) == asked
     assert receiver.total == 1
+
+
+@pytest.mark.parametrize(("crowded", "asked"), [(4, 1), (6, 2)])
+def test_an_attempt_that_waits_for_a_thread_begins_on_no_old_answers(
+    crowded: int, asked: int
+) -> None:
+    """What was answered when it began to wait is too old when a thread is free; it is asked again, and happens once."""
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker()
+        worker.threads.crowded = crowded
+
+        def be_free() -> None:
+            worker.threads.crowded = 0
+
+        asyncio.get_running_loop().call_later(1, be_free)
+        handle = await worker.client.start(stamp_once(8), id="r")
+        return await handle.result()
+
+    async def watch_here(call: ToolCall) -> None:
+        calls.append(call)
+
+    assert played(scenario, Policy(hooks=(watch_here,))) == "stamped"
+    assert len(calls) == asked
+    assert receiver.total == 1
+
+
+def test_an_attempt_that_was_forbidden_while_it_waited_for_a_thread() -> None:
+    """The answer that is given again counts: it does not begin, and nothing has happened."""
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker()
+        worker.threads.crowded = 6
+        with pytest.raises(outlast.PermissionDeniedError) as caught:
+            await outcome(await worker.client.start(stamp_once(8), id="r"))
+        return caught.value.reason
+
+    async def forbid(call: ToolCall) -> Deny | None:
+        calls.append(call)
+        return Deny("no more") if len(calls) > 1 else None
+
+    assert played(scenario, Policy(hooks=(forbid,))) == "hook"
+    assert receiver.total == 0
 
 
 # Compensations

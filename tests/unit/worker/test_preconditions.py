@@ -86,6 +86,12 @@ async def push_after_yes(step: str) -> str:
 
 
 @outlast.workflow
+async def push_uncaught(step: str) -> str:
+    await ask_for("b2", step=step)
+    return await push("main", "b2")
+
+
+@outlast.workflow
 async def push_twice(together: bool) -> list[str]:
     await ask_for("b2", "c3")
     if together:
@@ -93,7 +99,7 @@ async def push_twice(together: bool) -> list[str]:
     return [await push("main", "b2"), await push("main", "c3")]
 
 
-CODE = [head_of, slow_head_of, push, push_after_yes, push_twice]
+CODE = [head_of, slow_head_of, push, push_after_yes, push_uncaught, push_twice]
 
 
 @pytest.fixture(autouse=True)
@@ -198,6 +204,25 @@ def test_what_nobody_can_find_out_does_not_hold(step: str, what: list[Any], made
     assert receiver.total == 0
 
 
+def test_a_look_that_takes_longer_than_its_answer_counts_is_not_waited_for() -> None:
+    """What it says would be too old to let anything begin: the error names the step, and what to do."""
+    plan.extend([7, 7, 7])
+
+    async def scenario(sim: Simulation) -> tuple[str, float]:
+        await sim.start_worker()
+        handle = await sim.client.start(push_uncaught("head_of"), id="r")
+        await say_yes(sim)
+        began = sim.clock.monotonic()
+        with pytest.raises(outlast.WorkflowFailedError) as caught:
+            await handle.result()
+        return str(caught.value), sim.clock.monotonic() - began
+
+    said, seconds = Simulation(CODE).run(scenario)
+    assert "the step head_of was not done within 0:00:05" in said
+    assert "recheck_within" in said
+    assert seconds < 20
+
+
 @pytest.mark.parametrize("together", [True, False])
 def test_one_grant_over_two_effects_is_looked_at_once(together: bool) -> None:
     """The first of them may well change the fact: that does not keep the second from beginning."""
@@ -211,7 +236,7 @@ def test_one_grant_over_two_effects_is_looked_at_once(together: bool) -> None:
 
 def test_the_first_effect_acts_while_the_second_is_looked_at() -> None:
     """What the first of two effects of one grant has changed meanwhile is not held against the second."""
-    plan.extend([None, 5])
+    plan.extend([None, 4])
 
     async def scenario(sim: Simulation) -> list[str]:
         return await approved(sim, push_twice(True))

@@ -63,6 +63,7 @@ def test_what_is_said_is_what_is_asked() -> None:
         ("expires_in", timedelta(days=40_000)),
         ("use_within", timedelta(-1)),
         ("use_within", "1h"),
+        ("use_within", HOUR - timedelta(microseconds=1)),
         ("quorum", 0),
         ("quorum", True),
         ("quorum", 1.0),
@@ -90,6 +91,15 @@ def test_what_cannot_be_meant_is_refused(keyword: str, value: Any) -> None:
         declare(**{keyword: value})
     with pytest.raises(DefinitionError):
         ask(**{keyword: value})
+
+
+def test_a_time_to_begin_outlasts_each_time_to_decide() -> None:
+    """A yes that comes last lets something begin, on every rung; the error says on which it would not."""
+    with pytest.raises(DefinitionError, match="of rung 2: a yes could come") as caught:
+        declare(use_within=2 * HOUR, escalate=[Rung("chief", HOUR), Rung("owner", 3 * HOUR)])
+    assert "use_within" in (caught.value.hint or "")
+    same = declare(use_within=2 * HOUR, escalate=[Rung("chief", 2 * HOUR)])
+    assert same.terms.use_within == 2 * HOUR
 
 
 def ask(**more: Any) -> None:
