@@ -265,8 +265,7 @@ class EffectRun:
                 )
         except HeldBack:
             # Its time may be over when the run goes on, or the answers too old on which it rests.
-            if (pause := pause_after(self._note_held_back())) > 0:
-                await asyncio.sleep(pause)
+            await self._held_back()
             return False
         self._is_announced, self._stale = False, 0
         assert not isinstance(ending, LeftOpen), "an effect is never completed from outside"
@@ -338,16 +337,17 @@ class EffectRun:
         self._series.begun_at, self._permit = now, permit
         return None
 
-    def _note_held_back(self) -> int:
-        """Count how often in a row the answers were too old when a thread was free: each time they are asked for again."""
+    async def _held_back(self) -> None:
+        """Count how often in a row the answers were too old when a thread was free: they are asked for again, after a longer pause each time."""
         if self._bridge.clock.monotonic() <= self._fresh_until or self._permit is None:
             self._stale = 0
-            return 0
+            return
         self._stale += 1
         self._bridge.clearance.say_aged(
             self._permit, self._effect.name, self._stale, "a free thread"
         )
-        return self._stale
+        if (pause := pause_after(self._stale)) > 0:
+            await asyncio.sleep(pause)
 
     def _unanswered(self) -> PermissionDeniedError:
         """Return why there is no attempt any more: its time was over before there were answers that counted."""
