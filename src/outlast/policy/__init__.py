@@ -1,6 +1,7 @@
 """Who may do what: a policy as data, and the verdict on one call at the time of the call.
 
-Calls and policies go in, verdicts come out. Only `PolicyFile` reads a file, and only `StoreAuthority` a store. Knows no worker.
+Calls and policies go in, verdicts come out. Only `PolicyFile` reads a file, and only `StoreAuthority` and
+`local_user` a store. Knows no worker.
 """
 
 from outlast.policy.annotation import Annotations, TrustedServers, definition_sha256
