@@ -20,6 +20,7 @@ _WORDS: dict[str, str] = {
     "fork": "fork or retry this run",
     "read": "read this run",
     "stop": "stop what agents do",
+    "pin": "pin definitions of foreign tools",
     "admin": "change roles",
     "bypass": "work in the mode `bypass`",
 }

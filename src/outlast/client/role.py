@@ -75,7 +75,7 @@ class RoleBook:
         """Give somebody a role.
 
         Args:
-            role: As requests name it; or `outlast:VERB`, after which the verb is free no more: start, message, resume, act, fork, read; stop,
+            role: As requests name it; or `outlast:VERB`, after which the verb is free no more: start, message, resume, act, fork, read; stop, pin,
                 bypass, decide (requests that name no role), admin.
             resource: Where: a glob over names of workflows.
             until: From then on it counts no more.

@@ -18,6 +18,7 @@ from outlast.policy.predicate import Predicate
 from outlast.policy.rule import Rule
 from outlast.policy.stop import Stop, Stops
 from outlast.policy.toml import policy_of, toml_of
+from outlast.policy.tool import ForeignTool
 from outlast.policy.verdict import Allowed, Asked, Denied, Look
 from outlast.policy.window import Window
 
@@ -30,6 +31,7 @@ __all__ = [
     "Denied",
     "Deny",
     "Finding",
+    "ForeignTool",
     "Held",
     "Look",
     "Narrow",

@@ -112,7 +112,7 @@ class Authority(Protocol):
                 return Held() if role in STAFF.get(principal.subject, ()) else None
 
             async def may(self, principal: outlast.Principal, verb: str, resource: str) -> bool:
-                return principal.subject in STAFF and verb not in {"admin", "stop", "bypass"}
+                return principal.subject in STAFF and verb not in {"admin", "stop", "pin", "bypass"}
 
             async def holders(self, tenant: str, role: str, resource: str) -> list[str] | None:
                 return [name for name, roles in STAFF.items() if role in roles]
