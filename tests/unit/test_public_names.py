@@ -189,6 +189,7 @@ POLICY = [
     "Denied",
     "Deny",
     "Finding",
+    "ForeignTool",
     "Held",
     "Look",
     "Narrow",

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import msgspec
 import typer
 
 from outlast.cli.output import complain, print_json, say
@@ -24,6 +25,12 @@ from outlast.policy import Policy, PolicyFile, ToolCall, check, decide, explain
 policy = typer.Typer(no_args_is_help=True, help="Check a policy file, and explain what it says.")
 
 policy.add_typer(pins, name="pins")
+
+_STANDING = {
+    "pinned": "pinned",
+    "new": "new, nothing is pinned of this tool",
+    "changed": "changed, another one is pinned",
+}
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -107,9 +114,14 @@ def explain_call(  # noqa: PLR0913 - what can be said of a call, each an option
         call = found.called(call, listed, pins_of(session, call.tenant))
     verdict = asyncio.run(decide(found, call, stopped=None, now=now, may_bypass=may_bypass))
     if as_json:
-        print_json(verdict)
+        known = {} if definition is None else {"definition": call.definition}
+        print_json({**msgspec.to_builtins(verdict), **known})
         return
-    for line in explain(verdict):
+    headline, *lines = explain(verdict)
+    say(headline)
+    if definition is not None:
+        say(f"definition of {server}:{tool}: {_STANDING[call.definition]}")
+    for line in lines:
         say(line)
 
 
