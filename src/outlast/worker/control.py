@@ -80,7 +80,7 @@ class Controls:
     def outdated(self, tenant: str, permit: Permit) -> None:
         """Have the rows read again, unless they were since: what rested on them was refused."""
         known = self._known.get(tenant)
-        if known is not None and {*known.by_stops, known.by_roles, known.by_pins} & {
+        if known is not None and {*known.by_stops, known.by_roles} & {
             *permit.stops,
             *permit.authority,
         }:

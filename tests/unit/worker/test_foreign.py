@@ -14,7 +14,7 @@ import pytest
 
 import outlast
 from outlast.client import ApprovalView, RunHandle
-from outlast.journal.entry import ApprovalRequested, EffectIntended, Entry, from_row
+from outlast.journal.entry import ApprovalRequested, EffectInDoubt, EffectIntended, Entry, from_row
 from outlast.policy import ForeignTool, Policy, PolicyFile, Predicate, Rule, ToolCall
 from outlast.store.change import PutControl, RunKey, Status
 from outlast.testing import Receiver, Simulation
@@ -57,8 +57,17 @@ async def save(text: str) -> str:
     return text
 
 
-@outlast.effect(idempotent=True, start_to_close_timeout=SHORT, retry=OFTEN, tool=FIRST)
+@outlast.effect(
+    idempotent=True,
+    start_to_close_timeout=SHORT,
+    retry=OFTEN,
+    not_applied=(RefusedError,),
+    tool=FIRST,
+)
 async def erase(text: str) -> None:
+    if failing:
+        failing.pop()
+        raise RefusedError
     receiver.apply_once(outlast.idempotency_key(), -len(text))
 
 
@@ -89,7 +98,12 @@ async def note_and_fall() -> None:
         raise ValueError("changed my mind")
 
 
-CODE = [save, erase, note, write, write_after_yes, note_and_fall]
+@outlast.workflow
+async def note_only() -> None:
+    await note("abcd")
+
+
+CODE = [save, erase, note, write, write_after_yes, note_and_fall, note_only]
 
 
 @pytest.fixture(autouse=True)
@@ -327,6 +341,24 @@ def test_a_pin_that_is_taken_away_before_the_commit_does_not_count(
     assert [len(one.demands) for one in answers[:2]] == [0, 1]
 
 
+def test_pins_that_change_without_a_no_let_it_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that was changed is read again, and the pin that still stands in it counts."""
+    find, answers = Finder.find, list[Any]()
+
+    async def scenario(sim: Simulation) -> str:
+        async def found(self: Finder, *about: Any) -> Any:
+            answers.append(await find(self, *about))
+            if len(answers) == 1:
+                await sim.client.pins.pin(ForeignTool("files", "other", {}))
+            return answers[-1]
+
+        monkeypatch.setattr(Finder, "find", found)
+        return await run_pinned(sim, FIRST)
+
+    assert played(scenario, ALLOW) == "abc"
+    assert len(answers) == 2
+
+
 def test_a_pin_is_found_out_about_at_once() -> None:
     """A worker whose copy is older looks again before it asks anybody."""
 
@@ -420,6 +452,60 @@ def test_a_later_attempt_goes_on_without_the_pin() -> None:
     assert played(scenario) == "abc"
 
 
+def test_a_pin_that_is_taken_away_before_an_attempt_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The announcement of an attempt with another definition holds the row by which that is pinned."""
+    again, answers = Finder.again, list[Any]()
+
+    async def scenario(sim: Simulation) -> str:
+        async def found(self: Finder, *about: Any) -> Any:
+            answers.append(await again(self, *about))
+            if len(answers) == 1:
+                await sim.client.pins.forget("files", "write_file")
+            return answers[-1]
+
+        failing.append(True)
+        await sim.client.pins.pin(FIRST)
+        await sim.start_worker()
+        handle = await sim.client.start(write("abc"), id="r")
+        while failing:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
+        monkeypatch.setattr(Finder, "again", found)
+        await redefine(sim, OTHER)
+        await sim.client.pins.pin(OTHER)
+        with pytest.raises(outlast.PermissionDeniedError) as caught:
+            await outcome(handle)
+        return caught.value.reason
+
+    assert played(scenario, ALLOW) == "definition_changed"
+    assert len(answers) == 2
+    assert not receiver.log
+
+
+def test_a_pin_that_changes_before_a_compensation_is_written_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The intent holds the row by which the tool was not another one."""
+    find = Finder.find
+
+    async def scenario(sim: Simulation) -> None:
+        async def found(self: Finder, command: Any, *about: Any) -> Any:
+            answer = await find(self, command, *about)
+            if command.compensates and not await sim.client.pins.list():
+                await sim.client.pins.pin(OTHER)
+            return answer
+
+        monkeypatch.setattr(Finder, "find", found)
+        await sim.start_worker()
+        await sim.client.start(note_and_fall(), id="r")
+        await sim.until("r", lambda head: head.status is Status.BLOCKED)
+
+    played(scenario)
+    assert [value for _, value in receiver.log] == [3]
+
+
 def test_a_compensation_by_a_tool_that_has_changed_is_for_an_operator() -> None:
     """Nobody is asked for it, and the yes to what it undoes was to another tool; once the new one is pinned, it is undone."""
 
@@ -434,6 +520,28 @@ def test_a_compensation_by_a_tool_that_has_changed_is_for_an_operator() -> None:
 
     assert played(scenario) is Status.COMPENSATED
     assert [value for _, value in receiver.log] == [3, -3]
+
+
+def test_a_later_attempt_of_a_compensation_is_of_the_same_definition() -> None:
+    """Also where there is no policy; what cannot be undone now is for an operator."""
+
+    async def scenario(sim: Simulation) -> bool:
+        await sim.client.pins.pin(FIRST)
+        await sim.start_worker()
+        failing.append(True)
+        await sim.client.start(note_and_fall(), id="r")
+        while failing:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
+        await redefine(sim, OTHER)
+        # The worker knows the control rows by then.
+        await (await sim.client.start(note_only(), id="r2")).result()
+        await sim.until("r", lambda head: head.status is Status.BLOCKED)
+        found = [one for one in await entries(sim) if isinstance(one, EffectInDoubt)]
+        return "has changed since somebody looked at it" in found[0].why
+
+    assert played(scenario)
+    assert [value for _, value in receiver.log] == [3, 4]
 
 
 def test_pins_that_cannot_be_read_pin_nothing() -> None:
