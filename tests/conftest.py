@@ -25,7 +25,7 @@ pytest.register_assert_rewrite("outlast.testing.conformance")
 
 settings.register_profile(
     "quick",
-    max_examples=60,
+    max_examples=35,
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -25,7 +25,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from outlast.client import Birth, Client
 from outlast.effects.key import check_name
-from outlast.errors import DefinitionError, StoreUnavailableError
+from outlast.errors import DefinitionError, StoreError, StoreUnavailableError
 from outlast.journal.entry import Taken
 from outlast.notify.notifier import Notifier
 from outlast.notify.setting import Notify
@@ -213,11 +213,16 @@ _told: set[str] = set()
 
 
 async def _say_when_open(authority: Authority, tenant: str, place: str) -> None:
-    """Say once of a store that nobody has set roles in it, and what that means."""
+    """Say once of a store that nobody has set roles in it, and what that means; nothing where that cannot be read."""
     if place in _told or not isinstance(authority, StoreAuthority):
         return
+    try:
+        is_open = (await authority.roles(tenant)).is_open
+    except StoreError as error:
+        logger.debug("whether roles are set cannot be read: %s", error)
+        return
     _told.add(place)
-    if (await authority.roles(tenant)).is_open:
+    if is_open:
         user = local_principal()
         others = "" if authority.local == user else f", and {user} none"
         _announce(
@@ -226,7 +231,7 @@ async def _say_when_open(authority: Authority, tenant: str, place: str) -> None:
 
 
 async def _authority_of(store: Store, given: Authority | None) -> Authority:
-    """Return who is asked who may do what: a directory of the user's, or the roles in the store."""
+    """Return who says who may do what: a directory that was given, an empty one too, or the roles in the store."""
     if given is not None:
         return given
     return StoreAuthority(store, await local_user(store, local_principal()))
@@ -381,12 +386,16 @@ class App(_Entered):
         except BaseException:
             await store.close()
             raise
-        if self._notify is not None:
-            self._notifier = Notifier(store, self._notify)
-            self._notifier.start()
-        _warn_of_idle_queues(registry, self._options.queues)
-        _announce(f"outlast {library_version()} on {store.describe()}")
-        await _say_when_open(self.authority, self.tenant, store.describe())
+        try:
+            if self._notify is not None:
+                self._notifier = Notifier(store, self._notify, self.tenant)
+                self._notifier.start()
+            _warn_of_idle_queues(registry, self._options.queues)
+            _announce(f"outlast {library_version()} on {store.describe()}")
+            await _say_when_open(self.authority, self.tenant, store.describe())
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -405,6 +414,7 @@ class App(_Entered):
                 await self.store.close()
 
     async def _start_worker(self, store: Store, registry: Registry) -> None:
+        """Make worker and client on one store, and start the worker: nothing that can be wrong in what was given comes after it."""
         threads = SystemThreads()
         authority = await _authority_of(store, self._given_authority)
         self.worker = Worker(
@@ -417,7 +427,6 @@ class App(_Entered):
             closed=self.closed,
             watch=LoopWatch(threads),
         )
-        await self.worker.start()
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         birth = Birth(
             submit=self._submit,
@@ -434,6 +443,7 @@ class App(_Entered):
             birth=birth,
             registry=registry,
         )
+        await self.worker.start()
 
     async def _submit(self, change: Any) -> Any:
         verdict = await self.worker.submit(change)

@@ -123,7 +123,7 @@ def check_terminated(label: str, image: RunImage, entries: Sequence[Entry], coun
     head = image.head
     assert (head.status, head.owner, image.operations) == (Status.TERMINATED, None, ()), head
     assert len(entries) == count
-    check_rows(image.rows)
+    check_rows(image.rows, overtaken=True)
     for intent in (one for one in entries if isinstance(one, EffectIntended)):
         acts = chaos_flow.acts(intent.name.removeprefix("chaos_"), label)
         assert {one["key"] for one in acts} <= {intent.key}, acts
@@ -139,7 +139,8 @@ async def check_run(store: Store, clock: Clock, label: str, accepted: Accepted) 
         if label in accepted.terminations:
             check_terminated(label, image, entries, accepted.terminations[label])
             return
-        check_journal(image.rows, "cancelled" if kind_of(label) == "endless" else "completed")
+        end = "cancelled" if kind_of(label) == "endless" else "completed"
+        check_journal(image.rows, end, overtaken=True)
         check_end(label, image, entries[-1], accepted)
         check_accepted(label, entries, accepted)
         check_effects(label, entries)

@@ -6,7 +6,7 @@ from hypothesis import settings
 
 
 def examples(factor: float = 1.0) -> settings:
-    """Return settings with so many times the examples of the active profile, which has 60 by default."""
+    """Return settings with so many times the examples of the active profile, which has 35 by default."""
     return settings(max_examples=max(1, round(settings().max_examples * factor)))
 
 

@@ -20,10 +20,10 @@ from outlast.testing.simulation.search import search
 
 FIRST = int(os.environ.get("OUTLAST_FIRST_SEED", "0"))
 SEEDS = int(os.environ.get("OUTLAST_SEEDS", "1000"))
-AT_ONCE = SEEDS if "OUTLAST_SEEDS" in os.environ else 500
+AT_ONCE = SEEDS if "OUTLAST_SEEDS" in os.environ else 200
 """So many of them are always played, or all that are asked for; the others by a soak."""
 SOAK_SEEDS = int(os.environ.get("OUTLAST_SOAK_SEEDS", "100000"))
-CHUNK = 125
+CHUNK = 50
 KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))
 
 

@@ -30,6 +30,7 @@ PUBLIC = [
     "ApprovalPreconditionError",
     "ApprovalSpentError",
     "ApprovalUnauthorisedError",
+    "ApprovalView",
     "Attempt",
     "Authority",
     "Call",

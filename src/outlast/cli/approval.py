@@ -6,7 +6,7 @@ Invariant: a decision carries the hash of what this terminal showed, or the hash
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, cast
 
 import typer
@@ -14,10 +14,13 @@ from rich.syntax import Syntax
 
 from outlast.cli.decide import Act, decide, look
 from outlast.cli.output import console, print_json, print_table, say, say_lines
+from outlast.cli.run import Modules
 from outlast.cli.session import Session, json_of, stored, time_length, usage_error
 from outlast.cli.text import ago, at, counted, hidden_count, json_text, safe
-from outlast.client import ApprovalView, Client
-from outlast.client.approval import edited
+from outlast.cli.worker import author_errors, load
+from outlast.client import ApprovalView, Client, NextAsked, Told
+from outlast.client.approval import check_answer, check_edit, edited
+from outlast.store.notice import ASKED
 
 _PAGE = 1000
 
@@ -137,16 +140,25 @@ def edit(  # noqa: PLR0913 - each parameter is an option of the command
     ] = "",
     reason: Reason = "",
     seen: Hash = "",
+    modules: Modules = None,
 ) -> None:
-    """Say what it should be instead: another request is made of that, with a hash of its own."""
+    """Say what it should be instead: another request is made of that, with a hash of its own.
+
+    At a terminal, where --module gives the code, what the effect does not take is refused before you are asked.
+    """
     wanted = _edits(changes or [], arguments)
+    with author_errors():
+        for module in modules or ():
+            load(module)
 
     async def work(client: Client, which: str, sha256: str) -> None:
         await client.approvals.edit(run, which, seen_sha256=sha256, arguments=wanted, reason=reason)
 
     def show_edited(view: ApprovalView) -> None:
+        edits = edited(view, wanted)
+        check_edit(view, edits)
         say("it should be instead")
-        for one in edited(view, wanted):
+        for one in edits:
             cover = view.subject["covers"][one.cover]
             say(_cover_text({**cover, "arguments": json_of(bytes(one.arguments).decode())}, ""))
 
@@ -173,7 +185,8 @@ def answer(
     async def work(client: Client, which: str, sha256: str) -> None:
         await client.approvals.answer(run, which, given, seen_sha256=sha256, reason=reason)
 
-    def show_answer(_: ApprovalView) -> None:
+    def show_answer(view: ApprovalView) -> None:
+        check_answer(view, given)
         say("your answer")
         say_lines(json_text(given))
 
@@ -254,11 +267,40 @@ def _facts(view: ApprovalView, now: Any) -> list[tuple[str, str]]:
         ("not by", _barred_text(view)),
         ("because", _why_text(view)),
         ("asked", ago(view.requested_at, now)),
+        *(("told", _told_text(one, now)) for one in view.told),
         ("decide", f"before {ago(view.expires_at, now)}"),
+        *(("next", _next_text(one, now)) for one in view.next),
     ]
     if view.kind == "approval":
         facts.append(("use", f"covered effects begin before {ago(view.use_by, now)}"))
+        facts.append(("edit", _EDITS[view.edits]))
     return [(name, text) for name, text in facts if text]
+
+
+_EDITS = {
+    "no": "no: it is approved as it is, or denied",
+    "yes": "is allowed, and is a yes to what it makes of the call",
+    "second": "is allowed; somebody else has to approve what it makes of the call",
+}
+"""What an edit is."""
+
+
+def _told_text(one: Told, now: datetime) -> str:
+    """Return what came of telling people, and what is still to come."""
+    name = "" if one.notice == ASKED else f"{one.notice}: "
+    by = f"by {', '.join(one.reached)}" if one.reached else ""
+    if one.state == "sent":
+        return f"{name}{by or 'nobody'}"
+    if one.trouble:
+        again = "" if one.state == "failed" else f"; tried again {ago(one.due_at, now)}"
+        return f"{name}{by}{', and ' if by else ''}not sent: {one.trouble}{again}"
+    if one.tries:
+        return f"{name}is being sent"
+    return f"{name}to be sent {ago(one.due_at, now)}" if one.due_at > now else f"{name}nobody yet"
+
+
+def _next_text(one: NextAsked, now: datetime) -> str:
+    return f"{one.role or 'anybody'}, from {ago(one.at, now)}, before {ago(one.expires_at, now)}"
 
 
 def _votes_text(view: ApprovalView) -> str:

@@ -17,9 +17,11 @@ from outlast.client.view import (
     Changed,
     Generation,
     JournalEntry,
+    NextAsked,
     Retry,
     RunDetail,
     RunStatus,
+    Told,
 )
 from outlast.effects.standing import Alarm, Standing
 from outlast.store.change import Status
@@ -37,6 +39,7 @@ __all__ = [
     "IfClosed",
     "JournalEntry",
     "Mail",
+    "NextAsked",
     "PinBook",
     "Receipt",
     "RequestView",
@@ -53,5 +56,6 @@ __all__ = [
     "StopBook",
     "StopView",
     "TaskView",
+    "Told",
     "Wait",
 ]

@@ -47,14 +47,17 @@ async def may_read(client: Port, workflow: str) -> bool:
     )
 
 
-async def check_workflow(client: Port, verb: Verb, workflow: str = "") -> None:
+async def check_workflow(client: Port, verb: Verb, workflow: str = "", *, words: str = "") -> None:
     """Refuse what may not be done with a workflow, or, where none is named, with all of them.
+
+    Args:
+        words: What that is, for the error, where it is no run to which it is done.
 
     Raises:
         NotAuthorisedError: Whoever acts may not do it.
     """
     if not await permitted(client.authority, client.actor, verb, workflow):
-        raise not_permitted(client, verb, resource=workflow)
+        raise not_permitted(client, verb, resource=workflow, words=words)
 
 
 async def is_free(client: Port, verb: Verb) -> bool:
@@ -74,15 +77,17 @@ def not_permitted(
     *,
     resource: str = "",
     run: str | None = None,
+    words: str = "",
     everybody: bool = False,
 ) -> NotAuthorisedError:
     """Return the error that whoever acts may not do something.
 
     Args:
+        words: What that is, where the verb says it too widely.
         everybody: In what counts for all tenants.
     """
     return NotAuthorisedError(
-        f"{client.principal or 'nobody in particular'} may not {_WORDS[verb]}",
+        f"{client.principal or 'nobody in particular'} may not {words or _WORDS[verb]}",
         who=client.principal,
         verb=verb,
         resource=resource,

@@ -19,7 +19,7 @@ from outlast.client.page import check_limit
 from outlast.client.port import Port
 from outlast.client.receipt import draw_receipt
 from outlast.client.role import RoleBook
-from outlast.client.view import ApprovalView, changes_between, view_of
+from outlast.client.view import ApprovalView, changes_between, told_of, view_of
 from outlast.effects.key import check_run_id
 from outlast.errors import DecisionRefusedError, DefinitionError, StoreCorruptError
 from outlast.journal.asking import Edited
@@ -37,6 +37,7 @@ from outlast.store.change import (
     RunKey,
     Verdict,
 )
+from outlast.workflows.registry import misfit_of_effect
 
 _TRIES = 10
 """So often roles may be changed at the very moment of a decision."""
@@ -100,7 +101,7 @@ class Approvals:
         return [view_of(row) for row in await self._visible(rows)]
 
     async def get(self, run_id: str, approval_id: str = "") -> ApprovalView:
-        """Return one approval of a run; of one that follows an edit, also what was edited.
+        """Return one approval of a run, with what people were told of it; of one that follows an edit, also what was edited.
 
         Args:
             approval_id: May be left out when exactly one is pending.
@@ -110,6 +111,13 @@ class Approvals:
             StoreCorruptError: What is stored does not have the hash under which it is asked.
             NotAuthorisedError: Whoever acts may neither read the run nor decide the request.
         """
+        view = await self._with_changes(await self._get(run_id, approval_id))
+        notices = await self._client.store.notices(RunKey(self._client.tenant, run_id))
+        told = tuple(told_of(one) for one in notices if one.approval_id == view.approval_id)
+        return replace(view, told=told)
+
+    async def _get(self, run_id: str, approval_id: str) -> ApprovalView:
+        """Return one approval of a run; see `get`."""
         found = await self._of(run_id, pending=not approval_id)
         if approval_id:
             found = [one for one in found if one.approval_id == approval_id]
@@ -120,7 +128,7 @@ class Approvals:
                     run=run_id,
                     hint="decide nothing; the store was changed by hand or is damaged: `outlast doctor`",
                 )
-            return await self._with_changes(found[0])
+            return found[0]
         if not found:
             raise await self._nothing_found(run_id, approval_id)
         ids = ", ".join(one.approval_id for one in found)
@@ -205,16 +213,7 @@ class Approvals:
         """
         body = codec_of(value, where="the answer").encode(value)
         view = await self._asked(run_id, approval_id, seen_sha256)
-        if view.kind != "question":
-            raise _unfit(
-                view, "it asks for a yes, and for no answer", "use `outlast approvals approve`"
-            )
-        if why := misfit(parse(body), view.schema):
-            raise _unfit(
-                view,
-                f"the answer does not fit: {why}",
-                "`outlast approvals show` prints the schema",
-            )
+        check_answer(view, parse(body))
         said = replace(_said(view, self._client, seen_sha256, reason, yes=True), answer=Raw(body))
         await self._decide(view, "answer", said)
 
@@ -264,7 +263,7 @@ class Approvals:
     async def _asked(self, run_id: str, approval_id: str, seen_sha256: str) -> ApprovalView:
         """Return the request that is decided; what names none, or says not what was seen, decides nothing."""
         _named(seen_sha256, "hash of what was seen")
-        return await self.get(run_id, _named(approval_id, "request"))
+        return await self._get(run_id, _named(approval_id, "request"))
 
     async def _decide(
         self, view: ApprovalView, word: str, said: Decision, suffix: str = ""
@@ -299,12 +298,7 @@ class Approvals:
             if not (isinstance(verdict, Refused) and verdict.reason == "stale"):
                 break
         if isinstance(verdict, Refused):
-            raise DecisionRefusedError(
-                f"the decision was not accepted: {REFUSALS.get(verdict.reason, verdict.reason)}",
-                reason=verdict.reason,
-                run=view.run_id,
-                hint=_REMEDIES.get(verdict.reason, _LOOK),
-            )
+            raise _refused(view, verdict.reason)
 
     async def _held(self, view: ApprovalView) -> Held:
         """Return how whoever acts holds the role of a request; one that names no role needs `outlast:decide`."""
@@ -377,6 +371,43 @@ class Approvals:
         )
 
 
+def check_answer(view: ApprovalView, value: Any) -> None:
+    """Refuse what answers no question, or does not fit the schema of its answer.
+
+    Args:
+        value: Plain JSON data.
+
+    Raises:
+        DecisionRefusedError: It is so.
+    """
+    if view.kind != "question":
+        raise _unfit(
+            view, "it asks for a yes, and for no answer", "use `outlast approvals approve`"
+        )
+    if why := misfit(value, view.schema):
+        raise _unfit(
+            view, f"the answer does not fit: {why}", "`outlast approvals show` prints the schema"
+        )
+
+
+def check_edit(view: ApprovalView, edits: Sequence[Edited]) -> None:
+    """Refuse an edit that the terms of a request do not allow, or that an effect cannot be called with, as far as its code is known here.
+
+    Raises:
+        DecisionRefusedError: It is so.
+    """
+    if view.edits == "no":
+        raise _refused(view, "uneditable")
+    for one in edits:
+        effect = str(view.subject["covers"][one.cover]["effect"])
+        if why := misfit_of_effect(effect, bytes(one.arguments)):
+            raise _unfit(
+                view,
+                f"{effect} cannot be called so: {why}",
+                "give values of the types that its parameters have",
+            )
+
+
 def edited(view: ApprovalView, arguments: Mapping[int, Mapping[str, Any]]) -> tuple[Edited, ...]:
     """Return what the covered calls of a request should be: whole arguments, those that are not named as they are.
 
@@ -440,6 +471,15 @@ def _named(given: Any, what: str) -> str:
     raise DefinitionError(
         f"the decision names no {what}: {given!r:.80}",
         hint="give the id and the hash of the request as it was shown; nothing was decided",
+    )
+
+
+def _refused(view: ApprovalView, reason: str) -> DecisionRefusedError:
+    return DecisionRefusedError(
+        f"the decision was not accepted: {REFUSALS.get(reason, reason)}",
+        reason=reason,
+        run=view.run_id,
+        hint=_REMEDIES.get(reason, _LOOK),
     )
 
 

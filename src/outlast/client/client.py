@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast, overload
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from outlast.client.access import check_workflow
+from outlast.client.access import check_workflow, is_free, may_read
 from outlast.client.approval import Approvals
 from outlast.client.completion import complete, fail, heartbeat
 from outlast.client.doubt import Doubt, Resolved, Wanted, doubts, resolve, said
@@ -93,6 +93,8 @@ _UNKNOWN_TRIES = 600
 """How often a change is sent before its caller is told that its fate is not known."""
 _FIRST_POLL_SECONDS = 0.05
 _LONGEST_POLL_SECONDS = 2.0
+_LEAST_LOOK = 100
+"""So many runs are looked at together where some may not be read: the last one of a page may stand far behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class Client:
         self.tenant = check_tenant(tenant)
         self.actor = principal_of(principal, self.tenant)
         self.principal = self.actor.subject
-        self.authority: Authority = authority or Anybody()
+        self.authority: Authority = Anybody() if authority is None else authority
         self.registry = registry
         self.replicas = Replicas()
         """Runs that were asked something, kept in memory to be asked again; to be closed before the store is."""
@@ -923,7 +925,7 @@ class Runs:
         limit: int = 100,
         before: RunStatus | None = None,
     ) -> list[RunStatus]:
-        """Return a page of runs, newest first.
+        """Return a page of runs, newest first: those that one may read.
 
         Args:
             statuses: Only runs of these, as `{"failed", "blocked"}`; of every status when it is empty.
@@ -933,14 +935,24 @@ class Runs:
         Raises:
             DefinitionError: There is no such status, or the limit is no number from 0 to 1,000,000.
         """
-        heads = await self._client.store.heads(
-            self._client.tenant,
-            statuses=_statuses(statuses),
-            workflow=workflow,
-            limit=check_limit(limit, what="runs"),
-            before=(before.created_at, before.run_id) if before else None,
-        )
-        return [status_of(head) for head in heads]
+        client, wanted = self._client, _statuses(statuses)
+        size = check_limit(limit, what="runs")
+        if not await is_free(client, "read"):
+            size = max(size, _LEAST_LOOK)
+        place = (before.created_at, before.run_id) if before else None
+        readable: dict[str, bool] = {}
+        found: list[RunStatus] = []
+        while len(found) < limit:
+            heads = await client.store.heads(
+                client.tenant, statuses=wanted, workflow=workflow, limit=size, before=place
+            )
+            for name in {head.workflow for head in heads} - readable.keys():
+                readable[name] = await may_read(client, name)
+            found += [status_of(head) for head in heads if readable[head.workflow]]
+            if len(heads) < size:
+                break
+            place = heads[-1].created_at, heads[-1].run.run_id
+        return found[:limit]
 
     async def doubts(
         self,

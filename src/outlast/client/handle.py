@@ -175,7 +175,9 @@ class RunHandle(Generic[R]):
 
         Raises:
             RunNotFoundError: There is no such run.
+            NotAuthorisedError: Whoever acts may not read it.
         """
+        await check_run(self._client, "read", self._run)
         return status_of(await self._client.head(self._run))
 
     @overload
@@ -661,7 +663,13 @@ class RunHandle(Generic[R]):
             )
 
     async def generations(self, *, limit: int = 100) -> list[Generation]:
-        """Return the run's generations, the present one first."""
+        """Return the run's generations, the present one first.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+            NotAuthorisedError: Whoever acts may not read it.
+        """
+        await check_run(self._client, "read", self._run)
         head = await self._client.head(self._run)
         rows = await self._client.store.generations(self._run, limit=limit)
         return [generation_of(row, head) for row in rows]

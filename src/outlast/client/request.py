@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
+from outlast.client.access import check_workflow
 from outlast.client.page import check_limit
 from outlast.client.port import Port
 from outlast.errors import (
@@ -41,6 +42,7 @@ Standing: TypeAlias = Literal["running", "done", "in doubt", "freed", "expired"]
 """Where a request stands: `in doubt` is one that nobody holds any more and nobody has ended; `freed` one that did not happen, as an
 operator said; `expired` one that is kept no longer."""
 
+_READ = "read requests that came with an idempotency key"
 _STANDING = frozenset(RequestState) - {RequestState.EXPIRED}
 _ID = re.compile(r"[0-9a-f]{64}")
 _PURGED_AT_ONCE = 1000
@@ -203,8 +205,8 @@ class Requests:
         return None if row is None else self._view(row)
 
     async def get(self, key: str) -> RequestView | None:
-        """Return the request of a key; None where another may begin."""
-        found = await self.find(self._id_of(key))
+        """Return the request of a key, to whoever has its text; None where another may begin."""
+        found = await self._look(self._id_of(key))
         return None if found is None or found.state in ("freed", "expired") else found
 
     async def find(self, request_id: str) -> RequestView | None:
@@ -212,9 +214,10 @@ class Requests:
 
         Raises:
             StoreCorruptError: Its record cannot be read.
+            NotAuthorisedError: Whoever acts may not read what belongs to no workflow.
         """
-        row = await self._client.store.request(self._client.tenant, request_id)
-        return None if row is None else self._view(row)
+        await check_workflow(self._client, "read", words=_READ)
+        return await self._look(request_id)
 
     async def list(
         self,
@@ -232,7 +235,9 @@ class Requests:
 
         Raises:
             DefinitionError: There is no such state, or the limit is no number from 0 to 1,000,000.
+            NotAuthorisedError: Whoever acts may not read what belongs to no workflow.
         """
+        await check_workflow(self._client, "read", words=_READ)
         rows = await self._client.store.requests(
             self._client.tenant,
             states=_STANDING if state is None else frozenset({_state_of(state)}),
@@ -262,7 +267,9 @@ class Requests:
             RequestStateError: It is not in doubt, not as it was seen, or not there.
             DefinitionError: No request can have that id.
             EncodeError: The answer is too long.
+            NotAuthorisedError: Whoever acts may not resolve what belongs to no workflow.
         """
+        await check_workflow(self._client, "resume", words="say what became of a request")
         if not isinstance(cast("object", request_id), str) or not _ID.fullmatch(request_id):
             raise DefinitionError(
                 f"{str(request_id)[:80]!r} is the id of no request",
@@ -305,6 +312,10 @@ class Requests:
             removed += verdict.removed
             if verdict.removed < _PURGED_AT_ONCE:
                 return removed
+
+    async def _look(self, request_id: str) -> RequestView | None:
+        row = await self._client.store.request(self._client.tenant, request_id)
+        return None if row is None else self._view(row)
 
     def _id_of(self, key: str) -> str:
         given: Any = key

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, cast
 
@@ -42,10 +43,13 @@ from outlast.store.change import (
     RunKey,
     Status,
 )
-from outlast.store.condition import HISTORY, PENDING
+from outlast.store.condition import APPROVED, HISTORY, PENDING
+from outlast.store.notice import NoticeRow, NoticeState
 from outlast.store.protocol import GenerationRow
 
 _REFUSED = f"outlast.errors.{ForkedEffectError.__name__}"
+ANSWERED = "answered"
+"""How a question stands that the store calls approved."""
 _SHOWN = 200
 """Characters of an entry in its repr."""
 _ENDS = frozenset({"completed", "failed", "cancelled", "continued_as_new"})
@@ -254,6 +258,39 @@ class Changed(msgspec.Struct, frozen=True):
     becomes: Any
 
 
+class Told(msgspec.Struct, frozen=True):
+    """One time that people are told of a request.
+
+    Args:
+        notice: `asked`, or which reminder.
+        state: `open` (to be sent, or sent again), `sent`, or `failed`: given up.
+        due_at: When it is to be sent, while it is open.
+        tries: How often somebody has set about it.
+        reached: Names of the channels that have it.
+        trouble: Why the last try failed.
+    """
+
+    notice: str
+    state: NoticeState
+    due_at: datetime
+    tries: int
+    reached: tuple[str, ...]
+    trouble: str
+
+
+class NextAsked(msgspec.Struct, frozen=True):
+    """Who is asked after those who are asked now, when none of these decides in time.
+
+    Args:
+        at: From when on.
+        expires_at: Until when they may decide.
+    """
+
+    role: str
+    at: datetime
+    expires_at: datetime
+
+
 class ApprovalView(msgspec.Struct, frozen=True):
     """An approval or a question, to be looked at.
 
@@ -261,7 +298,7 @@ class ApprovalView(msgspec.Struct, frozen=True):
         role: Who may decide, before `expires_at`.
         subject: What is asked: `{"subject": …, "covers": […]}`, exactly what is hashed. With the facts on which a yes rests (`preconditions`),
             with the schema of the answer (`question`), and with why it is asked again (`note`), where there are any.
-        state: `pending`, `approved`, `denied`, `edited`, `expired` or `withdrawn`.
+        state: `pending`, `approved`, `answered` (a question), `denied`, `edited`, `expired` or `withdrawn`.
         spent: The operation that each cover was spent to, or an empty string.
         by: Who decided it, the last one.
         genuine: Whether the subject has the hash.
@@ -278,6 +315,31 @@ class ApprovalView(msgspec.Struct, frozen=True):
         rule: Which rule of the policy wants it.
         policy_version: Of that policy.
         changes: What was edited; looked up by `get` only.
+        next: Who is asked next, and who after them, while it is pending.
+        told: What people were told of it, or are to be, while it is pending; looked up by `get` only.
+
+    Example:
+        ```python
+        import asyncio
+        from datetime import timedelta
+
+        import outlast
+
+        @outlast.workflow
+        async def publish(text: str) -> str:
+            boss = outlast.Rung("boss", timedelta(hours=4))
+            grant = await outlast.approval(text, role="editor", expires_in=timedelta(hours=1), escalate=(boss,))
+            return grant.by
+
+        async with outlast.open("memory://") as app:
+            await app.start(publish("hello"), id="post-1")
+            while not (asked := await app.approvals.list()):
+                await asyncio.sleep(0.01)
+            view: outlast.ApprovalView = asked[0]
+            assert (view.role, view.state, view.subject["subject"]) == ("editor", "pending", "hello")
+            assert [one.role for one in view.next] == ["boss"]
+            await app.approvals.deny("post-1", view.approval_id, seen_sha256=view.subject_sha256)
+        ```
     """
 
     run_id: str
@@ -307,6 +369,8 @@ class ApprovalView(msgspec.Struct, frozen=True):
     rule: str = ""
     policy_version: str = ""
     changes: tuple[Changed, ...] = ()
+    next: tuple[NextAsked, ...] = ()
+    told: tuple[Told, ...] = ()
 
     @property
     def schema(self) -> Any:
@@ -405,11 +469,12 @@ def view_of(row: ApprovalRow) -> ApprovalView:
     """Return an approval's row as people see it; what cannot be read is shown as empty, and not genuine."""
     subject, genuine, request = _subject_in(row)
     terms = row.put.terms or Terms(row.put.role, row.put.expires_at - row.requested_at)
+    is_answered = row.put.kind == "question" and row.state == APPROVED
     return ApprovalView(
         run_id=row.run.run_id,
         approval_id=row.put.approval_id,
         role=row.put.role,
-        state=row.state,
+        state=ANSWERED if is_answered else row.state,
         subject=subject,
         subject_sha256=row.put.subject_sha256,
         requested_at=row.requested_at,
@@ -432,7 +497,26 @@ def view_of(row: ApprovalRow) -> ApprovalView:
         source="" if request is None else request.source,
         rule="" if request is None else request.rule,
         policy_version="" if request is None else request.policy_version,
+        next=() if request is None or row.state != PENDING else tuple(_next_in(request, terms)),
     )
+
+
+def told_of(row: NoticeRow) -> Told:
+    """Return a notice as people see it."""
+    trouble = row.trouble.decode(errors="replace")
+    return Told(row.notice, row.state, row.due_at, row.tries, row.reached, trouble)
+
+
+def _next_in(request: ApprovalRequested, terms: Terms) -> Iterator[NextAsked]:
+    """Yield who is asked when nobody decides in time; a time that no clock can show ends that."""
+    at = request.expires_at
+    for rung in terms.escalate[max(request.rung, 0) :]:
+        try:
+            until = at + rung.expires_in
+        except OverflowError:
+            return
+        yield NextAsked(rung.role, at, until)
+        at = until
 
 
 def changes_between(former: ApprovalView, view: ApprovalView) -> tuple[Changed, ...]:

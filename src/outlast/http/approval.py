@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from outlast.client import ApprovalView, Client
-from outlast.errors import DecisionRefusedError, OutlastError, RunNotFoundError
+from outlast.errors import (
+    DecisionRefusedError,
+    NotAuthorisedError,
+    OutlastError,
+    RunNotFoundError,
+)
 from outlast.http.answer import Answer
 from outlast.http.asgi import Receive, Scope, Send, send_whole
 from outlast.http.body import BodyTooLargeError, read_body
@@ -94,6 +99,9 @@ class ApprovalPages:
             view = await self._find(shown)
             page = request_page(view, shown.tenant, now)
         except (DecisionRefusedError, RunNotFoundError):
+            return Answer(404, HEADERS, no_page())
+        except NotAuthorisedError as error:
+            logger.warning("run %s: a request is shown to nobody: %s", shown.run_id, error.message)
             return Answer(404, HEADERS, no_page())
         except OutlastError as error:
             logger.warning("run %s: a request cannot be shown: %s", shown.run_id, error.message)

@@ -22,6 +22,7 @@ from outlast.client import Client
 from outlast.errors import (
     DecisionRefusedError,
     DefinitionError,
+    NotAuthorisedError,
     OutlastError,
     RunNotFoundError,
     StoreError,
@@ -132,7 +133,7 @@ class Mailroom:
         try:
             said = parse_as(_incoming, body)
         except NotJsonError as error:
-            return _problem(400, "malformed", "The body is no decision", str(error))
+            return _malformed(str(error))
         if not self._senders[name].speaks_for(said.by):
             return _problem(
                 403, "not_for_him", "This sender may not decide in the name of that person"
@@ -156,23 +157,35 @@ class Mailroom:
         return None
 
     async def _decide(self, sender: str, said: Incoming) -> Answer:
-        approvals = self._client.acting_as(said.by).approvals
+        try:
+            approvals = self._client.acting_as(said.by).approvals
+        except DefinitionError as error:
+            return _malformed(error.message)
         verb = approvals.approve if said.decision == "approve" else approvals.deny
         # Who hears of the decision hears by what way it came: it was not the person who wrote it here.
         reason = f"{said.reason} (by way of {sender})".strip()
         try:
             await verb(said.run_id, said.approval_id, seen_sha256=said.seen_sha256, reason=reason)
-            view = await self._client.approvals.get(said.run_id, said.approval_id)
         except OutlastError as error:
             return _refusal(error)
-        state = {"run_id": said.run_id, "approval_id": said.approval_id, "state": view.state}
-        return _document(200, "application/json", state)
+        done = {"run_id": said.run_id, "approval_id": said.approval_id}
+        try:
+            view = await approvals.get(said.run_id, said.approval_id)
+        except NotAuthorisedError:  # it is decided, and that person sees no more of it by now
+            return _document(200, "application/json", done)
+        except OutlastError as error:
+            return _refusal(error)
+        return _document(200, "application/json", {**done, "state": view.state})
 
 
 def too_large() -> Answer:
     """Return the answer to a body that is not read."""
     detail = f"The body of a decision has at most {LARGEST_BYTES} bytes."
     return _problem(413, "too_large", "The body is too large", detail)
+
+
+def _malformed(detail: str) -> Answer:
+    return _problem(400, "malformed", "The body is no decision", detail)
 
 
 def _refusal(error: OutlastError) -> Answer:

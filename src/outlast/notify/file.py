@@ -19,6 +19,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
     link_base: str = ""
     key: str | list[str] = ""
     show: Show = "summary"
+    tenant: str = ""
 
 
 def read_notify(text: str) -> Notify:
@@ -32,6 +33,6 @@ def read_notify(text: str) -> Notify:
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise DefinitionError(
             f"the file does not say how people are reached: {safe(str(error)[:_SHOWN])}",
-            hint='write [channels] with a list of URLs for each role, as "*" = ["mailto://…"]; link_base, key and show stand above it',
+            hint='write [channels] with a list of URLs for each role, as "*" = ["mailto://…"]; link_base, key, show and tenant stand above it',
         ) from None
-    return Notify(given.channels, given.link_base, given.key, given.show)
+    return Notify(given.channels, given.link_base, given.key, given.show, given.tenant)

@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from outlast.effects.key import DEFAULT_TENANT
 from outlast.errors import StoreUnavailableError
 from outlast.notify.channel import Channel
 from outlast.notify.message import Text, inert, message_of, notice_id
-from outlast.notify.setting import Notify
+from outlast.notify.setting import EVERYBODY, Notify
 from outlast.store.change import Applied, DueNotice, Unknown
-from outlast.store.notice import EndNotice, NoticeRow, TakeNotices
+from outlast.store.notice import MAX_TROUBLE_BYTES, EndNotice, NoticeRow, TakeNotices
 from outlast.store.protocol import Store
 
 logger = logging.getLogger("outlast.notify")
@@ -48,17 +49,23 @@ _SAY_TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """What came of one sending: which channels have the message by now, and of those that have not what is to be said."""
+    """What came of one sending: which channels have the message by now, and of those that have not what is to be said.
+
+    Args:
+        nobody: There is no channel by which to send it.
+    """
 
     reached: tuple[str, ...]
     trouble: str
+    nobody: bool = False
 
 
 class Notifier:
-    """Sends the notices of a store, of all tenants.
+    """Sends the notices of a tenant, or, where its setting says so, of all tenants of a store.
 
     Args:
         setting: Whom to reach by what.
+        tenant: Whose notices, where the setting names nobody.
 
     Example:
         ```python
@@ -73,9 +80,11 @@ class Notifier:
         ```
     """
 
-    def __init__(self, store: Store, setting: Notify) -> None:
+    def __init__(self, store: Store, setting: Notify, tenant: str = DEFAULT_TENANT) -> None:
         self._store = store
         self._setting = setting
+        whose = setting.tenant or tenant
+        self._tenant = "" if whose == EVERYBODY else whose
         self._hint = asyncio.Event()
         self._unsubscribe: Callable[[], None] = _nothing
         self._task: asyncio.Task[None] | None = None
@@ -107,13 +116,13 @@ class Notifier:
         """
         last = None
         while not self._is_stopping:
-            due_at = await self._store.next_notice()
+            due_at = await self._store.next_notice(self._tenant)
             if due_at is None:
                 return math.inf
             wait = (due_at - self._store.now()).total_seconds()
             if wait > 0:
                 return wait
-            (verdict,) = await self._store.commit([TakeNotices("", _AT_ONCE, HOLD)])
+            (verdict,) = await self._store.commit([TakeNotices(self._tenant, _AT_ONCE, HOLD)])
             if not isinstance(verdict, Applied):
                 return _RETRY_SECONDS
             if not verdict.notices and due_at == last:
@@ -145,8 +154,10 @@ class Notifier:
         notice, role = due.notice, due.asked.put.role
         channels = self._setting.channels_of(role)
         if not channels:
-            nobody = f"no channel is set for the role {inert(role)}"
-            return await self._say(due, _Tried(notice.reached, nobody), retry_in=None)
+            # A deploy may bring one while the request still waits.
+            why = f"no channel is set for the role {inert(role)}"
+            tried = _Tried(notice.reached, why, nobody=True)
+            return await self._say(due, tried, _gap_after(notice.tries))
         if self._store.now() + timedelta(seconds=SEND_SECONDS) > notice.due_at:
             return None  # the answer was long on its way: it is nearly somebody else's
         try:
@@ -208,8 +219,13 @@ def _end_of(notice: NoticeRow, tried: _Tried, retry_in: timedelta | None) -> End
         sent=not tried.trouble,
         reached=tried.reached,
         retry_in=retry_in,
-        trouble=tried.trouble.encode(errors="backslashreplace"),
+        trouble=_kept(tried.trouble),
     )
+
+
+def _kept(trouble: str) -> bytes:
+    """Return what the store keeps of a trouble."""
+    return trouble.encode(errors="backslashreplace")[:MAX_TROUBLE_BYTES]
 
 
 def _gap_after(tries: int) -> timedelta:
@@ -220,10 +236,14 @@ def _log(due: DueNotice, tried: _Tried, retry_in: timedelta | None) -> None:
     run, asked = due.asked.run, due.asked.put.approval_id
     if not tried.trouble:
         logger.info("run %s: people are told of request %s (%s)", run, asked, due.notice.notice)
-    elif retry_in is None:
-        logger.error("run %s: nobody is told of request %s: %s", run, asked, tried.trouble)
+        return
+    again = "never" if retry_in is None else f"{retry_in.total_seconds():g} s"
+    if tried.nobody:
+        is_said = due.notice.trouble == _kept(tried.trouble)
+        level = logging.DEBUG if is_said else logging.ERROR
+        text = "run %s: nobody is told of request %s, looking again in %s: %s"
+        logger.log(level, text, run, asked, again, tried.trouble)
     else:
-        again = f"{retry_in.total_seconds():g} s"
         text = "run %s: not all are told of request %s, trying again in %s: %s"
         logger.warning(text, run, asked, again, tried.trouble)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
+from outlast.effects.key import check_tenant
 from outlast.errors import DefinitionError
 from outlast.notify.channel import AppriseChannel, Channel
 from outlast.notify.link import Key, Links
@@ -15,7 +16,7 @@ Show: TypeAlias = Literal["summary", "full", "nothing"]
 """Names of effects and the beginning of the subject; all of it; or that somebody is asked, and nothing of what."""
 
 EVERYBODY = "*"
-"""Stands for each role that has no channels of its own."""
+"""Stands for each role that has no channels of its own, and for all tenants."""
 
 _SHOWS = ("summary", "full", "nothing")
 
@@ -29,6 +30,7 @@ class Notify:
         link_base: Where `outlast.http.approvals()` answers, as `https://agents.example.org/approvals`; no links without it.
         key: Signs the links: at least 32 characters that nobody else knows; several, the newest last, while keys change.
         show: How much a message holds of what the run asks.
+        tenant: Whose requests are told of: the tenant of the app or worker by default; `"*"` for all tenants of the store.
 
     Raises:
         DefinitionError: There is no channel, one that is none, or a link without a key.
@@ -64,6 +66,7 @@ class Notify:
     link_base: str = ""
     key: Key = field(default="", repr=False)
     show: Show = "summary"
+    tenant: str = ""
     by_role: Mapping[str, tuple[Channel, ...]] = field(init=False, repr=False)
     links: Links | None = field(init=False, repr=False)
 
@@ -80,6 +83,8 @@ class Notify:
                 f"link_base={self.link_base[:200]!r} is no place that a link can lead to",
                 hint="write the URL of outlast.http.approvals(), as https://agents.example.org/approvals",
             )
+        if self.tenant not in ("", EVERYBODY):
+            check_tenant(self.tenant)
         if bool(self.link_base) != bool(self.key):
             raise DefinitionError(
                 "links need both a link_base and a key",

@@ -39,7 +39,8 @@ class Principal(msgspec.Struct, frozen=True):
     Args:
         subject: Their name, as roles name it; empty for nobody in particular.
         tenant: Whose roles count.
-        roles: They act in these only, whatever else they hold; None for all that they hold.
+        roles: They act in these only, whatever else they hold; None for all that they hold. That holds for what they do themselves: a run
+            keeps the name of who started it and no roles, so that its effects are asked of all that this one holds.
 
     Raises:
         DefinitionError: The name, or a role, is none.

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
@@ -164,12 +164,30 @@ def misfit_of_step(name: str, value: bytes) -> str:
     Args:
         value: As JSON.
     """
+    steps = [one for one in _declared_as(name) if isinstance(one, Step)]
+    return _misfit([one.result.decode for one in steps], value)
+
+
+def misfit_of_effect(name: str, arguments: bytes) -> str:
+    """Return why no effect that is declared under this name can be called with arguments; empty when one can, or there is none.
+
+    Args:
+        arguments: A JSON object, by parameter name.
+    """
+    effects = [one for one in _declared_as(name) if isinstance(one, Effect)]
+    return _misfit([one.arguments.decode for one in effects], arguments)
+
+
+def _declared_as(name: str) -> list[Definition[..., Any]]:
+    return [one for one in _latest(_declared) if one.name == name]
+
+
+def _misfit(decoders: Iterable[Callable[[bytes], object]], value: bytes) -> str:
+    """Return what each decoder says against a value; empty when one takes it, or there is none."""
     problems: list[str] = []
-    for step in _latest(_declared):
-        if not isinstance(step, Step) or step.name != name:
-            continue
+    for decode in decoders:
         try:
-            step.result.decode(value)
+            decode(value)
         except (DecodeError, DefinitionError) as error:
             problems.append(error.message)
         else:

@@ -20,7 +20,7 @@ import outlast
 from outlast.app import SystemClock, open_store
 from outlast.cli.main import app
 from outlast.client import RunStatus
-from outlast.journal.asking import Terms
+from outlast.journal.asking import Rung, Terms
 
 # What asks people is made by the helper of the client's tests.
 sys.path.insert(0, str(Path(__file__).parent.parent / "client"))
@@ -178,7 +178,7 @@ def world(made: Path, tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def asking(tmp_path: Path) -> World:
-    """Return a database in which two runs ask, without a worker: one for an approval that may be edited, one a question."""
+    """Return a database in which runs ask, without a worker: for approvals that may be edited, or not, or by two; and one a question."""
     from asked_bench import Asked, putting
 
     folder = tmp_path / "asking"
@@ -197,6 +197,11 @@ def asking(tmp_path: Path) -> World:
             putting(asked, terms=terms, more=facts, requesters=("zoe\u202e",)), name="edit"
         )
         await asked.ask(putting(asked, schema={"type": "integer"}), name="question")
+        hour = timedelta(hours=1)
+        rungs = (Rung("cfo", 2 * hour), Rung("owner", 3 * hour))
+        strict = Terms("clerk", hour, edits="second", escalate=rungs, remind=(hour / 2,))
+        await asked.ask(putting(asked, terms=Terms("clerk", hour)), name="fixed")
+        await asked.ask(putting(asked, terms=strict), name="second")
         await store.close()
 
     asyncio.run(make())

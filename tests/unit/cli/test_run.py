@@ -90,7 +90,7 @@ def test_show_has_open_operations(world: World) -> None:
     ("run", "words"),
     [
         ("signal", ["the message 'go'", "runs send signal go JSON"]),
-        ("timer", ["Timer r:1 is due at", "in 5"]),
+        ("timer", ["Timer r:1 is due at", " min"]),
         ("retry", ["Step flaky (r:1) failed", "ConnectionError: no route", "attempt"]),
         ("doubt", ["pay (r:1) is in doubt", '{"amount": 5}', "cut off", "runs resolve doubt --operation r:1 --not-applied"]),
         ("approval", ["role boss", "approvals approve approval '1~r:1'", "expires at"]),

@@ -60,6 +60,8 @@ ACTS: dict[str, tuple[str, Act]] = {
     "retry": ("fork", of_handle("retry", reason="why")),
     "result": ("read", of_handle("result")),
     "journal": ("read", of_handle("journal")),
+    "status": ("read", of_handle("status")),
+    "generations": ("read", of_handle("generations")),
     "detail": ("read", of_handle("detail")),
     "explain": ("read", of_handle("explain")),
     "query": ("read", of_handle("query", "seen")),

@@ -14,12 +14,14 @@ from msgspec.structs import replace
 
 import outlast
 from outlast.approvals.decision import REFUSALS
+from outlast.client import Told
 from outlast.client.approval import _REMEDIES
 from outlast.errors import DecisionRefusedError, DefinitionError, NotAuthorisedError
 from outlast.journal.asking import Terms
 from outlast.policy.authority import Held
 from outlast.store.change import Change, Decide, MessageKind, RunKey, Verdict
 from outlast.store.memory import MemoryStore
+from outlast.store.notice import EndNotice, TakeNotices
 from outlast.testing.conformance.bench import following
 from outlast.testing.fault import FaultyStore
 
@@ -555,3 +557,51 @@ def test_case_068_a_yes_that_was_written_into_a_message_permits_nothing(
     asyncio.run(main())
     assert flipped
     assert acted == []
+
+
+def test_a_question_is_answered_and_not_approved() -> None:
+    """So it is shown; the store, which knows a yes and a no, keeps what it kept. A no to a question is one."""
+
+    async def scenario(asked: Asked) -> None:
+        for name, yes in (("run", True), ("other", False)):
+            await asked.ask(putting(asked, schema={"type": "integer"}), name=name)
+            people = asked.client().approvals
+            view = await people.get(name)
+            assert view.state == "pending"
+            if yes:
+                await people.answer(name, view.approval_id, 7, seen_sha256=view.subject_sha256)
+                assert await asked.state() == "approved"
+            else:
+                await people.deny(name, view.approval_id, seen_sha256=view.subject_sha256)
+            (view,) = await people.list(pending=False, run_id=name)
+            assert view.state == ("answered" if yes else "denied")
+            assert view == await people.get(name, view.approval_id)
+
+    asked(scenario)
+
+
+def test_what_people_were_told_is_shown_to_who_looks() -> None:
+    """By which channels, and what could not be sent, of this request alone; nothing in lists, nor once it is decided."""
+
+    async def scenario(asked: Asked) -> None:
+        terms = Terms("treasurer", HOUR, remind=(HOUR / 2,))
+        second = putting(asked, "1~r:2", operation="r:2")
+        await asked.ask(putting(asked, terms=terms), second)
+        await asked.ask(name="other")
+        people = asked.client().approvals
+        (told, reminder) = (await people.get("run", "1~r:1")).told
+        assert (told.notice, told.state, told.tries, told.reached) == ("asked", "open", 0, ())
+        assert reminder == Told("reminder-1", "open", asked.clock.now() + HOUR / 2, 0, (), "")
+        await asked.apply(TakeNotices("", 9, HOUR / 4))
+        said = EndNotice("default", "run", 1, "1~r:1", "asked", 1, sent=False, reached=("post",), retry_in=HOUR / 9, trouble=b"chat: \xff")  # fmt: skip
+        await asked.apply(said)
+        told = (await people.get("run", "1~r:1")).told[0]
+        assert (told.state, told.tries, told.reached) == ("open", 1, ("post",))
+        assert told.trouble == "chat: \N{REPLACEMENT CHARACTER}"
+        assert (await people.list())[0].told == ()
+        view = await people.get("run", "1~r:1")
+        await people.deny("run", "1~r:1", seen_sha256=view.subject_sha256)
+        assert (await people.get("run", "1~r:1")).told == ()
+        assert len((await people.get("other")).told) == 1
+
+    asked(scenario)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from outlast.client.view import status_of, view_of
+from outlast.journal.asking import Rung, Terms
 from outlast.journal.entry import ApprovalRequested
 from outlast.store.change import ApprovalPut, ApprovalRow, CoverRow, RunHead, RunKey, Status
 
@@ -136,3 +137,43 @@ def test_request_with_other_covers_than_its_row_is_shown_empty():
     """What was spent is told for each cover, or not at all."""
     shown = approval(asked(SUBJECT), spent=())
     assert (shown.subject["covers"], shown.spent, shown.genuine) == ([], (), False)
+
+
+def test_who_is_asked_next_is_shown_until_a_time_that_no_clock_can_show() -> None:
+    """From the end of one on those of the next decide; of a rung that is reached, those that are left."""
+    terms = Terms(
+        "boss",
+        timedelta(hours=1),
+        escalate=(
+            Rung("cfo", timedelta(hours=2)),
+            Rung("owner", timedelta(days=1)),
+            Rung("god", timedelta.max),
+            Rung("nobody", timedelta(1)),
+        ),
+    )
+
+    def shown(rung: int, state: str = "pending"):
+        body = ApprovalRequested(
+            "r:1", "a1", "boss", msgspec.Raw(SUBJECT), "h", (), NOW, NOW, terms=terms, rung=rung
+        )
+        put = ApprovalPut(
+            approval_id="a1",
+            operation="r:1",
+            role="boss",
+            subject_sha256="no hash",
+            expires_at=NOW,
+            use_by=NOW,
+            covers=(CoverRow("pay", "h"),),
+            body=msgspec.json.encode(body),
+            terms=terms,
+        )
+        row = ApprovalRow(RunKey("default", "r"), put, state, ("",), requested_at=NOW)
+        return [(one.role, one.at - NOW, one.expires_at - NOW) for one in view_of(row).next]
+
+    hours = timedelta(hours=1)
+    owner = ("owner", 2 * hours, 26 * hours)
+    assert shown(0) == [("cfo", 0 * hours, 2 * hours), owner]
+    assert shown(-1) == shown(0)
+    assert shown(1) == [("owner", 0 * hours, 24 * hours)]
+    assert shown(4) == shown(9) == []
+    assert shown(0, "denied") == []

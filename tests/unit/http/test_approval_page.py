@@ -9,9 +9,12 @@ from html.parser import HTMLParser
 import pytest
 from msgspec.structs import replace
 
+from outlast.client import Client
 from outlast.errors import DefinitionError
 from outlast.http import approvals
 from outlast.notify.link import Links
+from outlast.policy.authority import StoreAuthority
+from outlast.testing import SeededRandom
 
 from .approval_bench import KEY, Front, call
 
@@ -228,3 +231,27 @@ def test_a_short_key_is_refused() -> None:
     """Before anything is served."""
     with pytest.raises(DefinitionError, match="32 characters"):
         approvals(Front().office.client, key="short")
+
+
+def test_a_page_that_its_application_may_not_read_leads_nowhere(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is as if there were none, and the log says why."""
+
+    async def main() -> None:
+        front = Front()
+        run = await front.office.ask()
+        store = front.office.store
+        authority = StoreAuthority(store, "root")
+        root, service = (
+            Client(store, random=SeededRandom(who), principal=who, authority=authority)
+            for who in ("root", "service")
+        )
+        await root.roles.grant("ann", "outlast:read")
+        reply = await call(approvals(service, key=KEY), "GET", front.link(run))
+        assert (reply.status, b"leads nowhere" in reply.body) == (404, True)
+        assert "service may not read this run" in caplog.text
+        reply = await call(approvals(root, key=KEY), "GET", front.link(run))
+        assert reply.status == 200
+
+    asyncio.run(main())

@@ -12,6 +12,9 @@ import pytest
 from outlast.client import Client
 from outlast.errors import DefinitionError, StoreUnavailableError
 from outlast.http import Sender, approvals
+from outlast.policy.authority import StoreAuthority
+from outlast.store.change import Decide
+from outlast.testing import SeededRandom
 
 from .approval_bench import BOT, KEY, OTHER, SENDERS, Front, Reply, call, signed
 
@@ -64,6 +67,13 @@ def test_a_decision_is_made_in_the_name_of_the_person(word: str, after: str) -> 
         {"by": None},
         {"by": ""},
         {"by": "a\nb@example.org"},
+        {"by": "a\x85b@example.org"},
+        {"by": "a\u202eb@example.org"},
+        {"by": "\ud800@example.org"},
+        {"by": "a" * 900 + "@example.org"},
+        {"by": 7},
+        {"by": ["ann@example.org"]},
+        {"by": {"name": "ann@example.org"}},
         {"run_id": None},
         {"run_id": ""},
         {"approval_id": None},
@@ -280,3 +290,61 @@ def test_whoever_acts_for_somebody_is_bound_as_he_is() -> None:
     for name in names:
         attribute = f"_{name}" if hasattr(client, f"_{name}") else name
         assert getattr(other, attribute) is getattr(client, attribute), name
+
+
+@pytest.mark.parametrize("role", ["maintainer", "outlast:read", ""])
+def test_the_state_is_read_in_the_name_of_who_decides(role: str) -> None:
+    """Not in that of the application: who may see it no more by then is told that it is decided, and not how it stands."""
+
+    async def main() -> None:
+        front = Front()
+        seen = await asked(front)
+        store = front.office.store
+        client = Client(
+            store,
+            random=SeededRandom(2),
+            principal="service",
+            authority=StoreAuthority(store, "service"),
+        )
+        front.app = approvals(client, key=KEY, senders=SENDERS)
+        for who, what in (("service", "outlast:read"), ("ann@example.org", "maintainer")):
+            await client.roles.grant(who, what)
+        commit = store.commit
+
+        async def and_then(changes):
+            verdicts = await commit(changes)
+            if any(isinstance(one, Decide) for one in changes):
+                store.commit = commit
+                await client.roles.revoke("ann@example.org", "maintainer")
+                if role:
+                    await client.roles.grant("ann@example.org", role)
+            return verdicts
+
+        store.commit = and_then
+        reply = await front.decide(seen_sha256=seen)
+        assert reply.status == 200
+        assert reply.json.get("state") == ("approved" if role else None)
+        assert await state(front) == "approved"
+
+    asyncio.run(main())
+
+
+def test_who_may_see_nothing_is_told_nothing() -> None:
+    """A request that is there, and one that is not, are refused alike."""
+
+    async def main() -> None:
+        front = Front()
+        seen = await asked(front)
+        store = front.office.store
+        authority = StoreAuthority(store, "service")
+        client = Client(store, random=SeededRandom(2), principal="service", authority=authority)
+        front.app = approvals(client, key=KEY, senders=SENDERS)
+        await client.roles.grant("service", "outlast:read")
+        replies = [
+            await front.decide(seen_sha256=seen, **change)
+            for change in ({}, {"run_id": "nun"}, {"approval_id": "1~r:9"})
+        ]
+        assert [one.status for one in replies] == [403, 403, 403]
+        assert len({json.dumps(one.json).replace("nun", "run") for one in replies}) == 1
+
+    asyncio.run(main())

@@ -23,6 +23,14 @@ def test_the_librarys_frames_are_not_the_place() -> None:
         place_of(Failure("E", "m", stack="machine.py:539 in Machine._outcome_of\n… 3 frames cut …"))
         == ""
     )
+    for stack in (
+        "agent.py:1 in f\napproval.py:119 in approval",
+        "agent.py:1 in f\napproval.py:119 in approval.<locals>.of",
+        "agent.py:1 in f\ncall.py:183 in Call._waiting\neffects.py:137 in Effects._begin\nledger.py:361 in EffectLedger.find_cover",
+    ):
+        assert place_of(Failure("E", "m", stack=stack)) == "agent.py:1 in f"
+    theirs = "approval.py:7 in approval_of_invoices"
+    assert place_of(Failure("E", "m", stack=f"agent.py:1 in f\n{theirs}")) == theirs
     assert place_of(Failure("E", "m")) == ""
 
 

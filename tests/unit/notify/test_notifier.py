@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 
+import outlast
 from outlast.errors import StoreUnavailableError
 from outlast.journal.asking import Terms
 from outlast.notify import Notifier, Notify
@@ -48,17 +49,48 @@ async def test_each_role_has_its_channels() -> None:
     assert [title[:4] for title, _, _ in every.sent] == ["boss"]
 
 
-async def test_a_role_without_a_channel_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody is told, and nothing is tried again: it is shown, and logged as an error."""
+async def test_a_role_without_a_channel_waits_for_one(caplog: pytest.LogCaptureFixture) -> None:
+    """A deploy brings it: it is said once, as an error, however often somebody looks, and sent when there is one."""
+    office, post = Office(), Post()
+    run = await office.ask()
+    without = Notifier(office.store, Notify({"boss": [Post()]}))
+    for wait in (1, 2, 4, 8):
+        assert await without.look() == wait
+        (notice,) = await office.store.notices(run)
+        assert notice.state == "open"
+        assert notice.trouble == b"no channel is set for the role maintainer"
+        office.clock.advance(timedelta(seconds=wait))
+    assert [one.levelname for one in caplog.records if one.levelno > logging.DEBUG] == ["ERROR"]
+    assert await office.notifier(post).look() == math.inf
+    assert [title for title, _, _ in post.sent] == ["maintainer: an approval waits in run run"]
+    assert await office.states(run) == [("asked", "sent", 5)]
+
+
+async def test_a_role_that_never_has_a_channel_is_given_up_with_its_request() -> None:
+    """Not before its end, and not after it."""
     office = Office()
     run = await office.ask()
-    await Notifier(office.store, Notify({"boss": [Post()]})).look()
+    without, begun = Notifier(office.store, Notify({"boss": [Post()]})), office.clock.now()
+    while (wait := await without.look()) < math.inf:
+        office.clock.advance(timedelta(seconds=wait))
+    assert HOUR / 2 < office.clock.now() - begun < HOUR
     (notice,) = await office.store.notices(run)
-    assert (notice.state, notice.trouble) == (
-        "failed",
-        b"no channel is set for the role maintainer",
-    )
-    assert [one.levelname for one in caplog.records] == ["ERROR"]
+    assert notice.state == "failed"
+
+
+async def test_a_channel_that_was_taken_away_is_said_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is said of it is not what was said of the tries before."""
+    office = Office()
+    await office.ask()
+    await office.notifier(Post(fails=1)).look()
+    office.clock.advance(timedelta(seconds=1))
+    await Notifier(office.store, Notify({"boss": [Post()]})).look()
+    assert [one.levelname for one in caplog.records if one.levelno > logging.DEBUG] == [
+        "WARNING",
+        "ERROR",
+    ]
 
 
 async def test_gaps_between_tries_grow() -> None:
@@ -275,3 +307,31 @@ async def test_a_row_that_nobody_can_read_is_no_storm() -> None:
     office.store.next_notice = always
     assert await office.notifier(Post()).look() == module.POLL_SECONDS
     assert asked == 2
+
+
+async def test_a_notifier_tells_of_its_own_tenant() -> None:
+    """What another tenant asks is for the channels of that one; `"*"` is for all of them."""
+    office, own, other, every = Office(), Post("own"), Post("other"), Post("every")
+    mine = await office.ask("a")
+    theirs = await office.ask("b", tenant="acme")
+    assert await office.notifier(own).look() == math.inf
+    assert [title[-5:] for title, _, _ in own.sent] == ["run a"]
+    assert await office.states(mine) == [("asked", "sent", 1)]
+    assert await office.states(theirs) == [("asked", "open", 0)]
+    await Notifier(office.store, Notify({"*": [other]}), "acme").look()
+    assert [title[-5:] for title, _, _ in other.sent] == ["run b"]
+    await office.ask("c")
+    await office.ask("d", tenant="acme")
+    await office.notifier(every, tenant="acme").look()
+    assert [title[-5:] for title, _, _ in every.sent] == ["run d"]
+    await office.ask("e", tenant="globex")
+    await office.notifier(every, tenant="*").look()
+    assert [title[-5:] for title, _, _ in every.sent] == ["run d", "run c", "run e"]
+
+
+async def test_an_app_tells_of_its_tenant() -> None:
+    """What the notifier of an app is bound to is the tenant of the app."""
+    post = Post()
+    opened = outlast.open("memory://", workflows=[], tenant="acme", notify=Notify({"*": [post]}))
+    async with opened as app:
+        assert app._notifier is not None and app._notifier._tenant == "acme"

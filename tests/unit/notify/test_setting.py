@@ -32,6 +32,8 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
         ({"channels": {"a": ["no-url"]}}, "no URL of apprise"),
         ({"channels": {"a": ["nosuchservice://hunter2@x"]}}, "does not know"),
         ({"show": "some"}, "no amount"),
+        ({"tenant": "a\nb"}, "cannot be a tenant"),
+        ({"tenant": None}, "cannot be a tenant"),
         ({"link_base": "https://x.example"}, "a link_base and a key"),
         ({"key": KEY}, "a link_base and a key"),
         ({"link_base": "https://x.example", "key": "short"}, "32 characters"),
@@ -62,8 +64,9 @@ def test_nothing_secret_is_printed() -> None:
 def test_a_file_says_the_same() -> None:
     """Its keys are the parameters."""
     setting = read_notify(
-        f'link_base = "https://x.example/a"\nkey = ["{KEY}"]\nshow = "full"\n[channels]\nboss = ["json://localhost"]\n'
+        f'link_base = "https://x.example/a"\nkey = ["{KEY}"]\nshow = "full"\ntenant = "acme"\n[channels]\nboss = ["json://localhost"]\n'
     )
+    assert setting.tenant == "acme"
     assert (setting.show, len(setting.channels_of("boss")), setting.channels_of("x")) == (
         "full",
         1,
