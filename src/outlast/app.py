@@ -31,6 +31,7 @@ from outlast.notify.notifier import Notifier
 from outlast.notify.setting import Notify
 from outlast.policy import Policy, PolicyFile
 from outlast.policy.authority import Authority, Principal, StoreAuthority
+from outlast.policy.local import local_user
 from outlast.store.finding import Finding
 from outlast.store.protocol import Store
 from outlast.worker.deck import RECHECK_WITHIN
@@ -207,11 +208,6 @@ def _announce(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def _authority(given: Authority | None, store: Store) -> Authority:
-    """Return who says who may do what: a directory that was given, an empty one too, or the roles in the store."""
-    return StoreAuthority(store, local_principal()) if given is None else given
-
-
 _told: set[str] = set()
 """The stores of which this process has said that they have no roles."""
 
@@ -228,9 +224,17 @@ async def _say_when_open(authority: Authority, tenant: str, place: str) -> None:
     _told.add(place)
     if is_open:
         user = local_principal()
+        others = "" if authority.local == user else f", and {user} none"
         _announce(
-            f"no roles are set in this store: {user} holds all of them (`outlast roles grant SUBJECT ROLE` sets them up)"
+            f"no roles are set in this store: {authority.local} holds all of them{others} (`outlast roles grant SUBJECT ROLE` sets them up)"
         )
+
+
+async def _authority_of(store: Store, given: Authority | None) -> Authority:
+    """Return who says who may do what: a directory that was given, an empty one too, or the roles in the store."""
+    if given is not None:
+        return given
+    return StoreAuthority(store, await local_user(store, local_principal()))
 
 
 def store_place(url: str | None = None) -> str:
@@ -309,12 +313,17 @@ class Connection(_Entered):
     async def __aenter__(self) -> Connection:
         """Open the store."""
         store = await open_store(self._url, create=self._create)
+        try:
+            authority = await _authority_of(store, self._given_authority)
+        except BaseException:
+            await store.close()
+            raise
         super().__init__(
             store,
             random=SystemRandom(),
             tenant=self._given_tenant,
             principal=self._given_principal,
-            authority=_authority(self._given_authority, store),
+            authority=authority,
         )
         return self
 
@@ -407,7 +416,7 @@ class App(_Entered):
     async def _start_worker(self, store: Store, registry: Registry) -> None:
         """Make worker and client on one store, and start the worker: nothing that can be wrong in what was given comes after it."""
         threads = SystemThreads()
-        authority = _authority(self._given_authority, store)
+        authority = await _authority_of(store, self._given_authority)
         self.worker = Worker(
             store,
             registry,
@@ -466,7 +475,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         tenant: Whose runs the client sees.
         principal: Who acts: a name or a `Principal`; the local user by default.
         authority: Says who may do what, as a directory of yours; by default the roles in the store. While none are set, the local user
-            holds all of them.
+            who opened the store first holds all of them.
         lease: How long the worker may be silent before others take its runs: from 1 second to 30 days.
         idle: How long a run that only waits stays in memory.
         history: How long journals may become before a run is told to continue as new, and before it is blocked.

@@ -28,6 +28,7 @@ from outlast.http import (
     idempotent,
 )
 from outlast.http.asgi import Scope
+from outlast.policy import ForeignTool
 
 
 @dataclass
@@ -77,6 +78,12 @@ async def open_request(patch: Patch) -> int:
     """An async effect."""
     assert_type(outlast.idempotency_key(), str)
     assert_type(outlast.attempt(), outlast.Attempt)
+    return 7
+
+
+@outlast.effect(idempotent=True, tool=ForeignTool("files", "write_file", {}))
+async def write_file(path: str) -> int:
+    """An effect that calls a foreign tool."""
     return 7
 
 
@@ -137,6 +144,7 @@ async def fix(finding: str) -> int:
     assert_type(await sooner("x"), bool)
     assert_type(await elsewhere("x"), bytes)
     assert_type(await send("x"), None)
+    assert_type(await write_file("x"), int)
     assert_type(await outlast.receive(go), int)
     assert_type(await outlast.receive(said, timeout=timedelta(1)), Patch)
     assert_type(outlast.now(), datetime)

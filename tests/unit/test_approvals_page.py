@@ -95,15 +95,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def store(folder: Path) -> None:
-    """Make an empty database there."""
+def make_store() -> None:
+    """Make an empty database."""
 
     async def create() -> None:
         async with outlast.connect("sqlite:///refunds.db", create=True):
             pass
 
     asyncio.run(create())
+
+
+@pytest.fixture
+def store(folder: Path) -> None:
+    """Make an empty database there."""
+    make_store()
 
 
 def test_the_program_on_approvals_prints_what_the_page_says(folder: Path) -> None:
@@ -156,8 +161,23 @@ def test_the_program_on_roles_prints_what_the_page_says(folder: Path) -> None:
 @pytest.mark.usefixtures("store")
 def test_the_commands_on_roles_print_what_the_page_says() -> None:
     """As they are typed, on a new database."""
-    (block,) = blocks(ROLES, "console")
+    _, block = blocks(ROLES, "console")
     for command, shown in typed(block):
+        printed = outlast_prints(*command)
+        assert is_shown(shown, printed), printed
+
+
+def test_the_local_user_is_who_the_page_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who opens a new database first is told so; another user is refused, and told who can help."""
+    monkeypatch.setattr("socket.gethostname", lambda: "box")
+    block, _ = blocks(ROLES, "console")
+    assert not (folder / "refunds.db").exists()
+    for number, one in enumerate(re.split(r"^\$ LOGNAME=", block, flags=re.MULTILINE)[1:]):
+        line, _, shown = one.partition("\n")
+        user, _, *command = shlex.split(line)
+        monkeypatch.setenv("LOGNAME", user)
+        if not number:
+            make_store()
         printed = outlast_prints(*command)
         assert is_shown(shown, printed), printed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import outlast
 from outlast.cli.main import app
 from outlast.policy.lint import Kind
 from outlast.policy.mode import MODES
@@ -31,7 +33,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with the policy of the page."""
     (policy,) = blocks("toml")
     (tmp_path / "policy.toml").write_text(policy)
+    (definition,) = blocks("json")
+    (tmp_path / "write_file.json").write_text(definition)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OUTLAST_DATABASE_URL", raising=False)
     return tmp_path
 
 
@@ -46,7 +51,14 @@ def test_the_program_of_the_page_runs(folder: Path) -> None:
 
 
 def test_the_commands_of_the_page_print_what_it_says(folder: Path) -> None:
-    """As they are typed."""
+    """As they are typed, on a new database."""
+
+    async def create() -> None:
+        async with outlast.connect(create=True):
+            pass
+
+    asyncio.run(create())
+    assert (folder / "outlast.db").exists()
     for block in blocks("console"):
         command, _, output = block.partition("\n")
         result = CliRunner().invoke(app, shlex.split(command.removeprefix("$ outlast ")))

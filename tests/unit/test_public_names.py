@@ -190,6 +190,7 @@ POLICY = [
     "Denied",
     "Deny",
     "Finding",
+    "ForeignTool",
     "Held",
     "Look",
     "Narrow",

@@ -1,4 +1,6 @@
-"""`outlast policy`: what a policy file says in vain, and what becomes of a call under it. Reads the file alone, no store.
+"""`outlast policy`: what a policy file says in vain, and what becomes of a call under it.
+
+Reads the file alone, and a store where it is asked for pins.
 
 Hooks and callbacks are code and stand in no file, so these commands do not ask them.
 """
@@ -10,15 +12,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import msgspec
 import typer
 
 from outlast.cli.output import complain, print_json, say
+from outlast.cli.pin import pins, pins_of, tool_in
 from outlast.cli.session import Session, json_of, usage_error
 from outlast.cli.text import counted
 from outlast.errors import PolicyError
 from outlast.policy import Policy, PolicyFile, ToolCall, check, decide, explain
 
 policy = typer.Typer(no_args_is_help=True, help="Check a policy file, and explain what it says.")
+
+policy.add_typer(pins, name="pins")
+
+_STANDING = {
+    "pinned": "pinned",
+    "new": "new, nothing is pinned of this tool",
+    "changed": "changed, another one is pinned",
+}
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -67,6 +79,18 @@ def explain_call(  # noqa: PLR0913 - what can be said of a call, each an option
     edits: Annotated[
         bool, typer.Option("--edits", help="It edits files or drafts, and nothing else.")
     ] = False,
+    definition: Annotated[
+        Path | None,
+        typer.Option(
+            "--definition",
+            metavar="FILE",
+            help="With --server: the tool's definition, in JSON. It is held against the pins in the store, and its annotations count "
+            "where the policy trusts the server.",
+        ),
+    ] = None,
+    identity: Annotated[
+        str, typer.Option(help="With --definition: what the server is, as its URL.")
+    ] = "",
     at: Annotated[
         str,
         typer.Option("--at", metavar="TIME", help="When, as 2026-03-02T08:30:00+01:00; else now."),
@@ -77,18 +101,27 @@ def explain_call(  # noqa: PLR0913 - what can be said of a call, each an option
     as_json: Json = False,
 ) -> None:
     """Say what becomes of a call, and what was looked at: every rule up to the one that decides."""
+    session = ctx.find_root().ensure_object(Session)
     call = ToolCall(
         name=tool, kind="tool" if foreign or server else "effect", arguments=_arguments(arguments),
-        tenant=tenant or ctx.find_root().ensure_object(Session).tenant, agent=agent, principal=principal,
+        tenant=tenant or session.tenant, agent=agent, principal=principal,
         workflow=workflow, server=server, writes=writes, edits=edits,
     )  # fmt: skip
     now = _time(at)
     found = _load(file)
+    if definition is not None:
+        listed = tool_in(definition, server, tool, identity)
+        call = found.called(call, listed, pins_of(session, call.tenant))
     verdict = asyncio.run(decide(found, call, stopped=None, now=now, may_bypass=may_bypass))
     if as_json:
-        print_json(verdict)
+        known = {} if definition is None else {"definition": call.definition}
+        print_json({**msgspec.to_builtins(verdict), **known})
         return
-    for line in explain(verdict):
+    headline, *lines = explain(verdict)
+    say(headline)
+    if definition is not None:
+        say(f"definition of {server}:{tool}: {_STANDING[call.definition]}")
+    for line in lines:
         say(line)
 
 

@@ -38,11 +38,15 @@ def list_roles(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """List who holds which role."""
-    found = session.call(lambda client: client.roles.list(everybody=everybody))
+
+    async def work(client: Client) -> tuple[list[RoleBinding], str | None]:
+        return await client.roles.list(everybody=everybody), client.roles.local_user
+
+    found, local = session.call(work)
     if as_json:
         print_json(found)
     elif not found:
-        say("no roles are set: the local user holds all of them")
+        say(f"no roles are set: {local}, who opened the store first, holds all of them")
     else:
         print_table(
             ("SUBJECT", "ROLE", "RESOURCE", "UNTIL", "BY", "DELEGATED BY"), map(_row, found)
@@ -70,7 +74,7 @@ def grant(  # noqa: PLR0913 - each parameter is an option of the command
     reason: Reason = "",
     everybody: Everybody = False,
 ) -> None:
-    """Give somebody a role. The first one ends that the local user holds all of them, and makes you the admin."""
+    """Give somebody a role. The first one ends that one user holds all of them, and makes you the admin."""
 
     async def work(client: Client) -> bool:
         is_first = not await client.roles.list(everybody=everybody)

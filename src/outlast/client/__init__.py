@@ -7,6 +7,7 @@ from outlast.client.doubt import Doubt, Resolved
 from outlast.client.explain import Explanation, Wait
 from outlast.client.handle import RunHandle
 from outlast.client.mail import Mail
+from outlast.client.pin import PinBook
 from outlast.client.request import Requests, RequestView
 from outlast.client.role import RoleBook
 from outlast.client.stop import StopBook, StopView
@@ -39,6 +40,7 @@ __all__ = [
     "JournalEntry",
     "Mail",
     "NextAsked",
+    "PinBook",
     "Receipt",
     "RequestView",
     "Requests",

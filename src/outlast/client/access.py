@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from outlast.client.port import Port
 from outlast.errors import NotAuthorisedError
 from outlast.policy.authority import FRESH_FOR, Anybody, StoreAuthority, permitted
 from outlast.policy.binding import ADMIN, OWN, Verb
+from outlast.policy.local import EVERYBODY
 from outlast.store.change import RunKey
 
 _WORDS: dict[str, str] = {
@@ -17,6 +20,7 @@ _WORDS: dict[str, str] = {
     "fork": "fork or retry this run",
     "read": "read this run",
     "stop": "stop what agents do",
+    "pin": "pin definitions of foreign tools",
     "admin": "change roles",
     "bypass": "work in the mode `bypass`",
 }
@@ -68,16 +72,27 @@ async def is_free(client: Port, verb: Verb) -> bool:
 
 
 def not_permitted(
-    client: Port, verb: Verb, *, resource: str = "", run: str | None = None, words: str = ""
+    client: Port,
+    verb: Verb,
+    *,
+    resource: str = "",
+    run: str | None = None,
+    words: str = "",
+    everybody: bool = False,
 ) -> NotAuthorisedError:
-    """Return the error that whoever acts may not do something."""
+    """Return the error that whoever acts may not do something.
+
+    Args:
+        words: What that is, where the verb says it too widely.
+        everybody: In what counts for all tenants.
+    """
     return NotAuthorisedError(
         f"{client.principal or 'nobody in particular'} may not {words or _WORDS[verb]}",
         who=client.principal,
         verb=verb,
         resource=resource,
         run=run,
-        hint=_remedy(client, OWN + verb),
+        hint=_remedy(client, OWN + verb, everybody=everybody),
     )
 
 
@@ -95,7 +110,15 @@ def not_held(
     )
 
 
-def _remedy(client: Port, role: str) -> str:
-    if isinstance(client.authority, StoreAuthority):
-        return f"whoever holds {ADMIN} can grant it: `outlast roles grant SUBJECT {role}`; `outlast roles list` says who that is"
-    return "the directory that outlast.open(authority=…) was given says so; ask whoever keeps it"
+def _remedy(client: Port, role: str, *, everybody: bool = False) -> str:
+    authority = client.authority
+    if not isinstance(authority, StoreAuthority):
+        return (
+            "the directory that outlast.open(authority=…) was given says so; ask whoever keeps it"
+        )
+    everywhere = " --everybody" if everybody else ""
+    grant = f"outlast roles grant {quote(client.principal) if client.principal else 'SUBJECT'} {role}{everywhere}"
+    is_open = authority.was_open(EVERYBODY if everybody else client.tenant)
+    if is_open and authority.local is not None:
+        return f"no roles are set, so {authority.local}, who opened the store first, holds all of them, and can grant it: `{grant}`"
+    return f"whoever holds {ADMIN} can grant it: `{grant}`; `outlast roles list` says who that is"

@@ -24,6 +24,7 @@ from outlast.client.handle import RunHandle
 from outlast.client.home import Home
 from outlast.client.page import check_limit
 from outlast.client.patience import Patience, callers_level
+from outlast.client.pin import PinBook
 from outlast.client.port import Port
 from outlast.client.replica import Replicas
 from outlast.client.request import Requests
@@ -215,6 +216,11 @@ class Client:
     def stops(self) -> StopBook:
         """The kill switch."""
         return StopBook(self)
+
+    @property
+    def pins(self) -> PinBook:
+        """The definitions of foreign tools that were taken as they are."""
+        return PinBook(self)
 
     @property
     def requests(self) -> Requests:

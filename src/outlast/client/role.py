@@ -24,9 +24,7 @@ from outlast.policy.binding import (
     check_subject,
     first_bindings,
 )
-
-EVERYBODY = ""
-"""The tenant of what counts for all of them."""
+from outlast.policy.local import EVERYBODY
 
 
 def principal_of(given: str | Principal, tenant: str) -> Principal:
@@ -48,12 +46,21 @@ def principal_of(given: str | Principal, tenant: str) -> Principal:
 class RoleBook:
     """The roles of a tenant.
 
-    A tenant whose roles were never set is open: the local user holds every role and may do everything, and anybody else may start, send,
-    resume, fork and read. The first grant closes it for good, and makes whoever gave it its admin (`outlast:admin`).
+    A tenant whose roles were never set is open: the local user who opened the store first holds every role and may do everything, and
+    anybody else may start, send, resume, fork and read. The first grant closes it for good, and makes whoever gave it its admin (`outlast:admin`).
     """
 
     def __init__(self, client: Port) -> None:
         self._client = client
+
+    @property
+    def local_user(self) -> str | None:
+        """Who holds every role while none are set: the user of the operating system who opened the store first; None where everybody does.
+
+        Raises:
+            DefinitionError: Roles are kept elsewhere (`authority=`).
+        """
+        return self._own.local
 
     async def grant(
         self,
@@ -68,7 +75,7 @@ class RoleBook:
         """Give somebody a role.
 
         Args:
-            role: As requests name it; or `outlast:VERB`, after which the verb is free no more: start, message, resume, act, fork, read; stop,
+            role: As requests name it; or `outlast:VERB`, after which the verb is free no more: start, message, resume, act, fork, read; stop, pin,
                 bypass, decide (requests that name no role), admin.
             resource: Where: a glob over names of workflows.
             until: From then on it counts no more.
@@ -95,7 +102,7 @@ class RoleBook:
 
         def granted(roles: Roles, actor: Principal, now: datetime) -> Bindings:
             if not roles.may(actor, "admin", "", now):
-                raise not_permitted(self._client, "admin")
+                raise not_permitted(self._client, "admin", everybody=everybody)
             known = first_bindings(actor.subject) if roles.bindings is None else roles.bindings
             return known.granting(binding, now, reason)
 
@@ -130,7 +137,7 @@ class RoleBook:
             )
             known = roles.bindings or Bindings()
             if own.delegated_by is not None and not any(map(own.names, known.bindings)):
-                raise not_permitted(self._client, "admin")
+                raise not_permitted(self._client, "admin", everybody=everybody)
             return known.revoking(own, now, reason)
 
         await self._change(revoked, everybody=everybody)
@@ -202,7 +209,7 @@ class RoleBook:
             f"no roles are set in this tenant, so that there is none to lend: {role!r}",
             who=self._client.principal,
             role=role,
-            hint=f"grant it first, which sets roles up: `outlast roles grant {self._client.principal} {role}`",
+            hint=f"{self._own.local} holds all of them, and can set roles up: `outlast roles grant {self._client.principal} {role}`",
         )
 
     async def list(self, *, everybody: bool = False) -> builtins.list[RoleBinding]:

@@ -11,9 +11,9 @@ import msgspec
 from outlast.client.access import not_permitted
 from outlast.client.control import change_row
 from outlast.client.port import Port
-from outlast.client.role import EVERYBODY
 from outlast.errors import DefinitionError
 from outlast.policy.authority import Principal, permitted
+from outlast.policy.local import EVERYBODY
 from outlast.policy.stop import Stop
 from outlast.policy.switch import STOPS, Switch, id_of
 
@@ -120,7 +120,7 @@ class StopBook:
 
         async def body(row: tuple[int, bytes] | None) -> bytes:
             if not await permitted(self._client.authority, actor, "stop", ""):
-                raise not_permitted(self._client, "stop")
+                raise not_permitted(self._client, "stop", everybody=everybody)
             return changed(Switch() if row is None else Switch.decode(row[1])).encode()
 
         await change_row(self._client, tenant, STOPS, body)

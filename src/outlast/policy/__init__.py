@@ -1,6 +1,7 @@
 """Who may do what: a policy as data, and the verdict on one call at the time of the call.
 
-Calls and policies go in, verdicts come out. Only `PolicyFile` reads a file, and only `StoreAuthority` a store. Knows no worker.
+Calls and policies go in, verdicts come out. Only `PolicyFile` reads a file, and only `StoreAuthority` and
+`local_user` a store. Knows no worker.
 """
 
 from outlast.policy.annotation import Annotations, TrustedServers, definition_sha256
@@ -17,6 +18,7 @@ from outlast.policy.predicate import Predicate
 from outlast.policy.rule import Rule
 from outlast.policy.stop import Stop, Stops
 from outlast.policy.toml import policy_of, toml_of
+from outlast.policy.tool import ForeignTool
 from outlast.policy.verdict import Allowed, Asked, Denied, Look
 from outlast.policy.window import Window
 
@@ -29,6 +31,7 @@ __all__ = [
     "Denied",
     "Deny",
     "Finding",
+    "ForeignTool",
     "Held",
     "Look",
     "Narrow",

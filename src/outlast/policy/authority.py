@@ -113,7 +113,7 @@ class Authority(Protocol):
                 return Held() if role in STAFF.get(principal.subject, ()) else None
 
             async def may(self, principal: outlast.Principal, verb: str, resource: str) -> bool:
-                return principal.subject in STAFF and verb not in {"admin", "stop", "bypass"}
+                return principal.subject in STAFF and verb not in {"admin", "stop", "pin", "bypass"}
 
             async def holders(self, tenant: str, role: str, resource: str) -> list[str] | None:
                 return [name for name, roles in STAFF.items() if role in roles]
@@ -159,7 +159,7 @@ class Roles:
 
     Args:
         version: Of the row; 0 where there never was one. The tenant is *open* then.
-        local: The local user, who holds every role of an open tenant; None where everybody is.
+        local: The local user of the store, who holds every role of an open tenant; None where everybody is.
     """
 
     tenant: str
@@ -237,13 +237,15 @@ class StoreAuthority:
     """The roles that are kept in the store.
 
     Args:
-        local: The local user, who holds every role of a tenant without any; None where everybody is that one.
+        local: The local user of the store, who holds every role of a tenant without any; None where everybody is that one.
     """
 
     def __init__(self, reader: RoleReader, local: str | None) -> None:
         self._reader = reader
-        self._local = local
+        self.local = local
         self._known: dict[str, tuple[datetime, Roles]] = {}
+        self._open: set[str] = set()
+        """The tenants without any roles, by what was read last."""
 
     async def roles(self, tenant: str, *, fresh_for: timedelta = _ALWAYS_FRESH) -> Roles:
         """Return what the row of a tenant says.
@@ -269,7 +271,13 @@ class StoreAuthority:
         Raises:
             DecodeError: It cannot be read.
         """
-        return Roles.of(tenant, row, self._local)
+        roles = Roles.of(tenant, row, self.local)
+        (self._open.add if roles.is_open else self._open.discard)(tenant)
+        return roles
+
+    def was_open(self, tenant: str) -> bool:
+        """Whether a tenant had no roles when its row was read last: for the words of a refusal."""
+        return tenant in self._open
 
     def forget(self, tenant: str) -> None:
         """Read the row of a tenant anew when it is needed next: it was changed."""

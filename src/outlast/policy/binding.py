@@ -23,11 +23,11 @@ ROLES = "roles"
 """Name of the control row."""
 
 Verb: TypeAlias = Literal[
-    "start", "message", "decide", "resume", "act", "fork", "read", "stop", "admin", "bypass"
+    "start", "message", "decide", "resume", "act", "fork", "read", "stop", "pin", "admin", "bypass"
 ]
 """What is asked for: to start a run; to send to it; to decide a request that names no role; to cancel, pause, resume, resolve or end a run;
-to have effects made in one's name; to fork or retry a run; to read arguments, results and what is asked; to throw the kill switch; to change
-roles; to work in the mode `bypass`."""
+to have effects made in one's name; to fork or retry a run; to read arguments, results and what is asked; to throw the kill switch; to
+pin definitions of foreign tools; to change roles; to work in the mode `bypass`."""
 
 VERBS: tuple[str, ...] = get_args(Verb)
 

@@ -173,7 +173,8 @@ class _Judgement:
         self.place = ("definition", "")
         text = self._definition_text()
         if self.call.kind != "effect":
-            self._look(bool(text), text or "pinned, or none of a server")
+            is_pinned = self.call.definition == "pinned"
+            self._look(bool(text), text or ("pinned" if is_pinned else "none is known"))
         if not text:
             return None
         known = self.call.definition == "changed"

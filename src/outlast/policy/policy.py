@@ -7,13 +7,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import msgspec
+
 from outlast.errors import PolicyError
 from outlast.journal.canonical import canonical
+from outlast.policy.annotation import Annotations, TrustedServers
+from outlast.policy.call import ToolCall
 from outlast.policy.glob import ToolGlob, check_glob, is_name
 from outlast.policy.mode import MODES, Mode
 from outlast.policy.opinion import Callback, Hook
+from outlast.policy.pin import Pins
 from outlast.policy.rule import EFFECTS, Effect, Rule
 from outlast.policy.shown import shown
+from outlast.policy.tool import ForeignTool
 
 EVERY_OTHER = "*"
 """In the table of agents: each agent that is not named there."""
@@ -36,6 +42,7 @@ class Policy:
         hooks: Functions, async or not, that look at each call before the rules: they deny it, narrow its arguments, or return None.
         callback: A function, async or not, that is asked of what nothing else has decided.
         callback_tools: Globs over the tools of which the callback is asked.
+        trusted: The servers whose word on their own tools counts, each with what it must also be: see `TrustedServers`.
 
     Raises:
         PolicyError: A part of it could not be judged.
@@ -65,6 +72,7 @@ class Policy:
     hooks: tuple[Hook, ...] = ()
     callback: Callback | None = None
     callback_tools: tuple[str, ...] = ("*",)
+    trusted: Mapping[str, str] = field(default_factory=dict[str, str])
     version: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,6 +98,7 @@ class Policy:
         if self.callback is not None:
             _function("the callback", self.callback)
         object.__setattr__(self, "callback_tools", _globs("callback_tools", self.callback_tools))
+        object.__setattr__(self, "trusted", _trusted(self.trusted))
         object.__setattr__(self, "version", _version(self))
 
     def labelled(self, *effects: Effect) -> Iterator[tuple[str, Rule]]:
@@ -110,11 +119,32 @@ class Policy:
         """Return the tools of which the callback is asked."""
         return tuple(map(ToolGlob.of, self.callback_tools))
 
+    def annotations_of(self, tool: ForeignTool) -> Annotations:
+        """Return what is taken to be true of a foreign tool: what its server says of it where that counts, else the worst."""
+        hints: Any = tool.definition.get("annotations")
+        servers = TrustedServers(self.trusted)
+        return servers.annotations(tool.server, hints, identity=tool.identity)
+
+    def called(self, call: ToolCall, tool: ForeignTool, pins: Pins) -> ToolCall:
+        """Return a call as one of a foreign tool: what of its annotations counts, and how its definition stands to the pinned one."""
+        said = self.annotations_of(tool)
+        return msgspec.structs.replace(
+            call,
+            name=tool.name,
+            kind="tool",
+            server=tool.server,
+            writes=not said.read_only,
+            edits=not (said.read_only or said.destructive or said.open_world),
+            definition=pins.look(tool.server, tool.name, tool.sha256),
+        )
+
     def data(self) -> dict[str, Any]:
         """Return its data parts as they stand in a file."""
         found: dict[str, Any] = {"mode": self.mode}
         if self.agents:
             found["agents"] = {name: list(globs) for name, globs in self.agents.items()}
+        if self.trusted:
+            found["trusted"] = dict(self.trusted)
         for rule in self.rules:
             found.setdefault(rule.effect, []).append(rule.data())
         return found
@@ -153,6 +183,19 @@ def _agents(given: Any) -> dict[str, tuple[str, ...]]:
                 hint="name each agent; `*` alone stands for all that are not named",
             )
     return {name: _globs(f"agents.{name}", globs) for name, globs in sorted(table.items())}
+
+
+def _trusted(given: Any) -> dict[str, str]:
+    table = cast("Mapping[Any, Any]", given) if isinstance(given, Mapping) else {None: None}
+    for server, identity in table.items():
+        is_named = isinstance(server, str) and server.strip() and ":" not in server
+        if not is_named or not isinstance(identity, str):
+            raise PolicyError(
+                "trusted is no table of servers",
+                hint='write trusted = {"files": "https://files.example/mcp"}: the name of each, and what it must also be; "" where the '
+                "name is enough",
+            )
+    return dict(sorted(table.items()))
 
 
 def _globs(what: str, given: Any) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from outlast.policy.span import span_of
 from outlast.policy.window import Window
 
 LARGEST_FILE_BYTES = 1024 * 1024
-_TOP = ("mode", "agents", *EFFECTS)
+_TOP = ("mode", "agents", "trusted", *EFFECTS)
 _TEXTS = ("tool", "server", "agent", "principal", "tenant", "workflow", "role", "reason", "name")
 _RULE = (*_TEXTS, "when", "between", "expires_in")
 _WINDOW = ("zone", "days", "hours")
@@ -68,9 +68,14 @@ def policy_of(
     agents = where.table(
         table.get("agents", {}), "agents", 'as [agents], then researcher = ["search", "read_*"]'
     )
+    trusted = where.table(
+        table.get("trusted", {}),
+        "trusted",
+        'as [trusted], then files = "https://files.example/mcp"',
+    )
     mode: Mode = table.get("mode", "default")
     try:
-        return Policy(rules, mode, agents, hooks, callback, callback_tools)
+        return Policy(rules, mode, agents, hooks, callback, callback_tools, trusted)
     except PolicyError as error:
         raise where.of(error) from None
 
@@ -96,12 +101,13 @@ def toml_of(policy: Policy) -> str:
         )
     found = policy.data()
     lines = [f"mode = {_written(found['mode'])}"]
-    if agents := found.get("agents"):
-        lines += [
-            "",
-            "[agents]",
-            *(f"{_key(name)} = {_written(globs)}" for name, globs in agents.items()),
-        ]
+    for name in ("agents", "trusted"):
+        if table := found.get(name):
+            lines += [
+                "",
+                f"[{name}]",
+                *(f"{_key(key)} = {_written(value)}" for key, value in table.items()),
+            ]
     for effect in EFFECTS:
         for rule in found.get(effect, []):
             lines += [

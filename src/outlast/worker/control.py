@@ -1,4 +1,4 @@
-"""A worker's copy of the control rows: what is stopped, and how the roles stand.
+"""A worker's copy of the control rows: what is stopped, how the roles stand, and which definitions of foreign tools are pinned.
 
 The copy may be old, and does no harm: whatever rests on it carries the versions that it was read at, and the store refuses what rests
 on others. So a yes may come from the copy. A no never does: it is asked of rows that were read after the question.
@@ -11,18 +11,16 @@ import logging
 from dataclasses import dataclass
 
 from outlast.errors import DecodeError
-from outlast.policy import Stop, Stops, ToolCall
+from outlast.policy import Pins, Stop, Stops, ToolCall
 from outlast.policy.authority import Authority, Roles, StoreAuthority
 from outlast.policy.binding import ROLES
+from outlast.policy.local import EVERYBODY
+from outlast.policy.pinned import PINS
+from outlast.policy.switch import STOPS
 from outlast.store.change import Guard, Permit
 from outlast.store.protocol import Store
 
 logger = logging.getLogger("outlast.worker")
-
-STOPS = "stops"
-"""The row that says what is stopped: in a tenant, and for everybody in the tenant that has no name."""
-
-EVERYBODY = ""
 
 MOST_TENANTS = 10_000
 """The rows of so many tenants are remembered; what is forgotten is read again."""
@@ -38,6 +36,8 @@ class Control:
         by_stops: The versions of the rows of the kill switch.
         by_roles: That of the row of roles.
         roles: What that says; None where it cannot be read, or where a directory of the user's takes its place.
+        by_pins: The version of the row of pins; 0 where it is not read.
+        pins: What that says; None where it cannot be read, or is not.
     """
 
     stops: Stops
@@ -45,6 +45,8 @@ class Control:
     by_stops: tuple[Guard, ...]
     by_roles: Guard
     roles: Roles | None
+    by_pins: Guard
+    pins: Pins | None
 
     @property
     def is_quiet(self) -> bool:
@@ -57,10 +59,15 @@ class Control:
 
 
 class Controls:
-    """The control rows of the tenants whose runs a worker moves."""
+    """The control rows of the tenants whose runs a worker moves.
 
-    def __init__(self, store: Store, authority: Authority | None) -> None:
+    Args:
+        pins: Whether the worker calls foreign tools.
+    """
+
+    def __init__(self, store: Store, authority: Authority | None, *, pins: bool = False) -> None:
         self._store = store
+        self._reads_pins = pins
         self._roles = authority if isinstance(authority, StoreAuthority) else None
         self._known: dict[str, Control] = {}
         self._coming: dict[str, asyncio.Task[Control]] = {}
@@ -115,13 +122,25 @@ class Controls:
             except DecodeError as error:
                 unreadable = error.message
         row = await self._store.control(tenant, ROLES)
+        pinned = await self._store.control(tenant, PINS) if self._reads_pins else None
         return Control(
             stops=Stops(tuple(stops)),
             unreadable=unreadable,
             by_stops=tuple(guards),
             by_roles=Guard(tenant, ROLES, row[0] if row is not None else 0),
             roles=self._read_roles(tenant, row),
+            by_pins=Guard(tenant, PINS, pinned[0] if pinned is not None else 0),
+            pins=self._read_pins(tenant, pinned),
         )
+
+    def _read_pins(self, tenant: str, row: tuple[int, bytes] | None) -> Pins | None:
+        if not self._reads_pins:
+            return None
+        try:
+            return Pins() if row is None else Pins.decode(row[1])
+        except DecodeError:
+            logger.exception("the pins of tenant %s cannot be read, so nothing is pinned", tenant)
+            return None
 
     def _read_roles(self, tenant: str, row: tuple[int, bytes] | None) -> Roles | None:
         if self._roles is None:

@@ -6,8 +6,9 @@ before (`Found`); it finds out nothing itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -77,6 +78,7 @@ class Found:
         policy_version: Of the rules that were looked at.
         permit: On what it rests that the effect may begin.
         is_asked: Whether anything was asked but the kill switch.
+        shown: What whoever is asked is shown beside the call.
     """
 
     action: EffectRequest
@@ -84,6 +86,7 @@ class Found:
     policy_version: str = ""
     permit: Permit | None = None
     is_asked: bool = False
+    shown: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def effective(self) -> bytes:
@@ -258,7 +261,7 @@ class Gate:
         """Return what is asked of a person about an effect."""
         action = found.action
         cover = Cover(action.name, action.action_sha256, agent=command.agent)
-        shown = msgspec.json.encode({"effect": action.name, "why": demand.why})
+        shown = msgspec.json.encode({"effect": action.name, "why": demand.why, **found.shown})
         subject = subject_of(
             shown,
             [(cover, action.fields)],

@@ -27,6 +27,7 @@ from outlast.policy import Allowed, Asked, Denied, Policy, ToolCall, decide
 from outlast.replay.command import IntendEffect
 from outlast.replay.context import EffectRequest
 from outlast.store.change import Guard, Permit
+from outlast.worker import foreign
 from outlast.worker.authorised import Authorised
 from outlast.worker.bridge import Bridge
 from outlast.worker.control import Control
@@ -103,7 +104,7 @@ class Finder:
             request: The call.
         """
         is_declared = effect.rules.approval is not None and not command.compensates
-        if is_declared or self._needs_more(command):
+        if is_declared or foreign.is_foreign(effect) or self._needs_more(command):
             return None
         permit = self._at_once(command.operation)
         return None if permit is None else Found(request, permit=permit)
@@ -134,16 +135,19 @@ class Finder:
         self._check_time(command, self._bridge.store_now())
         arguments = self._base(command)
         call = self._call(command.name, command.agent, effect, arguments)
-        control = await self._unstopped(call)
+        control = await self._unstopped(call, effect)
         # What rests on versions of rows does not age.
         checked_at = self._bridge.store_now()
-        rules = self._deck.book.rules
+        rules = foreign.rules_of(effect, self._deck.book.rules)
+        call = foreign.looked(call, effect, control, rules)
         version = "" if rules is None else rules.version
         if command.compensates:
-            # It is never asked for, and nothing holds it up but the kill switch and a rule that denies it.
+            # It is never asked for, and nothing holds it up but the kill switch, a rule that denies it, and a tool that is another one.
+            foreign.check_undoing(call)
             if rules is not None:
                 await self._judge(rules.undoing, call, control, version)
-            permit = self._permit(command.operation, checked_at, control, ())
+            pins = foreign.guards(effect, control)
+            permit = self._permit(command.operation, checked_at, control, pins)
             return Found(request, policy_version=version, permit=permit)
         demands: tuple[Demand, ...] = ()
         if rules is not None:
@@ -152,9 +156,11 @@ class Finder:
             arguments = _narrowed(call, verdict, arguments)
         action = _action(command, request, effect, arguments)
         guards = await self._people.check(control, self._grants.voters(command))
+        guards = (*guards, *foreign.guards(effect, control))
         permit = self._permit(command.operation, checked_at, control, guards)
         is_asked = rules is not None or self._people.are_asked
-        found = Found(action, demands, version, permit, is_asked=is_asked)
+        shown = foreign.shown(effect, call)
+        found = Found(action, demands, version, permit, is_asked=is_asked, shown=shown)
         found = await self._with_declared(command, found, effect)
         has_looked = await self._hold_still(command)
         return replace(found, is_asked=is_asked or has_looked)
@@ -206,7 +212,8 @@ class Finder:
         self, intent: EffectIntended, effect: Effect[..., Any]
     ) -> Permit | OutlastError:
         """Return on what another attempt of an effect rests, or why it may not be made: nobody is asked to approve it any more."""
-        permit = None if self._needs_more(intent) else self._at_once(intent.operation)
+        is_asked = foreign.is_foreign(effect) or self._needs_more(intent)
+        permit = None if is_asked else self._at_once(intent.operation)
         if permit is not None:
             return permit
         try:
@@ -217,15 +224,18 @@ class Finder:
 
     async def _again(self, intent: EffectIntended, effect: Effect[..., Any]) -> Permit:
         call = self._call(intent.name, intent.agent, effect, bytes(intent.effective))
-        control = await self._unstopped(call)
+        control = await self._unstopped(call, effect)
         checked_at = self._bridge.store_now()
-        rules = self._deck.book.rules
+        rules = foreign.rules_of(effect, self._deck.book.rules)
+        call = foreign.looked(call, effect, control, rules)
+        foreign.check_again(call, effect, intent)
         if rules is not None:
             policy = rules.undoing if intent.compensates else rules.denials
             await self._judge(policy, call, control, rules.version)
         guards: tuple[Guard, ...] = ()
         if not intent.compensates:
             guards = await self._people.check(control, self._grants.voters(intent))
+        guards = (*guards, *foreign.guards(effect, control))
         return self._permit(intent.operation, checked_at, control, guards)
 
     # What is asked
@@ -234,10 +244,14 @@ class Finder:
         """Return the control rows as they are now."""
         return await self._read(lambda: self._deck.controls.read(self._tenant))
 
-    async def _unstopped(self, call: ToolCall) -> Control:
+    async def _unstopped(self, call: ToolCall, effect: Effect[..., Any]) -> Control:
         """Return the control rows where they stop nothing of this kind."""
         control = self._deck.controls.known(self._tenant)
-        if control is None or _stopped(control, call) is not None:
+        if (
+            control is None
+            or _stopped(control, call) is not None
+            or not foreign.is_settled(effect, control)
+        ):
             # What was read long ago may be over by now.
             control = await self._control()
         if (error := _stopped(control, call)) is not None:
@@ -268,16 +282,17 @@ class Finder:
         return verdict
 
     def _call(self, name: str, agent: str, effect: Effect[..., Any], arguments: bytes) -> ToolCall:
-        return ToolCall(
+        call = ToolCall(
             name=name,
             arguments=msgspec.json.decode(arguments),
             tenant=self._tenant,
             agent=agent,
             principal=self._principal,
             workflow=self._workflow,
-            version=effect.rules.version,
+            version=effect.version,
             writes=True,
         )
+        return foreign.named(call, effect)
 
     def _permit(
         self,

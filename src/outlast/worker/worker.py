@@ -39,6 +39,7 @@ from outlast.worker.control import Controls
 from outlast.worker.deck import RECHECK_WITHIN, Deck
 from outlast.worker.deposit import Deposits
 from outlast.worker.executor import Executor
+from outlast.worker.foreign import has_foreign
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.holder import Holders
 from outlast.worker.lease import LEASE, Lease
@@ -340,7 +341,9 @@ class Worker:
             idle=options.idle,
             relay=self._relay,
             deposits=self._deposits,
-            controls=Controls(self._store, options.authority),
+            controls=Controls(
+                self._store, options.authority, pins=has_foreign(self._registry.effects.values())
+            ),
             book=self._book,
             authority=options.authority,
             recheck_within=options.recheck_within,

@@ -116,7 +116,7 @@ async def approval(  # noqa: PLR0913 - each one is a sentence of the request
         shown,
         pairs,
         [_undone_by(one) for one in effects],
-        versions=["" if one is None else one.rules.version for one in effects],
+        versions=["" if one is None else one.version for one in effects],
         preconditions=found,
     )
     return await current.perform(

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypeAlias, cast
 
 from outlast.errors import DefinitionError
+from outlast.policy.tool import ForeignTool
 
 _YEAR = timedelta(days=365)
 _CENTURY = timedelta(days=36_500)
@@ -120,6 +121,20 @@ def check_probe(
             name,
             f"has a probe that takes {_shown(found)}",
             f"a probe takes the effect's own parameters: {_shown(parameters)}",
+        )
+
+
+def check_tool(name: str, tool: Any) -> None:
+    """Refuse what is no foreign tool: the effect would be judged as the author's own.
+
+    Raises:
+        DefinitionError: It is none.
+    """
+    if tool is not None and not isinstance(tool, ForeignTool):
+        raise refuse(
+            name,
+            f"has tool={tool!r:.80}, which is no ForeignTool",
+            'give one, as tool=ForeignTool(server="files", name="write_file", definition={…})',
         )
 
 

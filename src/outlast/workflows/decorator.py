@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from outlast.effects.intent import SETTLE
 from outlast.effects.retry import RetryPolicy
 from outlast.journal.entry import Durability
+from outlast.policy.tool import ForeignTool
 from outlast.workflows.definition import (
     AttemptOptions,
     Effect,
@@ -241,6 +242,7 @@ def effect(
     probe_retry: RetryPolicy | None = ...,
     probe_timeout: timedelta | None = ...,
     approval: Approval | None = ...,
+    tool: ForeignTool | None = ...,
 ) -> _EffectDecorator: ...
 def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     function: Callable[..., Any] | None = None,
@@ -265,6 +267,7 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
     probe_retry: RetryPolicy | None = None,
     probe_timeout: timedelta | None = None,
     approval: Approval | None = None,
+    tool: ForeignTool | None = None,
 ) -> Any:
     """Make a function an effect: it changes the world, so it is intended before it happens, and it happens once.
 
@@ -296,6 +299,8 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
             programming error of the probe is not repeated. After the last time the effect is in doubt.
         probe_timeout: How long the probe may take; by default as long as an attempt.
         approval: A person has to say yes to every call before it happens, see `outlast.Approval`.
+        tool: The tool of an MCP server, or of another program, that it calls, see `outlast.policy.ForeignTool`: calls are judged as calls of
+            that tool, also where there is no policy. What no rule decides asks a person, and so does a definition that is not pinned.
 
     Raises:
         DefinitionError: The declaration cannot keep its promise.
@@ -341,6 +346,7 @@ def effect(  # noqa: PLR0913 - each one is a sentence of the declaration
             probe_retry=probe_retry,
             probe_timeout=probe_timeout,
             approval=approval,
+            tool=tool,
         )
         options = AttemptOptions(
             once_unless(rules, retry),

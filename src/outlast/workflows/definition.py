@@ -27,6 +27,7 @@ from outlast.errors import (
 from outlast.journal.canonical import canonical, payload_sha256, sha256_of
 from outlast.journal.codec import ArgumentCodec, TypeCodec, arguments_codec, codec_for
 from outlast.journal.entry import Cover, Durability
+from outlast.policy.tool import ForeignTool
 from outlast.replay.context import Context, EffectRequest, StepRequest, Undo
 from outlast.replay.guard import check_source, early_bindings
 from outlast.workflows.agent import current_agent
@@ -41,6 +42,7 @@ from outlast.workflows.declared import (
     check_probe,
     check_settle,
     check_texts,
+    check_tool,
     refuse,
 )
 from outlast.workflows.durability import check_durability
@@ -299,6 +301,7 @@ class EffectOptions:
         probe_retry: When to ask a probe again that cannot say; `PROBING` when there is none.
         probe_timeout: How long a probe may take; as long as an attempt when there is none.
         approval: How a person is asked before it.
+        tool: The foreign tool that it calls.
     """
 
     idempotent: bool = False
@@ -314,6 +317,7 @@ class EffectOptions:
     probe_retry: RetryPolicy | None = None
     probe_timeout: timedelta | None = None
     approval: Approval | None = None
+    tool: ForeignTool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +358,12 @@ class Effect(Definition[P, R]):
         if self.rules.idempotent:
             return Repeat.IDEMPOTENT
         return Repeat.PROBED if self.rules.probe is not None else Repeat.NEVER
+
+    @property
+    def version(self) -> str:
+        """Of what it does: what its declaration says; of a foreign tool, the hash of the definition, too."""
+        tool = self.rules.tool
+        return self.rules.version if tool is None else f"{self.rules.version} {tool.sha256}".strip()
 
     def resolve(self) -> None:
         """Resolve the annotations now, and hold those of its compensation against them."""
@@ -418,7 +428,7 @@ class Effect(Definition[P, R]):
             undo=self._undo,
             purpose=None if same_as is None else same_as.purpose(cover, fields),
             remake=self.remake,
-            version=self.rules.version,
+            version=self.version,
             agent=current_agent.get(),
         )
 
@@ -465,7 +475,7 @@ class Effect(Definition[P, R]):
     def _action_sha256(self, fields: Mapping[str, str]) -> str:
         action = {
             "effect": self.name,
-            "version": self.rules.version,
+            "version": self.version,
             "arguments": {name: msgspec.json.decode(value) for name, value in fields.items()},
         }
         return sha256_of(action)
@@ -505,6 +515,7 @@ class Effect(Definition[P, R]):
             self.name, rules.same_as, parameters, key_on=rules.key_on, repeats=rules.repeats
         )
         check_approval(self.name, rules.approval, parameters)
+        check_tool(self.name, rules.tool)
         unknown = [name for name in rules.key_on if name not in self.signature.parameters]
         if unknown:
             raise self._refused(

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from outlast.app import local_principal
 from outlast.cli.main import app
+
+from .conftest import World
 
 FILE = """
 [agents]
@@ -114,6 +117,90 @@ def test_explain_in_words(file: Path) -> None:
     assert cli(*words, "--may-bypass").stdout.startswith("allowed (mode)")
     file.write_text('mode = "accept_edits"')
     assert cli(*words, "--edits").stdout.startswith("allowed (mode)")
+
+
+LISTED = """{"tools": [
+    {"name": "read", "annotations": {"readOnlyHint": true}}, {"name": "twice"}, {"name": "twice"},
+    {"name": "write", "description": "Writes"}
+]}"""
+
+
+@pytest.fixture
+def listed(asking: World) -> Path:
+    """Return what a server lists, beside a store."""
+    path = asking.folder / "listed.json"
+    path.write_text(LISTED)
+    return path
+
+
+def test_pins_are_made_listed_and_forgotten(asking: World, listed: Path) -> None:
+    """From a definition, or a list of them; as a table and as a document."""
+    pins = ("policy", "pins")
+    assert "no definition is pinned" in asking.cli(*pins, "list").stdout
+    made = asking.cli(*pins, "pin", "files", "read", str(listed), "--reason", "looked")
+    assert (made.exit_code, "pinned: files:read as " in made.stdout) == (0, True)
+    alone = asking.folder / "one.json"
+    alone.write_text('{"name": "write", "description": "Writes"}')
+    document = json.loads(asking.cli(*pins, "pin", "files", "write", str(alone), "--json").stdout)
+    assert (document["tool"], document["by"]) == ("write", local_principal())
+    found = json.loads(asking.cli(*pins, "list", "--json").stdout)
+    assert [one["tool"] for one in found] == ["read", "write"]
+    table = asking.cli(*pins, "list").stdout
+    for words in ("SERVER", "files", "read", document["sha256"][:16], local_principal()):
+        assert words in table
+    gone = asking.cli(*pins, "forget", "files", "write", "--reason", "left")
+    assert gone.stdout == "forgotten: files:write\n"
+    again = asking.cli(*pins, "forget", "files", "write")
+    assert (again.exit_code, "no definition is pinned of the tool" in again.stderr) == (1, True)
+    left = asking.cli(*pins, "forget", "files", "read", "--json").stdout
+    assert json.loads(left) == {"server": "files", "tool": "read"}
+
+
+def test_a_definition_that_cannot_be_used(asking: World, listed: Path) -> None:
+    """No file, no JSON, none or two of that name, or that of another tool: typed wrong, and nothing is pinned."""
+    bad = asking.folder / "bad.json"
+    bad.write_text("{")
+    other = asking.folder / "other.json"
+    other.write_text('{"name": "other"}')
+    for tool, path, said in (
+        ("read", asking.folder / "none.json", "cannot be read"),
+        ("read", bad, "is not JSON"),
+        ("read", other, "is that of 'other'"),
+        ("none", listed, "holds no definitions"),
+        ("twice", listed, "holds 2 definitions"),
+    ):
+        result = asking.cli("policy", "pins", "pin", "files", tool, str(path))
+        assert result.exit_code == 2, result.output
+        assert said in " ".join(result.stderr.replace("│", " ").split())
+    assert json.loads(asking.cli("policy", "pins", "list", "--json").stdout) == []
+
+
+def test_a_definition_is_explained(asking: World, listed: Path, file: Path) -> None:
+    """How it stands to the pinned one, whatever decides; what it says of itself counts where the policy trusts the server."""
+
+    def explained(*more: str, tool: str = "read") -> tuple[str, str, str]:
+        words = ("policy", "explain", tool, "{}", "-f", str(file), "--server", "files")
+        result = asking.cli(*words, "--definition", str(listed), *more, "--json")
+        document = json.loads(result.stdout)
+        return document["verdict"], document["code"], document["definition"]
+
+    assert explained() == ("asked", "definition_new", "new")
+    asking.cli("policy", "pins", "pin", "files", "read", str(listed))
+    assert explained() == ("asked", "undecided", "pinned")
+    assert explained("--tenant", "other") == ("asked", "definition_new", "new")
+    with file.open("a") as policy:
+        policy.write('[trusted]\nfiles = "here"\n')
+    assert explained("--identity", "here") == ("allowed", "default", "pinned")
+    assert explained("--identity", "there") == ("asked", "undecided", "pinned")
+    listed.write_text(LISTED.replace("true", "false"))
+    assert explained("--identity", "here") == ("asked", "definition_changed", "changed")
+    assert explained("--agent", "buyer") == ("denied", "unlisted", "changed")
+    words = ("policy", "explain", "read", "{}", "-f", str(file), "--definition", str(listed))
+    assert (
+        "definition of files:read: changed, another one is pinned\n"
+        in asking.cli(*words, "--server", "files").stdout
+    )
+    assert asking.cli(*words).exit_code == 2
 
 
 @pytest.mark.parametrize(

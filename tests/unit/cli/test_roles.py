@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 from outlast.app import local_principal
 
@@ -82,3 +85,48 @@ def test_the_switch_is_thrown_listed_and_lifted(asking: World) -> None:
     assert "nothing is stopped" in asking.cli("stop", "--list").stdout
     refused = asking.cli("stop", "--lift", "tool:pay_*", "--reason", "again")
     assert (refused.exit_code, "nothing is stopped by the name" in refused.stderr) == (1, True)
+
+
+MAKE = """
+import asyncio, sys, outlast
+
+async def main():
+    async with outlast.connect(sys.argv[1], create=True):
+        pass
+
+asyncio.run(main())
+"""
+
+
+def as_user(world: World, user: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of another user of the machine."""
+    return subprocess.run(
+        [sys.executable, *words],
+        env={**world.environment, "LOGNAME": user},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_local_user_is_who_came_first_in_every_process(tmp_path: Path) -> None:
+    """Another user's process is refused at once, and told who it is and what that one types; which helps."""
+    world = World(tmp_path)
+    assert as_user(world, "ann", "-c", MAKE, world.url).returncode == 0
+    cli = ("-m", "outlast.cli")
+    order = ("stop", "--reason", "why")
+    refused = as_user(world, "bob", *cli, *order)
+    assert refused.returncode == 1
+    ann, bob = (
+        local_principal().replace(local_principal().split("@")[0], one, 1) for one in ("ann", "bob")
+    )
+    assert f"{ann}, who opened the store first, holds all of them" in refused.stderr
+    grant = f"roles grant {bob} outlast:stop"
+    assert f"`outlast {grant}`" in refused.stderr
+    everybody = as_user(world, "bob", *cli, *order, "--everybody").stderr
+    assert f"`outlast {grant} --everybody`" in everybody
+    assert as_user(world, "bob", *cli, *grant.split()).returncode == 1
+    assert as_user(world, "ann", *cli, *grant.split()).returncode == 0
+    assert as_user(world, "bob", *cli, *order).returncode == 0
+    closed = as_user(world, "cid", *cli, *order).stderr
+    assert "whoever holds outlast:admin can grant it" in closed

@@ -88,7 +88,7 @@ def test_what_is_no_longer_free_is_refused_alike(name: str) -> None:
             assert (refused.value.verb, refused.value.who) == (verb, "eve")
             said.append(str(refused.value).replace(f"run {run}", "it"))
         assert said[0] == said[1]
-        assert f"outlast roles grant SUBJECT outlast:{verb}" in said[0]
+        assert f"outlast roles grant eve outlast:{verb}" in said[0]
         assert len(await asked.store.heads("default")) == 1
         assert await asked.store.load((await asked.store.heads("default"))[0].run) == before
         # Where it is granted, and to an admin, it goes as far as it goes.

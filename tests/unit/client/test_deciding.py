@@ -45,7 +45,8 @@ def test_who_does_not_hold_the_role_decides_nothing() -> None:
             await decide(asked, "eve")
         assert (refused.value.who, refused.value.role) == ("eve", "treasurer")
         assert refused.value.run == "run"
-        assert "outlast roles grant SUBJECT treasurer" in refused.value.hint
+        assert f"{LOCAL}, who opened the store first, holds all of them" in refused.value.hint
+        assert "`outlast roles grant eve treasurer`" in refused.value.hint
         await asked.client().roles.grant("ann", "treasurer", resource="fi?")
         for who in ("eve", LOCAL):
             for yes in (True, False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -283,3 +284,48 @@ def test_ends_pass_by_the_stores_clock() -> None:
         ]  # fmt: skip
 
     asked(scenario)
+
+
+def test_who_is_local_does_not_depend_on_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another user's client, of any tenant, holds nothing, and an app of theirs says so; who opened the store first is believed from there, too."""
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+
+    async def main() -> None:
+        monkeypatch.setattr("outlast.app.local_principal", lambda: "ann@box")
+        async with outlast.connect(url, create=True) as ann:
+            assert ann.roles.local_user == "ann@box"
+        monkeypatch.setattr("outlast.app.local_principal", lambda: "bob@box")
+        async with outlast.open(url) as bob:
+            assert (bob.principal, bob.roles.local_user) == ("bob@box", "ann@box")
+            for everybody in (False, True):
+                with pytest.raises(NotAuthorisedError) as refused:
+                    await bob.roles.grant("bob@box", "boss", everybody=everybody)
+                assert "ann@box, who opened the store first" in refused.value.hint
+        async with outlast.connect(url, tenant="another") as bob:
+            with pytest.raises(NotAuthorisedError, match="may not stop"):
+                await bob.stops.stop("why")
+        async with outlast.connect(url, principal="ann@box") as ann:
+            await ann.roles.grant("bob@box", "boss")
+
+    asyncio.run(main())
+    assert "ann@box holds all of them, and bob@box none" in capsys.readouterr().err
+
+
+def test_a_store_in_memory_knows_its_local_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a file does, and a directory of the user's has none."""
+    monkeypatch.setattr("outlast.app.local_principal", lambda: "ann@box")
+
+    async def main() -> None:
+        async with outlast.open("memory://") as app:
+            row = await app.store.control("", "local")
+            assert row is not None
+            assert b"ann@box" in row[1]
+            await app.roles.grant("bob", "boss")
+        async with outlast.open("memory://", authority=Anybody()) as app:
+            assert await app.store.control("", "local") is None
+            with pytest.raises(DefinitionError, match="another authority"):
+                _ = app.roles.local_user
+
+    asyncio.run(main())

@@ -6,8 +6,19 @@ from typing import Any
 
 import pytest
 
-from outlast.errors import DecodeError, EncodeError
-from outlast.policy import Annotations, Pin, Pins, TrustedServers, definition_sha256
+from outlast.errors import DecodeError, DefinitionError, EncodeError, PolicyError
+from outlast.policy import (
+    Annotations,
+    ForeignTool,
+    Pin,
+    Pins,
+    Policy,
+    ToolCall,
+    TrustedServers,
+    definition_sha256,
+    policy_of,
+    toml_of,
+)
 
 from .conftest import MONDAY
 
@@ -123,3 +134,76 @@ def test_pins() -> None:
     assert twice.look("a", "t", "9") == "changed"
     with pytest.raises(DecodeError, match="pinned definitions"):
         Pins.decode(b'{"pins":[{}]}')
+
+
+def test_a_foreign_tool_keeps_what_it_was_given() -> None:
+    """A copy of its definition, and the hash that a pin has; its name stands in the hash, also where the definition leaves it out."""
+    listed = {**TOOL, "annotations": {"readOnlyHint": True}}
+    tool = ForeignTool("files", "search", listed)
+    listed["annotations"]["readOnlyHint"] = False
+    assert tool.definition["annotations"] == {"readOnlyHint": True}
+    assert tool.sha256 == definition_sha256(tool.definition)
+    assert str(tool) == "files:search"
+    bare = ForeignTool("files", "search", {"description": "x"})
+    assert bare.sha256 == definition_sha256({"name": "search", "description": "x"})
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"server": ""}, "names no server"),
+        ({"server": "a:b"}, "cannot be named in a policy"),
+        ({"server": 5}, "names no server"),
+        ({"name": " "}, "names no tool"),
+        ({"name": "x" * 201}, "names no tool"),
+        ({"name": "a\u202e"}, "names no tool"),
+        ({"identity": None}, "is no text"),
+        ({"definition": None}, "no object of plain JSON"),
+        ({"definition": {"x": object()}}, "no object of plain JSON"),
+        ({"definition": {"inputSchema": {"maximum": float("nan")}}}, "no object of plain JSON"),
+        ({"definition": {"name": "other"}}, "is that of 'other'"),
+    ],
+)
+def test_what_names_no_tool_is_refused(given: dict[str, Any], what: str) -> None:
+    """Where it is written, with what to write instead."""
+    fields: dict[str, Any] = {"server": "files", "name": "search", "definition": TOOL, **given}
+    with pytest.raises(DefinitionError, match=what) as refused:
+        ForeignTool(**fields)
+    assert refused.value.hint
+
+
+def test_a_policy_says_whose_word_counts() -> None:
+    """By name and identity, in Python and in a file; without it a tool is taken to destroy, whatever it says of itself."""
+    hints = {"readOnlyHint": True, "openWorldHint": False, "destructiveHint": False}
+    tool = ForeignTool("bank", "look", {"annotations": hints}, "https://bank.example")
+    policy = Policy(trusted={"bank": "https://bank.example"})
+    assert policy.annotations_of(tool).read_only
+    assert policy_of(toml_of(policy)) == policy
+    assert policy.version != Policy().version
+    for other in (
+        Policy(),
+        Policy(trusted={"files": ""}),
+        Policy(trusted={"bank": "https://bank.example.org"}),
+    ):
+        assert other.annotations_of(tool) == NOTHING_KNOWN
+    call = policy.called(ToolCall(name="ask_the_bank", writes=True), tool, Pins())
+    assert (call.name, call.server, call.kind) == ("look", "bank", "tool")
+    assert (call.writes, call.edits, call.definition) == (False, False, "new")
+    edits = ForeignTool("bank", "look", {"annotations": {**hints, "readOnlyHint": False}})
+    known = Policy(trusted={"bank": ""}).called(ToolCall(name="x"), edits, Pins())
+    assert (known.writes, known.edits) == (True, True)
+
+
+@pytest.mark.parametrize("given", [None, [], {"": ""}, {"a:b": ""}, {"a": 5}, {5: ""}])
+def test_what_is_no_table_of_servers_is_refused(given: Any) -> None:
+    """Nobody is trusted by mistake."""
+    with pytest.raises(PolicyError, match="trusted is no table of servers"):
+        Policy(trusted=given)
+
+
+def test_a_file_with_no_table_of_servers_says_where() -> None:
+    """As every key of a policy."""
+    with pytest.raises(PolicyError, match="key trusted: it is no table"):
+        policy_of('trusted = "files"')
+    with pytest.raises(PolicyError, match="trusted is no table of servers"):
+        policy_of("[trusted]\nfiles = true")

@@ -99,6 +99,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "has version=2, which is no text",
         'version="2"',
     ),
+    "a tool that is a name": (
+        {**IDEMPOTENT, "tool": "files:write_file"},
+        "has tool='files:write_file', which is no ForeignTool",
+        "tool=ForeignTool(",
+    ),
     "a key on what does not exist": (
         {**IDEMPOTENT, "key_on": ("to", "sum")},
         "has no parameter sum",
