@@ -696,9 +696,17 @@ class _Teller:
         )
 
     def _approval(self, one: ApprovalView) -> Wait:
-        commands = tuple(
-            self._command("approvals", word, self._run, one.approval_id)
-            for word in ("show", "approve", "deny")
+        is_question = one.kind == "question"
+        place = self._run, one.approval_id
+        say = (
+            self._command("approvals", "answer", *place, "--value", "JSON")
+            if is_question
+            else self._command("approvals", "approve", *place)
+        )
+        commands = (
+            self._command("approvals", "show", *place),
+            say,
+            self._command("approvals", "deny", *place),
         )
         who = f"somebody in the role {one.role}" if one.role else "a person"
         if one.expires_at <= self._detail.now:
@@ -708,7 +716,7 @@ class _Teller:
             )
             return Wait("approval", one.approval_id, text, one.requested_at, one.expires_at)
         text = (
-            f"It asks {who} for approval {one.approval_id} since {self._ago(one.requested_at)}; "
+            f"It asks {who} {'question' if is_question else 'for approval'} {one.approval_id} since {self._ago(one.requested_at)}; "
             f"without a decision the request expires at {self._ago(one.expires_at)}."
         )
         return Wait(
@@ -718,7 +726,7 @@ class _Teller:
             one.requested_at,
             one.expires_at,
             commands,
-            ("see what is asked", "say yes", "say no"),
+            ("see what is asked", "answer" if is_question else "say yes", "say no"),
         )
 
     def _timer(self, operation: str, due: datetime) -> Wait:

@@ -17,7 +17,15 @@ import outlast
 from outlast import Explanation
 from outlast.cli.main import app as app_command
 from outlast.cli.session import Session
-from outlast.client import Alarm, JournalEntry, RunDetail, RunStatus, Status, TaskView
+from outlast.client import (
+    Alarm,
+    ApprovalView,
+    JournalEntry,
+    RunDetail,
+    RunStatus,
+    Status,
+    TaskView,
+)
 from outlast.client.explain import REMEDIES, explain
 from outlast.client.mail import Mail
 from outlast.client.view import Retry
@@ -601,3 +609,24 @@ def test_a_fork_that_cannot_read_the_outcome_it_was_given_names_who_gave_it(
     assert "The outcome of step explained count (r:1) was given by ann when it was forked from run sum" in told.text  # fmt: skip
     assert REMEDIES["undecodable"] not in told.text
     assert any("runs fork sum --outcome r:1=JSON" in one for one in told.commands)
+
+
+def test_a_question_is_answered_and_not_approved() -> None:
+    """What is typed says the answer; a yes would be none."""
+    question = ApprovalView(
+        run_id="r",
+        approval_id="1~r:1",
+        role="boss",
+        state="pending",
+        subject={"subject": "how many?", "covers": [], "question": {"schema": {}}},
+        subject_sha256="0" * 64,
+        requested_at=NOON,
+        expires_at=NOON + timedelta(hours=2),
+        use_by=NOON + timedelta(hours=2),
+        spent=(),
+        kind="question",
+    )
+    (wait, *_) = explain(_detail(approvals=[question]), COMMAND).waits
+    assert "asks somebody in the role boss question 1~r:1" in wait.text
+    assert "approvals answer 'a b' '1~r:1' --value JSON" in wait.commands[1]
+    assert wait.purposes[1] == "answer"

@@ -117,7 +117,7 @@ def test_each_attempt_says_what_its_effect_declares() -> None:
     assert (seen["probed"].idempotent, seen["probed"].probing) == (False, False)
     assert (seen["probe"].idempotent, seen["probe"].probing) == (False, True)
     assert left["step"] is left["known"] is None
-    assert left["probed"] is not None and left["probed"] <= 0.3
+    assert left["probed"] is not None and left["probed"] <= 0.3 + 1e-9
 
 
 def test_of_many_threads_one_claims_a_key() -> None:
