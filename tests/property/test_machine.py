@@ -860,6 +860,7 @@ def seen_open(run: Live) -> set[str]:
 
 @quick
 @given(shapes, seeds)
+@example(("consult", 1), 7)
 def test_a_new_parameter_with_a_default_is_no_change(shape, seed):
     """A parameter with a default, added to effects that the journal holds, changes neither commands' ids nor the end."""
     run = live(shape, seed)

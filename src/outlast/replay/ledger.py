@@ -380,8 +380,14 @@ class EffectLedger:
         return any(one.cover.action_sha256 and not one.spent_by for one in self._fitting(request))
 
     def _fitting(self, request: EffectRequest) -> Iterator[_Cover]:
-        """Return the granted covers that fit a call: those of exactly this call, then patterns; the newest lives longest."""
+        """Return the granted covers that fit a call: those of exactly this call, then patterns; the newest lives longest.
+
+        A call that code of today writes otherwise, and means the same by, goes on with the cover of then: whether that still lets it
+        begin the store says, by its hash. What has begun, has.
+        """
         exact = self._covers.get((request.name, request.action_sha256), [])
+        if not any(one.approval_id in self._approved for one in exact):
+            exact = self._alike(request)
         patterns = self._covers.get((request.name, ""), [])
         for one in chain(reversed(exact), reversed(patterns)):
             where = one.cover.where.items()
@@ -392,6 +398,17 @@ class EffectLedger:
                 and all(request.fields.get(name) == value for name, value in where)
             ):
                 yield one
+
+    def _alike(self, request: EffectRequest) -> list[_Cover]:
+        """Return the covers of calls that were written otherwise, and mean this one."""
+        return [
+            one
+            for (name, action_sha256), found in self._covers.items()
+            if name == request.name and action_sha256
+            for one in found
+            if one.approval_id in self._approved
+            and request.same_arguments(msgspec.json.encode(one.arguments()))
+        ]
 
     def _uncovered(
         self, request: EffectRequest, operation: OperationId, spent_by: OperationId | None
