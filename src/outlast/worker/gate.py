@@ -22,7 +22,7 @@ from outlast.errors import (
     ApprovalSpentError,
     OutlastError,
 )
-from outlast.journal.asking import AskedAgain, Precondition, Terms
+from outlast.journal.asking import REACHES, AskedAgain, Precondition, Terms, Vote
 from outlast.journal.entry import (
     ApprovalRequested,
     Cover,
@@ -42,6 +42,7 @@ from outlast.replay.asking import approval_id, terms_of
 from outlast.replay.command import IntendEffect, RequestApproval
 from outlast.replay.context import EffectRequest
 from outlast.store.change import GrantSpend, Permit
+from outlast.store.sticky import StickyRow
 from outlast.worker.fork import inherited_no_approval, known_outcome, undone_refused, why_not
 
 _BY_THE_GATE = ("declared", "policy")
@@ -77,6 +78,9 @@ class Found:
         policy_version: Of the rules that were looked at.
         permit: On what it rests that the effect may begin.
         is_asked: Whether anything was asked but the kill switch.
+        sticky: Each yes of before that sticks, and fits the call.
+        server: Of a foreign tool: whose it is, and by which definition.
+        turn: Which turn of the run it is.
     """
 
     action: EffectRequest
@@ -84,6 +88,9 @@ class Found:
     policy_version: str = ""
     permit: Permit | None = None
     is_asked: bool = False
+    sticky: tuple[StickyRow, ...] = ()
+    server: str = ""
+    turn: str = ""
 
     @property
     def effective(self) -> bytes:
@@ -107,9 +114,14 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Somebody has to say yes first."""
+    """Somebody has to say yes first; where somebody has, whose decision sticks, it is asked and answered in one.
+
+    Args:
+        sticky: The decision that answers it, which may not stick any more when that is written; empty for none.
+    """
 
     request: RequestApproval
+    sticky: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +219,7 @@ class Gate:
         asked = [one for one in command.asked if self._fits(one, found)]
         for demand in found.demands:
             if not self._is_granted(demand, command, asked):
-                return Ask(self._request(demand, command, found))
+                return self._asked(demand, command, found)
         spends: list[GrantSpend] = []
         if command.grant is not None:
             match = self._match(command, found)
@@ -221,6 +233,24 @@ class Gate:
         spends += [GrantSpend(one, 0, command.operation, action) for one in asked]
         intent = replace(intent, grant=command.grant, asked=tuple(asked))
         return Leave(intent, tuple(spends), found.permit)
+
+    def _asked(self, demand: Demand, command: IntendEffect, found: Found) -> Ask:
+        """Return what is asked, with the yes that sticks where there is one on such terms: the nearest, and of these the latest."""
+        request = self._request(demand, command, found)
+        answers = [one for one in found.sticky if self._answers(one, demand)]
+        if not answers:
+            return Ask(request)
+        row = min(answers, key=lambda one: (REACHES.index(one.put.reach), -one.made_at.timestamp()))
+        vote = Vote(row.by, row.made_at, row.behalf, row.sticky_id)
+        return Ask(replace(request, votes=(vote,), reason=row.put.reason.decode()), row.sticky_id)
+
+    def _answers(self, row: StickyRow, demand: Demand) -> bool:
+        """Whether a yes that sticks is one on these terms."""
+        terms, started = demand.terms, self._started
+        persons = {row.by, row.behalf} - {""}
+        is_self = terms.four_eyes and persons & {started.principal, *started.requesters}
+        is_one_of_one = terms.quorum <= 1 and terms.may_stick(row.put.reach)
+        return row.role == terms.role and is_one_of_one and not (demand.preconditions or is_self)
 
     def _fits(self, asked: str, found: Found) -> bool:
         """Whether a granted request is spent by the call as it is now; of what was edited or is written otherwise, another is made."""
@@ -281,6 +311,9 @@ class Gate:
             policy_version=demand.policy_version or found.policy_version,
             rule=demand.rule,
             again=self._again(demand, command, found),
+            version=action.version,
+            server=found.server,
+            turn=found.turn,
         )
 
     def _again(self, demand: Demand, command: IntendEffect, found: Found) -> AskedAgain:

@@ -40,6 +40,7 @@ from outlast.journal.entry import (
     UpdateReceived,
     to_row,
 )
+from outlast.replay.command import IntendEffect
 from outlast.store.beat import BEAT
 from outlast.store.change import (
     Answer,
@@ -75,6 +76,19 @@ class Rank(IntEnum):
     END = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Unstuck:
+    """What is found out again when a decision that answers a request does not stick any more.
+
+    Args:
+        sticky: The decision.
+        command: The effect for which the request is made.
+    """
+
+    sticky: str
+    command: IntendEffect
+
+
 @dataclass(slots=True, eq=False)
 class Proposal:
     """A part of a change.
@@ -90,6 +104,7 @@ class Proposal:
         whole: What it is a part of, where the rest means nothing beside what else is in the change.
         spends: Of an intent: the covers that it spends, each of another approval.
         permit: Of an intent, or of an attempt that is announced: on what it rests that the effect may begin.
+        unstuck: Of a request that is answered by a decision which sticks, and of that answer.
         done: Resolved with the verdict once the change is applied and delivered, or this part is refused; cancelled when dropped.
     """
 
@@ -100,6 +115,7 @@ class Proposal:
     approval: ApprovalPut | ApprovalExpire | ApprovalWithdraw | None = None
     spends: tuple[GrantSpend, ...] = ()
     permit: Permit | None = None
+    unstuck: Unstuck | None = None
     consumed: str = ""
     head: HeadUpdate | None = None
     at: datetime | None = None
@@ -253,6 +269,10 @@ ASK_AGAIN = frozenset({"unauthorised", "aged", "stopped"})
 """The words by which the store says that what was found out about an effect is to be found out again."""
 
 
+STUCK = "sticky"
+"""The word by which the store says that a decision does not answer a request."""
+
+
 def is_refused(proposal: Proposal, refused: Refused, now: datetime | None = None) -> bool:
     """Whether this is a part of a change that the store refused: of permits, all that rest on the same, or are too old as well.
 
@@ -261,6 +281,8 @@ def is_refused(proposal: Proposal, refused: Refused, now: datetime | None = None
     """
     if refused.reason in ASK_AGAIN:
         return proposal.permit is not None and _rests_on(proposal.permit, refused, now)
+    if refused.reason == STUCK:
+        return proposal.unstuck is not None and proposal.unstuck.sticky == refused.part
     if refused.reason == "message":
         return bool(proposal.consumed) and refused.part in {"", proposal.consumed}
     if refused.reason == "mail":
