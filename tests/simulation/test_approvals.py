@@ -88,11 +88,11 @@ MUTANTS: dict[str, tuple[Shape | None, Sequence[Break]]] = {
     ),
     "who is barred says no yes": (
         TWO,
-        [Break(condition, "_is_self", "kept_out = set(row.put.barred)", "kept_out = set()")],
+        [Break(condition, "is_kept_out", "kept_out = set(barred)", "kept_out = set[str]()")],
     ),
     "who started it says no yes": (
         TWO,
-        [Break(condition, "_is_self", "terms.four_eyes", "False")],
+        [Break(condition, "is_kept_out", "if four_eyes:", "if False:")],
     ),
     "so many have to say yes": (
         TWO,

@@ -112,7 +112,7 @@ def approve(  # noqa: PLR0913 - each parameter is an option of the command
     same: stick.Same = None,
     any_arguments: stick.AnyArguments = False,
     when: stick.When = None,
-    uses: stick.Uses = 0,
+    uses: stick.Uses = None,
     lasts: stick.Lasts = None,
 ) -> None:
     """Say yes to exactly what was shown; with --sticky to later calls, too."""
@@ -132,7 +132,7 @@ def deny(  # noqa: PLR0913 - each parameter is an option of the command
     same: stick.Same = None,
     any_arguments: stick.AnyArguments = False,
     when: stick.When = None,
-    uses: stick.Uses = 0,
+    uses: stick.Uses = None,
     lasts: stick.Lasts = None,
 ) -> None:
     """Say no; with --sticky to later calls, too."""
@@ -292,7 +292,7 @@ def _votes_text(view: ApprovalView) -> str:
     said = [
         one.by
         + (f" for {one.behalf}" if one.behalf else "")
-        + (f" by decision {one.sticky}, which sticks" if one.sticky else "")
+        + (f" on {one.approval} of {one.run}, by decision {one.sticky}" if one.sticky else "")
         for one in view.votes
     ]
     missing = f", {view.missing} missing" if view.missing else ""

@@ -40,7 +40,7 @@ When = Annotated[
     ),
 ]
 Uses = Annotated[
-    int, typer.Option("--uses", min=1, help="How many it answers; any number without it.")
+    int | None, typer.Option("--uses", min=1, help="How many it answers; any number without it.")
 ]
 Lasts = Annotated[
     timedelta | None,
@@ -52,7 +52,7 @@ def sticky_of(
     reach: str,
     same: list[str] | None,
     when: list[str] | None,
-    uses: int,
+    uses: int | None,
     lasts: timedelta | None,
     *,
     any_arguments: bool,
@@ -68,7 +68,7 @@ def sticky_of(
         )
     names = () if any_arguments else tuple(same) if same else None
     predicates = tuple(map(_predicate, when or []))
-    return Sticky(cast("Any", reach), names, predicates, uses or None, lasts)
+    return Sticky(cast("Any", reach), names, predicates, uses, lasts)
 
 
 def _predicate(text: str) -> Predicate:

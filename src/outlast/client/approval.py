@@ -19,7 +19,7 @@ from outlast.client.page import check_limit
 from outlast.client.port import Port
 from outlast.client.receipt import draw_receipt
 from outlast.client.role import RoleBook
-from outlast.client.sticky import Sticky, StickyBook, StickyView, put_of
+from outlast.client.sticky import Sticky, StickyBook, StickyView, mark_of, put_of
 from outlast.client.view import ApprovalView, changes_between, view_of
 from outlast.effects.key import check_run_id
 from outlast.errors import DecisionRefusedError, DefinitionError, StoreCorruptError
@@ -161,8 +161,8 @@ class Approvals:
                 view, "it asks for an answer, and not for a yes", "use `outlast approvals answer`"
             )
         said = _said(view, self._client, seen_sha256, reason, yes=True)
-        put = put_of(sticky, view, reason, self._client.new_id())
-        await self._decide(view, "approve", said, sticky=put)
+        put = put_of(sticky, view, said, self._client.new_id())
+        await self._decide(view, "approve", said, mark_of(put), sticky=put)
 
     async def deny(
         self,
@@ -176,8 +176,8 @@ class Approvals:
         """Say no. One no is enough, whoever has said yes. See `approve`; a no may stick whatever the terms say, and outvotes every yes that does."""
         view = await self._asked(run_id, approval_id, seen_sha256)
         said = _said(view, self._client, seen_sha256, reason, yes=False)
-        put = put_of(sticky, view, reason, self._client.new_id())
-        await self._decide(view, "deny", said, sticky=put)
+        put = put_of(sticky, view, said, self._client.new_id())
+        await self._decide(view, "deny", said, mark_of(put), sticky=put)
 
     async def sticky(
         self,

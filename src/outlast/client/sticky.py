@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import hashlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
+from outlast.approvals.decision import Decision
 from outlast.client.access import is_free, not_held, not_permitted
 from outlast.client.page import check_limit
 from outlast.client.port import Port
@@ -35,8 +37,8 @@ class Sticky(msgspec.Struct, frozen=True):
     Args:
         reach: How far: `call`, equal calls of the run; `turn`, the run until it is sent the next message; `run`; or `workflow`, all its runs.
         same: The arguments that a later call must have as this one has them; all of them by default. `()` for any arguments.
-        when: What else is asked of the arguments of a later call.
-        uses: How many requests it answers; None for any number.
+        when: What else is asked of the arguments of a later call; together with `same`.
+        uses: How many requests a yes answers; None for any number.
         expires_in: For how long; None for as long as it reaches. `workflow` needs an end.
 
     Example:
@@ -120,7 +122,7 @@ class StickyView(msgspec.Struct, frozen=True):
     revoked_why: str = ""
 
 
-def put_of(sticky: Any, view: ApprovalView, reason: str, sticky_id: str) -> StickyPut | None:
+def put_of(sticky: Any, view: ApprovalView, said: Decision, sticky_id: str) -> StickyPut | None:
     """Return what of a decision is to stick; None where nothing is.
 
     Args:
@@ -133,24 +135,27 @@ def put_of(sticky: Any, view: ApprovalView, reason: str, sticky_id: str) -> Stic
     if sticky is None:
         return None
     _check(sticky)
+    if sticky.uses is not None and not said.approved:
+        raise DefinitionError(
+            "a no that sticks is not used up", hint="leave uses= out; expires_in= ends it"
+        )
     covers: list[dict[str, Any]] = view.subject["covers"]
-    if not view.source or len(covers) != 1 or covers[0]["kind"] != "call":
+    is_of_effect = view.kind == "approval" and view.source in ("declared", "policy")
+    if not is_of_effect or len(covers) != 1 or covers[0]["kind"] != "call":
         raise DecisionRefusedError(
             "the decision was not accepted: only one on a request for one call of an effect can stick",
             reason="sticky",
             run=view.run_id,
-            hint="decide without sticky=; code that asks by outlast.approval() asks each time",
+            hint="decide without sticky=; outlast.approval(), and what asks about a second call of one purpose, ask each time",
         )
     cover = covers[0]
     arguments: dict[str, Any] = cover["arguments"]
     same = sticky.same
-    is_exact = same is None and not sticky.when
     if strangers := [name for name in same or () if name not in arguments]:
         raise DefinitionError(
             f"{cover['effect']} has no argument {strangers[0]!r:.80} that could be the same",
             hint=f"its arguments are {', '.join(arguments) or 'none'}",
         )
-    names = arguments if same is None and not is_exact else same or ()
     return StickyPut(
         sticky_id=sticky_id,
         effect=cover["effect"],
@@ -159,13 +164,23 @@ def put_of(sticky: Any, view: ApprovalView, reason: str, sticky_id: str) -> Stic
         agent=cover.get("agent", ""),
         server=view.server,
         turn=view.turn if sticky.reach == "turn" else "",
-        action_sha256=cover["action_sha256"] if is_exact else "",
-        where=msgspec.json.encode({name: canonical(arguments[name]).decode() for name in names}),
+        action_sha256=cover["action_sha256"] if same is None else "",
+        where=msgspec.json.encode(
+            {name: canonical(arguments[name]).decode() for name in same or ()}
+        ),
         when=msgspec.json.encode([(one.path, one.operator, one.value) for one in sticky.when]),
         uses=sticky.uses,
         expires_in=sticky.expires_in,
-        reason=reason.encode(),
+        reason=said.reason.encode(),
     )
+
+
+def mark_of(put: StickyPut | None) -> str:
+    """Return what tells the message of a decision from that of another one by the same person: what of it is to stick."""
+    if put is None:
+        return ""
+    body = msgspec.json.encode(msgspec.structs.replace(put, sticky_id="", reason=b""))
+    return f"/{hashlib.sha256(body).hexdigest()[:16]}"
 
 
 def _check(sticky: Any) -> None:
@@ -192,6 +207,11 @@ def _check(sticky: Any) -> None:
         raise DefinitionError(
             "what sticks to a call is about its very arguments",
             hint="leave same= and when= out, or let it reach as far as the run",
+        )
+    if given.when and given.same is None:
+        raise DefinitionError(
+            "when= asks nothing more of arguments that are all the same",
+            hint="say which are the same, as same=(); the others may be any",
         )
     if given.uses is not None and (type(given.uses) is not int or given.uses < 1):
         raise DefinitionError(
@@ -318,7 +338,6 @@ _REFUSALS = {
 def view_of(row: StickyRow, now: datetime) -> StickyView:
     """Return a row as people see it."""
     put = row.put
-    where = msgspec.json.decode(put.where, type=dict[str, str])
     return StickyView(
         sticky_id=row.sticky_id,
         run_id=row.run_id,
@@ -336,7 +355,7 @@ def view_of(row: StickyRow, now: datetime) -> StickyView:
         made_at=row.made_at,
         reason=put.reason.decode(),
         action_sha256=put.action_sha256,
-        same={name: msgspec.json.decode(value) for name, value in where.items()},
+        same=_same(put.where),
         when=_words(put.when),
         expires_at=row.expires_at,
         uses=row.uses,
@@ -348,9 +367,18 @@ def view_of(row: StickyRow, now: datetime) -> StickyView:
     )
 
 
+def _same(where: bytes) -> dict[str, Any]:
+    try:
+        given = msgspec.json.decode(where, type=dict[str, str])
+        return {name: msgspec.json.decode(value) for name, value in given.items()}
+    except msgspec.MsgspecError:
+        # It answers nothing, or says no to everything.
+        return {"unreadable": None}
+
+
 def _words(when: bytes) -> tuple[str, ...]:
     try:
         given = msgspec.json.decode(when, type=list[tuple[str, str, Any]])
         return tuple(str(Predicate(*one)) for one in given)
-    except PolicyError as error:
-        return (f"unreadable: {error.message}",)
+    except (PolicyError, msgspec.MsgspecError) as error:
+        return (f"unreadable: {error}",)

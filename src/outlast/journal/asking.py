@@ -99,7 +99,7 @@ class Terms(Struct, frozen=True, omit_defaults=True):
         within = self.use_within
         return expires_at, expires_at if within is None else asked_at + within
 
-    def may_stick(self, reach: Reach) -> bool:
+    def may_stick(self, reach: Sticks) -> bool:
         """Whether a yes may stick so far."""
         return REACHES.index(reach) <= REACHES.index(self.sticky)
 
@@ -134,12 +134,15 @@ class Vote(Struct, frozen=True, omit_defaults=True):
     Args:
         behalf: Whose delegate they were; empty for a role of their own. What a delegate says counts as said by both.
         sticky: The id of the decision that they made on an earlier request, and that answers this one, too.
+        run: Of that request; so is `approval`.
     """
 
     by: str
     at: Moment
     behalf: str = ""
     sticky: str = ""
+    run: str = ""
+    approval: str = ""
 
 
 class Edited(Struct, frozen=True):

@@ -40,6 +40,7 @@ from outlast.store.notice import EndNotice, TakeNotices
 from outlast.store.request import PurgeRequests, RequestChange
 from outlast.store.sticky import StickyRow
 from outlast.store.sticky_condition import FindSticky, StickyRun, sticky_refusal, used
+from outlast.store.voter import is_kept_out
 
 Versions: TypeAlias = Callable[[str, str], int]
 """Returns the version of a control row, given tenant and name; 0 where there is none."""
@@ -268,14 +269,11 @@ def _persons(decision: Decide) -> set[str]:
 
 def _is_self(row: ApprovalRow, decision: Decide) -> bool:
     """Whether it is said by one who may not say it, or nobody knows that it is not."""
-    terms = row.put.terms
-    kept_out = set(row.put.barred)
-    if terms is not None and terms.four_eyes:
-        # Where it is not known who started the run, nobody can be told to be another one.
-        kept_out |= set(row.put.requesters) or {""}
-    if not kept_out:
-        return False
-    return "" in kept_out or not decision.by or bool(_persons(decision) & kept_out)
+    put = row.put
+    has_four_eyes = put.terms is not None and put.terms.four_eyes
+    return is_kept_out(
+        _persons(decision), four_eyes=has_four_eyes, requesters=put.requesters, barred=put.barred
+    )
 
 
 def decided(row: ApprovalRow, decision: Decide, now: datetime) -> tuple[ApprovalRow, Message]:

@@ -9,9 +9,10 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from outlast.journal.asking import Vote
+from outlast.journal.asking import Reach, Terms, Vote
 from outlast.store.change import ApprovalPut, ApprovalRow, Decide, RevokeSticky, RunKey
 from outlast.store.sticky import StickyPut, StickyRow
+from outlast.store.voter import is_kept_out
 
 StickyRun: TypeAlias = tuple[RunKey, int, str]
 """A run: its key, the generation that began its incarnation, and its workflow."""
@@ -57,8 +58,8 @@ class StickyFilter(Struct, frozen=True):
 def sticky_refusal(row: ApprovalRow, decision: Decide) -> str:
     """Return `sticky` where a decision may not stick as it says; empty where it may, or says nothing of that.
 
-    A no may always stick. A yes may where the terms let it, so far, and where it is the only one that is needed: one person's yes is no
-    yes of several.
+    A no may always stick. A yes may where the terms let it, so far, where it is the only one that is needed (one person's yes is no yes of
+    several), and where those are asked whom the terms name first.
     """
     put = decision.sticky
     if put is None:
@@ -69,8 +70,13 @@ def sticky_refusal(row: ApprovalRow, decision: Decide) -> str:
         return "sticky"
     if not decision.approved:
         return ""
-    may = terms is not None and terms.may_stick(put.reach) and terms.quorum <= 1
+    # Whoever was asked later, in another role, is not whom the next request asks.
+    may = terms is not None and _may(terms, put.reach) and terms.role == row.put.role
     return "" if may else "sticky"
+
+
+def _may(terms: Terms, reach: Reach) -> bool:
+    return terms.may_stick(reach) and terms.quorum <= 1
 
 
 def stuck(
@@ -114,17 +120,22 @@ def used(
     """
     if row is None or not (row.approved and row.sticks(now) and reaches(row, run)):
         return None
+    terms = put.terms
     is_asked = (put.role, [one.effect for one in put.covers]) == (row.role, [row.put.effect])
-    persons = {row.by, row.behalf} - {""}
-    if not is_asked or (vote.by, vote.behalf) != (row.by, row.behalf) or persons & _kept_out(put):
+    if not is_asked or terms is None or not _may(terms, row.put.reach) or vote != vote_of(row):
+        return None
+    persons = {row.by} | {row.behalf} - {""}
+    if is_kept_out(
+        persons, four_eyes=terms.four_eyes, requesters=put.requesters, barred=put.barred
+    ):
         return None
     left = None if row.uses is None else row.uses - 1
     return replace(row, uses=left, used=row.used + 1)
 
 
-def _kept_out(put: ApprovalPut) -> set[str]:
-    has_four_eyes = put.terms is not None and put.terms.four_eyes
-    return {*put.barred, *(put.requesters if has_four_eyes else ())}
+def vote_of(row: StickyRow) -> Vote:
+    """Return the vote that a yes is on a request that it answers."""
+    return Vote(row.by, row.made_at, row.behalf, row.sticky_id, row.run_id, row.approval_id)
 
 
 def revoked(row: StickyRow | None, change: RevokeSticky, now: datetime) -> StickyRow | str:

@@ -22,7 +22,7 @@ from outlast.errors import (
     ApprovalSpentError,
     OutlastError,
 )
-from outlast.journal.asking import REACHES, AskedAgain, Precondition, Terms, Vote
+from outlast.journal.asking import REACHES, AskedAgain, Precondition, Terms
 from outlast.journal.entry import (
     ApprovalRequested,
     Cover,
@@ -43,6 +43,8 @@ from outlast.replay.command import IntendEffect, RequestApproval
 from outlast.replay.context import EffectRequest
 from outlast.store.change import GrantSpend, Permit
 from outlast.store.sticky import StickyRow
+from outlast.store.sticky_condition import vote_of
+from outlast.store.voter import is_kept_out
 from outlast.worker.fork import inherited_no_approval, known_outcome, undone_refused, why_not
 
 _BY_THE_GATE = ("declared", "policy")
@@ -117,11 +119,11 @@ class Ask:
     """Somebody has to say yes first; where somebody has, whose decision sticks, it is asked and answered in one.
 
     Args:
-        sticky: The decision that answers it, which may not stick any more when that is written; empty for none.
+        sticky: The decision that answers it, which may not stick any more when that is written; None where somebody is asked.
     """
 
     request: RequestApproval
-    sticky: str = ""
+    sticky: StickyRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,16 +243,20 @@ class Gate:
         if not answers:
             return Ask(request)
         row = min(answers, key=lambda one: (REACHES.index(one.put.reach), -one.made_at.timestamp()))
-        vote = Vote(row.by, row.made_at, row.behalf, row.sticky_id)
-        return Ask(replace(request, votes=(vote,), reason=row.put.reason.decode()), row.sticky_id)
+        return Ask(replace(request, votes=(vote_of(row),), reason=row.put.reason.decode()), row)
 
     def _answers(self, row: StickyRow, demand: Demand) -> bool:
         """Whether a yes that sticks is one on these terms."""
         terms, started = demand.terms, self._started
-        persons = {row.by, row.behalf} - {""}
-        is_self = terms.four_eyes and persons & {started.principal, *started.requesters}
-        is_one_of_one = terms.quorum <= 1 and terms.may_stick(row.put.reach)
-        return row.role == terms.role and is_one_of_one and not (demand.preconditions or is_self)
+        if row.role != terms.role or terms.quorum > 1 or not terms.may_stick(row.put.reach):
+            return False
+        is_self = is_kept_out(
+            {row.by} | {row.behalf} - {""},
+            four_eyes=terms.four_eyes,
+            requesters=(started.principal, *started.requesters),
+            barred=(),
+        )
+        return not (demand.preconditions or is_self)
 
     def _fits(self, asked: str, found: Found) -> bool:
         """Whether a granted request is spent by the call as it is now; of what was edited or is written otherwise, another is made."""
@@ -280,6 +286,7 @@ class Gate:
         return any(
             one.source != "purpose"
             and terms_of(one).is_as_strict_as(demand.terms)
+            and _is_asked_as_often(one, demand.terms)
             and _rests_on(one, demand.preconditions)
             for one in requests
         )
@@ -410,6 +417,12 @@ def refusal_of(reason: str) -> ApprovalError:
 
 def _mismatch(words: str) -> ApprovalMismatchError:
     return ApprovalMismatchError(words, hint="ask for an approval that covers it")
+
+
+def _is_asked_as_often(request: ApprovalRequested, terms: Terms) -> bool:
+    """Whether a yes to a request counts on terms that let none stick so far: not where a decision of before has answered it."""
+    by_sticky = any(vote.sticky for vote in request.votes)
+    return not by_sticky or terms.may_stick(terms_of(request).sticky)
 
 
 def _rests_on(request: ApprovalRequested, facts: tuple[Precondition, ...]) -> bool:

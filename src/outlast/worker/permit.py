@@ -27,7 +27,6 @@ from outlast.policy import Allowed, Asked, Denied, Policy, ToolCall, decide
 from outlast.replay.command import IntendEffect
 from outlast.replay.context import EffectRequest
 from outlast.store.change import Guard, Permit
-from outlast.store.sticky import StickyRow
 from outlast.worker.authorised import Authorised
 from outlast.worker.bridge import Bridge
 from outlast.worker.control import Control
@@ -184,11 +183,8 @@ class Finder:
         control = await self._control()
         if not control.by_sticky.version:
             return found
-        rows: list[StickyRow] = []
-        if ids:
-            await self._sticking.check(ids, found.action, found.server)
-        else:
-            rows = await self._sticking.of(found.action, found.server)
+        rows = await self._sticking.of(found.action, found.server)
+        await self._sticking.check(ids)
         held = [row for row in rows if await self._people.holds(control, row.by, row.role)]
         permit = found.permit
         if permit is not None:
@@ -347,6 +343,8 @@ def _action(
     approved = effect.remake(command.effective) if command.effective else None
     try:
         action = request if arguments == command.arguments else effect.remake(arguments)
+        # Nobody acts in anybody's name here.
+        action = msgspec.structs.replace(action, agent=command.agent)
     except OutlastError as error:
         raise PermissionDeniedError(
             f"the policy denies it: what hooks have made of its arguments does not fit: {error.message}",

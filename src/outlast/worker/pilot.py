@@ -133,6 +133,7 @@ from outlast.worker.proposal import (
     in_order,
     is_refused,
     sift,
+    unstuck_of,
 )
 from outlast.worker.remote import PoisonedTaskError, RemoteSteps
 from outlast.worker.request import asking, ending, publishing
@@ -915,7 +916,7 @@ class Pilot:
                 self.post(intending)
             case Ask(request, sticky):
                 self._clearance.forget(guard)
-                self._ask(request, Unstuck(sticky, command) if sticky else None)
+                self._ask(request, None if sticky is None else unstuck_of(sticky, command))
             case Settled(intent, outcome):
                 log_known(self.run_key, outcome)
                 row = self._saga_of(intent)
@@ -941,9 +942,9 @@ class Pilot:
         for proposal in asking(command, self.store_now(), requesters):
             proposal.unstuck = unstuck
             self.post(proposal)
-        self._deck.holders.look(
-            self.run_key, self._head.workflow, command.terms.rung(command.rung).role
-        )
+        if unstuck is None:
+            role = command.terms.rung(command.rung).role
+            self._deck.holders.look(self.run_key, self._head.workflow, role)
 
     def _saga_of(self, intent: EffectIntended) -> OperationPut | None:
         """Return the row that says that the run is inside a saga which may have something to undo, where it is not there yet."""

@@ -62,6 +62,7 @@ from outlast.store.change import (
     WorkerId,
     digest_of,
 )
+from outlast.store.sticky import StickyRow
 
 
 class Rank(IntEnum):
@@ -82,11 +83,18 @@ class Unstuck:
 
     Args:
         sticky: The decision.
+        is_counted: It answers so many requests, and no more.
         command: The effect for which the request is made.
     """
 
     sticky: str
+    is_counted: bool
     command: IntendEffect
+
+
+def unstuck_of(row: StickyRow, command: IntendEffect) -> Unstuck:
+    """Return what is found out again when a decision does not answer the request that is made for an effect."""
+    return Unstuck(row.sticky_id, row.uses is not None, command)
 
 
 @dataclass(slots=True, eq=False)
@@ -188,7 +196,7 @@ class Sifted:
 def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) -> Sifted:
     """Choose what is written next: nothing for operations that were given up, one outcome an operation.
 
-    A change spends one cover of an approval at most, so that a refusal of the store names one effect. What is chosen for a change that
+    A change spends one cover of an approval at most, and one use of a decision that sticks, so that a refusal of the store names one effect. What is chosen for a change that
     is refused goes back as it was: the proposals themselves are left as they are.
     """
     now: list[Proposal] = []
@@ -196,6 +204,7 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
     extra: list[Proposal] = []
     settled: dict[OperationId, Entry] = {}
     spent: set[str] = set()
+    used: dict[str, OperationId] = {}
     needless = _answered(proposals)
     for proposal in _wanted([one for one in proposals if one not in needless], is_open):
         if proposal.spends:
@@ -204,6 +213,9 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
                 later.append(proposal)
                 continue
             spent |= approvals
+        if _is_second_use(proposal, used):
+            later.append(proposal)
+            continue
         if isinstance(proposal.entry, _TOLD) and proposal.entry.operation in settled:
             # The word of its end was faster than that of its start, say: there is nothing left that it could tell.
             now.append(replace(proposal, entry=None, row=None, whole=proposal.whole or proposal))
@@ -221,6 +233,14 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
     later += [one for one in rows if not one.consumed]
     now = [one.read_only() if one in rows else one for one in now if one not in later]
     return Sifted(now, later, extra, needless)
+
+
+def _is_second_use(proposal: Proposal, used: dict[str, OperationId]) -> bool:
+    """Whether a decision that answers so many requests answers another one in this change. Adds to `used`."""
+    unstuck = proposal.unstuck
+    if unstuck is None or not unstuck.is_counted:
+        return False
+    return used.setdefault(unstuck.sticky, proposal.guard) != proposal.guard
 
 
 def _place_of_second(proposal: Proposal, former: Entry) -> Literal["later", "extra", "needless"]:

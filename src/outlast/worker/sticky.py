@@ -19,6 +19,7 @@ from outlast.errors import (
     StoreCorruptError,
 )
 from outlast.journal.asking import REACHES
+from outlast.journal.canonical import canonical
 from outlast.journal.entry import Entry, MessageReceived, UpdateReceived
 from outlast.policy import Predicate
 from outlast.replay.context import EffectRequest
@@ -64,14 +65,12 @@ class Sticking:
             raise _denied(max(noes, key=_nearest), action)
         return [row for row in rows if row.approved and self._fits(row, action, server)]
 
-    async def check(self, ids: Sequence[str], action: EffectRequest, server: str) -> None:
-        """Return where none of these decisions, which have answered a request, was taken back, and no other one says no meanwhile.
+    async def check(self, ids: Sequence[str]) -> None:
+        """Return where none of these decisions, which have answered requests, was taken back.
 
         Raises:
-            ApprovalDeniedError: One says no.
-            ApprovalUnauthorisedError: One was taken back.
+            ApprovalUnauthorisedError: One was.
         """
-        await self.of(action, server)
         for one in ids:
             rows = await self._look(StickyFilter(sticky_id=one, over=True))
             if not rows or rows[0].revoked_at is not None:
@@ -99,16 +98,21 @@ class Sticking:
 
 def _asks_for(row: StickyRow, action: EffectRequest) -> bool:
     """Whether arguments fit; what cannot be told counts against the call."""
-    where = msgspec.json.decode(row.put.where, type=dict[str, str])
-    if any(action.fields.get(name) != value for name, value in where.items()):
-        return False
     arguments: Any = msgspec.json.decode(action.arguments)
     try:
+        where = msgspec.json.decode(row.put.where, type=dict[str, str])
+        if any(_shown(action.fields.get(name)) != value for name, value in where.items()):
+            return False
         said = [one.holds(arguments) for one in predicates(row.put.when)]
-    except PolicyError:
-        # A predicate that nobody can judge.
+    except (PolicyError, msgspec.MsgspecError):
+        # What nobody can judge.
         return not row.approved
     return all(said) if row.approved else all(one is not False for one in said)
+
+
+def _shown(value: str | None) -> str:
+    """Return the canonical JSON of an argument as it is shown to people, where whole numbers beyond those of JSON are text."""
+    return "" if value is None else canonical(msgspec.json.decode(value)).decode()
 
 
 def predicates(when: bytes) -> list[Predicate]:
