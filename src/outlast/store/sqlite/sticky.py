@@ -61,6 +61,15 @@ def revoke(writing: Writing, change: RevokeSticky, version: Versions) -> Verdict
     return Applied(writing.now)
 
 
+def count(database: Database) -> int:
+    """Return how many there are, of all tenants, after reading each.
+
+    Raises:
+        StoreCorruptError: One cannot be read.
+    """
+    return sum(1 for row in database.rows(f"SELECT {_COLUMNS} FROM sticky") if _row_of(row))
+
+
 def _of_effect(
     database: Database, key: StickyRun, wanted: StickyFilter, now: datetime
 ) -> list[StickyRow]:
