@@ -16,7 +16,6 @@ from outlast.policy.authority import Authority, Roles, StoreAuthority
 from outlast.policy.binding import ROLES
 from outlast.store.change import Guard, Permit
 from outlast.store.protocol import Store
-from outlast.store.sticky import STICKY
 
 logger = logging.getLogger("outlast.worker")
 
@@ -38,7 +37,6 @@ class Control:
         unreadable: Why the kill switch cannot be read: nothing may begin then. Empty where it can.
         by_stops: The versions of the rows of the kill switch.
         by_roles: That of the row of roles.
-        by_sticky: That of the row that counts the decisions which stick; 0 where none was ever made.
         roles: What that says; None where it cannot be read, or where a directory of the user's takes its place.
     """
 
@@ -46,7 +44,6 @@ class Control:
     unreadable: str
     by_stops: tuple[Guard, ...]
     by_roles: Guard
-    by_sticky: Guard
     roles: Roles | None
 
     @property
@@ -76,7 +73,7 @@ class Controls:
     def outdated(self, tenant: str, permit: Permit) -> None:
         """Have the rows read again, unless they were since: what rested on them was refused."""
         known = self._known.get(tenant)
-        if known is not None and {*known.by_stops, known.by_roles, known.by_sticky} & {
+        if known is not None and {*known.by_stops, known.by_roles} & {
             *permit.stops,
             *permit.authority,
         }:
@@ -118,13 +115,11 @@ class Controls:
             except DecodeError as error:
                 unreadable = error.message
         row = await self._store.control(tenant, ROLES)
-        sticky = await self._store.control(tenant, STICKY)
         return Control(
             stops=Stops(tuple(stops)),
             unreadable=unreadable,
             by_stops=tuple(guards),
             by_roles=Guard(tenant, ROLES, row[0] if row is not None else 0),
-            by_sticky=Guard(tenant, STICKY, sticky[0] if sticky is not None else 0),
             roles=self._read_roles(tenant, row),
         )
 

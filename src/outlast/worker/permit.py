@@ -27,6 +27,7 @@ from outlast.policy import Allowed, Asked, Denied, Policy, ToolCall, decide
 from outlast.replay.command import IntendEffect
 from outlast.replay.context import EffectRequest
 from outlast.store.change import Guard, Permit
+from outlast.store.sticky import STICKY
 from outlast.worker.authorised import Authorised
 from outlast.worker.bridge import Bridge
 from outlast.worker.control import Control
@@ -170,27 +171,26 @@ class Finder:
         is_asked = rules is not None or self._people.are_asked
         found = Found(action, demands, version, permit, is_asked=is_asked, turn=self._sticking.turn)
         found = await self._with_declared(command, found, effect)
-        found = await self._with_sticky(command, found)
+        found = await self._with_sticky(command, found, control)
         has_looked = await self._hold_still(command)
         return replace(found, is_asked=is_asked or has_looked)
 
-    async def _with_sticky(self, command: IntendEffect, found: Found) -> Found:
+    async def _with_sticky(self, command: IntendEffect, found: Found, control: Control) -> Found:
         """Add what sticks of earlier decisions, where a person would be asked; what was answered by one still rests on it."""
         ids = self._grants.sticky(command)
         if not (ids or self._would_ask(command, found)):
             return found
-        # A decision that was made a moment ago counts: nothing is asked of the copy.
-        control = await self._control()
-        if not control.by_sticky.version:
+        store, tenant = self._deck.store, self._tenant
+        version = await self._read(lambda: store.control(tenant, STICKY))
+        if version is None:
             return found
+        guard = Guard(tenant, STICKY, version[0])
         rows = await self._sticking.of(found.action, found.server)
         await self._sticking.check(ids)
         held = [row for row in rows if await self._people.holds(control, row.by, row.role)]
         permit = found.permit
         if permit is not None:
-            permit = msgspec.structs.replace(
-                permit, authority=(*permit.authority, control.by_sticky)
-            )
+            permit = msgspec.structs.replace(permit, authority=(*permit.authority, guard))
         return replace(found, sticky=tuple(held), permit=permit)
 
     async def _with_declared(

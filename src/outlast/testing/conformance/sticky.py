@@ -45,8 +45,8 @@ def sticking(sticky_id: str = "s1", reach: Reach = "run", **fields: Any) -> Stic
 
 def asked(bench: Bench, approval_id: str = "a1", **fields: Any) -> ApprovalPut:
     """Return a request for one call of the effect."""
-    put = asking(bench.clock, **{"terms": TERMS, "covers": ONE, **fields})
-    return replace(put, approval_id=approval_id)
+    given: dict[str, Any] = {"terms": TERMS, "covers": ONE, **fields}
+    return asking(bench.clock, approval_id, **given)
 
 
 async def owned(bench: Bench, name: str = "run") -> RunHead:
