@@ -344,14 +344,8 @@ def settle_approvals(  # noqa: PLR0913 - each is another thing that is stored
         if isinstance(outcome, str):
             return Refused(outcome, act.approval_id)
         after[act.approval_id] = outcome
-        for vote in act.votes if isinstance(act, ApprovalPut) else ():
-            if not vote.sticky:
-                continue
-            known = stuck.get(vote.sticky) or find_sticky(vote.sticky)
-            use = used(known, vote, outcome.put, run, now)
-            if use is None:
-                return Refused("sticky", vote.sticky)
-            stuck[vote.sticky] = use
+        if unstuck := _use(act, stuck, find_sticky, run, now):
+            return Refused("sticky", unstuck)
     for spend in change.spends:
         row = after.get(spend.approval_id) or find(spend.approval_id)
         refusal = spend_refusal(row, spend, now)
@@ -367,6 +361,30 @@ def settle_approvals(  # noqa: PLR0913 - each is another thing that is stored
         spent = (*row.spent[: spend.cover], spend.operation, *row.spent[spend.cover + 1 :])
         after[spend.approval_id] = replace(row, spent=spent)
     return _stopped(change.permits, version) or Settled(after, stuck)
+
+
+def _use(
+    act: ApprovalPut | ApprovalExpire | ApprovalWithdraw,
+    stuck: dict[str, StickyRow],
+    find: FindSticky,
+    run: StickyRun,
+    now: datetime,
+) -> str:
+    """Use the decisions by which a request is answered; return the one that does not answer it, empty where all do.
+
+    Args:
+        stuck: Those that the change has used before, as they stand then. Adds to it.
+    """
+    if not isinstance(act, ApprovalPut):
+        return ""
+    for vote in act.votes:
+        if not vote.sticky:
+            continue
+        row = used(stuck.get(vote.sticky) or find(vote.sticky), vote, act, run, now)
+        if row is None:
+            return vote.sticky
+        stuck[vote.sticky] = row
+    return ""
 
 
 def _act_on(
