@@ -537,7 +537,7 @@ class Decide(Struct, frozen=True, tag="decide"):
     behalf: Annotated[str, PLAIN] = ""
     edit: Annotated[bool, PLAIN] = False
     guards: Annotated[tuple[Guard, ...], PLAIN] = ()
-    sticky: StickyPut | None = None
+    sticky: Annotated[StickyPut | None, PLAIN] = None
 
 
 class RevokeSticky(Struct, frozen=True, tag="revoke_sticky"):

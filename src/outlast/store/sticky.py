@@ -75,7 +75,7 @@ class StickyRow(Struct, frozen=True):
     by: Annotated[str, PLAIN]
     behalf: Annotated[str, PLAIN]
     made_at: Annotated[datetime, PLAIN]
-    put: StickyPut
+    put: Annotated[StickyPut, PLAIN]
     expires_at: Annotated[datetime | None, PLAIN] = None
     uses: Annotated[int | None, PLAIN] = None
     used: Annotated[int, PLAIN] = 0
