@@ -50,6 +50,8 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("public methods", "client/client.py:Client"): "one facade; five of them name parts of it",
     ("parameters", "app.py:open"): "each parameter is a sentence about the app",
     ("parameters", "cli/fork.py:fork"): "each parameter is an option of the command",
+    ("parameters", "cli/approval.py:approve"): "each parameter is an option of the command",
+    ("parameters", "cli/approval.py:deny"): "each parameter is an option of the command",
     ("parameters", "cli/worker.py:worker"): "each parameter is an option of the command",
     ("parameters", "cli/doubt.py:resolve"): "each parameter is an option of the command",
     ("parameters", "cli/policy.py:explain_call"): "each parameter is an option of the command",

@@ -1,7 +1,7 @@
 """Outlast: durable execution for AI agents. No lost work, no doubled effects, approvals that mean what they say."""
 
 from outlast.app import App, connect, open
-from outlast.client import ApprovalView, Client, Explanation, RunHandle, RunStatus
+from outlast.client import ApprovalView, Client, Explanation, RunHandle, RunStatus, Sticky
 from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.effects.retry import RetryPolicy
 from outlast.errors import (
@@ -153,6 +153,7 @@ __all__ = [
     "SamePurposeError",
     "Signal",
     "StepFailedError",
+    "Sticky",
     "StoreError",
     "StoreUnavailableError",
     "Unknown",

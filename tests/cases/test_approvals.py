@@ -37,6 +37,32 @@ async def send(what: str, amount: int = 100) -> str:
     return f"{what} {amount}"
 
 
+OFTEN = outlast.Approval("boss", expires_in=DAY, sticky="run")
+
+
+@outlast.effect(idempotent=True, approval=OFTEN, repeats=True)
+async def post(what: str) -> str:
+    done.append(f"posted {what}")
+    return what
+
+
+@outlast.workflow
+async def posting(plan: list[list[list[str]]]) -> list[list[str]]:
+    """Post what the plan says, each branch of it one after the other, in the name of an agent."""
+
+    async def branch(calls: list[list[str]]) -> list[str]:
+        return [await posted(*one) for one in calls]
+
+    async def posted(what: str, agent: str) -> str:
+        try:
+            with outlast.agent(agent):
+                return await post(what)
+        except outlast.ApprovalDeniedError as no:
+            return f"no: {no.reason}"
+
+    return await asyncio.gather(*map(branch, plan))
+
+
 @outlast.workflow
 async def branches() -> list[str]:
     async def branch(what: str) -> str:
@@ -81,7 +107,7 @@ async def lapsing() -> str:
         return f"{error.code}: {error.message}"
 
 
-CODE = [look, send, branches, mixed, nested, inner, drifting, lapsing]
+CODE = [post, posting, look, send, branches, mixed, nested, inner, drifting, lapsing]
 
 
 def play(scenario: Any) -> Any:
@@ -185,6 +211,44 @@ def test_case_053_what_was_done_beside_a_request_is_kept() -> None:
     assert done == ["looked at free", "sent gated 100"]
 
 
+async def stick(sim: Simulation, view: Any, sticky: outlast.Sticky, *, no: str = "") -> None:
+    act = sim.client.approvals.deny if no else sim.client.approvals.approve
+    sha256 = view.subject_sha256
+    await act(view.run_id, view.approval_id, seen_sha256=sha256, reason=no, sticky=sticky)
+
+
+def test_case_055_a_no_outvotes_a_standing_yes() -> None:
+    """Any call is approved for the run, one is refused: that one is, with its reason, and so it is later; the others are made."""
+
+    async def scenario(sim: Simulation) -> Any:
+        await sim.start_worker()
+        plan = [[["a", "x"], ["c", "x"]], [["b", "x"], ["b", "x"], ["d", "x"]]]
+        handle = await sim.client.start(posting(plan), id="r")
+        first, second = await both(sim)
+        await stick(sim, first, outlast.Sticky("run", same=()))
+        await stick(sim, second, outlast.Sticky("call"), no="not b")
+        return await handle.result()
+
+    assert play(scenario) == [["a", "c"], ["no: not b", "no: not b", "d"]]
+
+
+def test_case_056_a_standing_yes_to_one_agent_is_none_to_another() -> None:
+    """The first agent's next call is answered, the second one's asks."""
+
+    async def scenario(sim: Simulation) -> Any:
+        await sim.start_worker()
+        handle = await sim.client.start(posting([[["a", "x"], ["a", "x"], ["a", "y"]]]), id="r")
+        await stick(sim, await asked(sim), outlast.Sticky("run", same=()))
+        view = await asked(sim)
+        while view.subject["covers"][0]["agent"] == "x":
+            view = await asked(sim)
+        assert done == ["posted a", "posted a"]
+        await say(sim, view, no="not y")
+        return await handle.result()
+
+    assert play(scenario) == [["a", "a", "no: not y"]]
+
+
 def test_case_058_equal_calls_of_two_runs_are_two_requests() -> None:
     """Each decision is for one run."""
 
@@ -211,6 +275,31 @@ def test_case_059_a_yes_is_to_the_arguments_that_were_shown() -> None:
         return await handle.result(), await entries(sim, EffectIntended)
 
     assert play(scenario) == ("approval_mismatch", [])
+
+
+async def asked_next(sim: Simulation, former: Any) -> Any:
+    """Return the request that waits after another one."""
+    while (view := await asked(sim)).approval_id == former.approval_id:
+        await asyncio.sleep(0.1)
+    return view
+
+
+def test_case_074_a_yes_sticks_to_the_very_call_unless_it_is_said() -> None:
+    """By default to equal calls alone; wider by the arguments that are named."""
+
+    async def scenario(sim: Simulation) -> Any:
+        await sim.start_worker()
+        plan = [[["a", "x"], ["a", "x"], ["b", "x"], ["c", "x"]]]
+        handle = await sim.client.start(posting(plan), id="r")
+        first = await asked(sim)
+        await stick(sim, first, outlast.Sticky("run"))
+        second = await asked_next(sim, first)
+        assert done == ["posted a", "posted a"]
+        assert second.subject["covers"][0]["arguments"] == {"what": "b"}
+        await stick(sim, second, outlast.Sticky("run", same=()))
+        return await handle.result()
+
+    assert play(scenario) == [["a", "a", "b", "c"]]
 
 
 def test_case_062_the_reason_of_a_no_outlives_the_worker() -> None:

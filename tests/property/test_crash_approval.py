@@ -50,6 +50,16 @@ async def sell(name: str) -> str:
     return receiver.apply_once(outlast.idempotency_key(), f"sold {name}")
 
 
+@outlast.effect(idempotent=True, approval=outlast.Approval("boss", expires_in=HOUR, sticky="run"))
+async def stock(name: str, amount: int) -> str:
+    return receiver.apply_once(outlast.idempotency_key(), f"{amount} {name}")
+
+
+@outlast.workflow
+async def restocking() -> list[str]:
+    return [await stock("book", amount) for amount in (1, 2, 3)]
+
+
 @outlast.workflow
 async def purchase() -> str:
     try:
@@ -175,6 +185,42 @@ def test_every_crash_leads_to_what_was_approved(name: str) -> None:
     trials = 0
     for trial in [undisturbed(work), *every_crash(work)]:
         assert_as_approved(trial, result, roles)
+        trials += 1
+    assert trials > 10
+
+
+async def approve_for_one_more(client: Client) -> None:
+    """Let the first yes stick for one more call, and say yes to the third."""
+    first = await asked(client, "boss", 0)
+    await acting_as(client, "ann").approvals.approve(
+        "run",
+        first.approval_id,
+        seen_sha256=first.subject_sha256,
+        sticky=outlast.Sticky("run", same=(), uses=1),
+    )
+    await approve(client, "bob", await asked(client, "boss", 2))
+
+
+def test_every_crash_leads_to_what_was_answered_once() -> None:
+    """What sticks answers the second call, with one use, and the third one asks; wherever somebody dies."""
+    work = Workload(
+        lambda: restocking(),
+        receiver=receiver,
+        meanwhile=approve_for_one_more,
+        definitions=[restocking, stock],
+    )
+    trials = 0
+    for trial in [undisturbed(work), *every_crash(work)]:
+        entries = [one.entry for one in trial.journal]
+        requests = [one for one in entries if isinstance(one, ApprovalRequested)]
+        assert trial.result == ["1 book", "2 book", "3 book"], trial
+        assert [len(one.votes) for one in requests] == [0, 1, 0], trial
+        assert [one.by for one in entries if isinstance(one, ApprovalDecided)] == [
+            "ann",
+            "ann",
+            "bob",
+        ], trial
+        assert [value for _, value in receiver.log] == ["1 book", "2 book", "3 book"], trial
         trials += 1
     assert trials > 10
 

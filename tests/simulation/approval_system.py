@@ -13,9 +13,11 @@ import contextlib
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
+
+from msgspec.structs import replace
 
 import outlast
 from outlast.client import Client, RunHandle
@@ -46,6 +48,7 @@ BAD = Faults(
 )
 SLOW = Faults(latency=0.5, lost_answer=0.1, lost_request=0.05)
 LARGE, FORBIDDEN = 50, 80
+FEW = Predicate("amount", "at_most", 20)
 PEOPLE = ("ann", "bob", "cid", "dan", "eve", "tester")
 STAFF = (("ann", "boss"), ("bob", "boss"), ("cid", "boss"), ("dan", "chief"), ("cid", "chief"))
 
@@ -144,11 +147,16 @@ DECLARED: dict[str, outlast.Approval] = {
         edits="yes",
         preconditions={"level": LEVEL},
     ),
+    "often": outlast.Approval(
+        "boss", expires_in=seconds(15), use_within=seconds(25), edits="yes", sticky="workflow"
+    ),
 }
 ACTS: dict[str, Any] = {
     **{name: _effect(name, one, probed=name == "two") for name, one in DECLARED.items()},
     "free": _effect("free", None),
 }
+DRAWN = sorted({*ACTS} - {"often"})
+"""What is called in workflows of any shape."""
 POLICY = Policy(
     rules=(
         Rule("deny", "*", (Predicate("amount", "greater", FORBIDDEN),)),
@@ -170,7 +178,7 @@ def wants(name: str, arguments: dict[str, Any]) -> Iterator[Want]:
         yield Want("boss", 2, four_eyes=True)
     elif name == "rungs":
         yield Want("boss", 2)
-    elif name in ("plain", "fact"):
+    elif name in ("plain", "fact", "often"):
         yield Want("boss")
     elif arguments["amount"] >= LARGE:
         yield Want("chief")
@@ -250,7 +258,7 @@ def draw(chance: random.Random, depth: int = 2) -> Shape:
     """Return a part of a workflow."""
     kinds = ["act"] * 6 + ["ask", "ask", "where", "question", "nap"]
     kinds += ["seq", "gather", "gather", "limit"] if depth else []
-    name, amount = chance.choice(sorted(ACTS)), chance.choice([5, 20, 45, 60])
+    name, amount = chance.choice(DRAWN), chance.choice([5, 20, 45, 60])
     match chance.choice(kinds):
         case "act":
             return ["act", name, amount]
@@ -266,6 +274,14 @@ def draw(chance: random.Random, depth: int = 2) -> Shape:
             return ["limit", chance.randint(3, 12), draw(chance, depth - 1)]
         case kind:
             return [kind, *(draw(chance, depth - 1) for _ in range(chance.randint(2, 3)))]
+
+
+def draw_often(seed: int) -> Shape:
+    """Return a workflow that asks again and again what a decision which sticks may answer."""
+    chance = random.Random(f"{seed}/often")
+    amounts = [chance.choice([5, 20, 45]) for _ in range(7)]
+    acts = [["act", "often", one] for one in amounts]
+    return ["gather", ["seq", *acts[:3], ["nap", 6], acts[3]], ["seq", *acts[4:]]]
 
 
 # A system, played
@@ -336,6 +352,8 @@ class System:
             *(sim.spawn(one(handle)) for one in (self._disturb, self._operate)),
             *(sim.spawn(one()) for one in (self._administer, self._change)),
         ]
+        if "often" in json.dumps(self.shape):
+            beside.append(sim.spawn(self._take_back()))
         forking = sim.spawn(self._fork(handle)) if self.chance.random() < 0.2 else None
         await sim.until("r", self._is_over)
         if forking is not None:
@@ -385,7 +403,9 @@ class System:
             change = {0: {"amount": amount}}
             await approvals.edit(*place, seen_sha256=sha256, arguments=change)
         elif word == "no":
-            await approvals.deny(*place, seen_sha256=sha256, reason="no")
+            sticky = self._sticky(chance, view)
+            sticky = sticky and replace(sticky, uses=None)
+            await approvals.deny(*place, seen_sha256=sha256, reason="no", sticky=sticky)
         elif word == "lend":
             until = self.sim.store.now() + seconds(chance.uniform(2, 20))
             to = chance.choice(PEOPLE)
@@ -394,9 +414,35 @@ class System:
             answer = chance.choice([3, 40, 70, "many"])
             await approvals.answer(*place, answer, seen_sha256=sha256)
         else:
-            both = [approvals.approve(*place, seen_sha256=sha256)] * 1
-            both += [approvals.approve(*place, seen_sha256=sha256)] if word == "twice" else []
+            sticky = self._sticky(chance, view)
+            times = 2 if word == "twice" else 1
+            both = [
+                approvals.approve(*place, seen_sha256=sha256, sticky=sticky) for _ in range(times)
+            ]
             await asyncio.gather(*both, return_exceptions=True)
+
+    def _sticky(self, chance: random.Random, view: ApprovalView) -> outlast.Sticky | None:
+        """Return what of a decision is to stick; now and then more than may."""
+        if view.sticky == "no" or chance.random() < 0.3:
+            return None
+        reach: Any = chance.choice(["call", "turn", "run", "run", "workflow"])
+        same, when = chance.choice([(), (), ("amount",)]), chance.choice([(), (), (FEW,)])
+        if reach == "call":
+            same, when = None, ()
+        uses = chance.choice([None, 1, 2])
+        lasts = chance.choice([None, seconds(4), seconds(60)])
+        lasts = seconds(60) if reach == "workflow" and lasts is None else lasts
+        return outlast.Sticky(reach, same, when, uses, lasts)
+
+    async def _take_back(self) -> None:
+        """Take decisions back that stick, whoever has made them."""
+        chance = random.Random(f"{self.seed}/back")
+        while True:
+            await asyncio.sleep(chance.uniform(1, 5))
+            who = self.people[chance.choice(PEOPLE)].approvals
+            with contextlib.suppress(OutlastError):
+                if found := await who.sticky():
+                    await who.revoke(chance.choice(found).sticky_id, "a mistake")
 
     async def _administer(self) -> None:
         """Give and take roles, and stop effects and let them go on."""
@@ -508,23 +554,24 @@ def _holds(holds: bool, what: str) -> None:
         raise BrokenPromiseError(what)
 
 
-def look_at(seeds: range, shape: Shape | None = None) -> Counter[str]:
+def look_at(seeds: range, shape: Shape | Callable[[int], Shape] | None = None) -> Counter[str]:
     """Play seeds, and return how often what happened; the error of the first that breaks a promise names it.
 
     Args:
-        shape: Of each run; by default each seed draws one.
+        shape: Of each run, or of the one of a seed; by default each seed draws one of all there is.
 
     Raises:
         BrokenPromiseError: With seed and shape.
     """
     happened: Counter[str] = Counter()
     for seed in seeds:
-        system = System(seed, shape)
+        system = System(seed, shape(seed) if callable(shape) else shape)
         try:
             system.play()
         except Exception as error:
             raise BrokenPromiseError(
                 f"seed {seed}: {type(error).__name__}: {error}; {system.shape}"
             ) from error
-        happened.update(system.sim.invariants.consent.counts)
+        consent = system.sim.invariants.consent
+        happened.update({**consent.counts, **consent.sticky.counts})
     return happened

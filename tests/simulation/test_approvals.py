@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
-from approval_system import BrokenPromiseError, Shape, look_at
+from approval_system import BrokenPromiseError, Shape, draw_often, look_at
 from mutation import Break, broken
 
 from outlast.client.approval import Approvals
 from outlast.policy.binding import RoleBinding
 from outlast.replay import asking, effects
 from outlast.store import condition
+from outlast.store.sticky import StickyRow
 from outlast.worker import inbox
+from outlast.worker import sticky as worker_sticky
 from outlast.worker.authorised import Authorised
 from outlast.worker.gate import Gate
 from outlast.worker.permit import Finder
 from outlast.worker.pilot import Pilot
+from outlast.worker.sticky import Sticking
 
 CHUNK = 20
 SEEDS = int(os.environ.get("OUTLAST_APPROVAL_SEEDS", "60"))
+OFTEN_SEEDS = SEEDS // 5
 FEW = 40
 SOAK_SEEDS = int(os.environ.get("OUTLAST_SOAK_SEEDS", "100000")) // 50
 
@@ -35,6 +39,13 @@ def test_every_seed_begins_nothing_without_a_yes(first: int) -> None:
     """Random workflows, terms, people, roles and stops; deaths, pauses, lost and repeated messages; and all of that happens."""
     happened = look_at(range(first, min(first + CHUNK, SEEDS)))
     assert all(happened[one] for one in ("intended", "asked", "yes", "no", "edit", "stop"))
+
+
+@pytest.mark.timeout(600)
+def test_every_seed_begins_nothing_on_what_does_not_stick() -> None:
+    """Decisions that stick, so far, so often, so long, and are taken back; and all of that happens."""
+    happened = look_at(range(OFTEN_SEEDS), draw_often)
+    assert all(happened[one] for one in ("sticky", "sticky no", "answered", "taken back"))
 
 
 @pytest.mark.soak
@@ -53,7 +64,7 @@ CODE: Shape = ["gather", *(["ask", "free", one, 1, 0] for one in (5, 45, 60, 60)
 STORE_MATCH = Break(
     condition, "spend_refusal", "covers[spend.cover].match_sha256 != spend.match_sha256", "False"
 )
-MUTANTS: dict[str, tuple[Shape | None, Sequence[Break]]] = {
+MUTANTS: dict[str, tuple[Shape | Callable[[int], Shape] | None, Sequence[Break]]] = {
     # What the store decides
     "a decision is on the hash that is asked": (
         ALL,
@@ -88,11 +99,11 @@ MUTANTS: dict[str, tuple[Shape | None, Sequence[Break]]] = {
     ),
     "who is barred says no yes": (
         TWO,
-        [Break(condition, "_is_self", "kept_out = set(row.put.barred)", "kept_out = set()")],
+        [Break(condition, "is_kept_out", "kept_out = set(barred)", "kept_out = set[str]()")],
     ),
     "who started it says no yes": (
         TWO,
-        [Break(condition, "_is_self", "terms.four_eyes", "False")],
+        [Break(condition, "is_kept_out", "if four_eyes:", "if False:")],
     ),
     "so many have to say yes": (
         TWO,
@@ -250,6 +261,43 @@ MUTANTS: dict[str, tuple[Shape | None, Sequence[Break]]] = {
             )
         ],
     ),
+    # What sticks
+    "what is taken back answers nothing": (
+        draw_often,
+        [Break(StickyRow, "sticks", "self.revoked_at is None and", "")],
+    ),
+    "what sticks has an end": (
+        draw_often,
+        [
+            Break(
+                StickyRow,
+                "sticks",
+                "self.expires_at is not None and now >= self.expires_at",
+                "False",
+            )
+        ],
+    ),
+    "uses are counted": (draw_often, [Break(condition, "used", "row.uses - 1", "row.uses")]),
+    "a no outvotes a yes": (draw_often, [Break(Sticking, "of", "if noes:", "if False:")]),
+    "what is taken back lets nothing begin": (
+        draw_often,
+        [Break(Sticking, "check", "if not rows or rows[0].revoked_at is not None:", "if False:")],
+    ),
+    "nothing was taken back since it was looked at": (
+        draw_often,
+        [
+            Break(
+                Finder,
+                "_with_sticky",
+                "authority=(*permit.authority, guard)",
+                "authority=permit.authority",
+            )
+        ],
+    ),
+    "arguments are those that were named": (
+        draw_often,
+        [Break(worker_sticky, "_asks_for", "if any(", "if False and any(")],
+    ),
     # Attempts
     "what others may have begun is not begun anew": (
         TWO,
@@ -271,10 +319,13 @@ FIRST = {
     "a decision is on the hash that is asked": 11,
     "a later attempt is stopped, too": 33,
     "nobody says yes twice": 31,
-    "roles are as they were found": 103,
-    "what others may have begun is not begun anew": 37,
+    "roles are as they were found": 29,
+    "what others may have begun is not begun anew": 107,
     "nothing begins when the time to begin is over": 83,
-    "nothing was stopped since it was asked": 101,
+    "nothing was stopped since it was asked": 5,
+    "a no outvotes a yes": 100,
+    "what is taken back lets nothing begin": 4,
+    "nothing was taken back since it was looked at": 70,
 }
 """The seed from which on some are looked for: those before it show nothing."""
 

@@ -117,6 +117,12 @@ def test_the_program_on_approvals_prints_what_the_page_says(folder: Path) -> Non
     assert f"It prints `{said}`" in APPROVALS
 
 
+def test_the_program_on_what_sticks_prints_what_the_page_says(folder: Path) -> None:
+    """One call is answered by the decision on the one before, and the next one asks."""
+    said = printed_by(program(APPROVALS, "asyncio.run(stick())"), folder).strip()
+    assert f"`stick()` prints `{said}`" in APPROVALS
+
+
 def hash_of_what_waits() -> str:
     """Return the hash of the one request that waits, as soon as there is one."""
     for _ in range(1000):

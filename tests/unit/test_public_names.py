@@ -83,6 +83,7 @@ PUBLIC = [
     "SamePurposeError",
     "Signal",
     "StepFailedError",
+    "Sticky",
     "StoreError",
     "StoreUnavailableError",
     "Unknown",
@@ -286,6 +287,7 @@ ROWS = [
     "outlast.store.notice",
     "outlast.store.protocol",
     "outlast.store.request",
+    "outlast.store.sticky",
     "outlast.store.task",
 ]
 ANSWERS = {
@@ -309,6 +311,7 @@ ANSWERS = {
         "DoubtRow",
     },
     "outlast.store.request": set(),
+    "outlast.store.sticky": set(),
     "outlast.store.task": {"TaskClaim"},
 }
 
@@ -341,7 +344,12 @@ def unmarked(struct: type[msgspec.Struct]) -> list[str]:
 
 STORED = [
     pytest.param(struct, id=struct.__name__)
-    for module_name in ["outlast.store.change", "outlast.store.request", "outlast.store.task"]
+    for module_name in [
+        "outlast.store.change",
+        "outlast.store.request",
+        "outlast.store.sticky",
+        "outlast.store.task",
+    ]
     for struct in structs_of(module_name)
     if struct.__name__ not in ANSWERS[module_name]
 ]

@@ -45,6 +45,7 @@ REFUSALS = {
     "self": "whoever started the run, or has edited what is asked, may not say yes to it",
     "voted": "this person has said yes already, and more have to",
     "uneditable": "it may be approved or denied, and not edited",
+    "sticky": "it may not stick, or not as far as that",
     "stale": "who may decide was changed at this very moment",
 }
 """Why a store refuses a decision, in words."""

@@ -197,6 +197,8 @@ def _enough(one: Asked) -> None:
 
 def _chain(receipt: Receipt) -> str | None:
     first, *_ = receipt.requests
+    for one in receipt.requests:
+        _answered_before(one)
     if first.again:
         raise _BrokenError(f"request {first.approval_id} follows another one, which is missing")
     for before, after in zip(receipt.requests, receipt.requests[1:], strict=False):
@@ -209,11 +211,43 @@ def _chain(receipt: Receipt) -> str | None:
             raise _BrokenError(f"request {after.approval_id} escalates one that had not expired")
         if after.again == "edited" and before.state != "approved":
             _follows_edit(before, after)
-        elif after.votes:
+        elif after.votes and not is_answered_before(after):
             raise _BrokenError(f"request {after.approval_id} begins with a yes that nobody gave")
-    if first.votes:
+    if first.votes and not is_answered_before(first):
         raise _BrokenError(f"request {first.approval_id} begins with a yes that nobody gave")
     return None
+
+
+def is_answered_before(one: Asked) -> bool:
+    """Whether a request was answered, when it was made, by a decision of before that sticks."""
+    return any(vote.sticky for vote in one.votes)
+
+
+def _answered_before(one: Asked) -> None:
+    """Whether the yes with which a request begins may be one to an earlier request."""
+    if not is_answered_before(one):
+        return
+    may = one.terms is not None and one.terms.sticky != "no" and one.terms.quorum <= 1
+    if not may or one.preconditions or len(one.votes) != 1:
+        raise _BrokenError(f"request {one.approval_id} is answered by what may not stick")
+    vote = one.votes[0]
+    if not (vote.run and vote.approval) or vote.at > one.asked_at:
+        raise _BrokenError(f"request {one.approval_id} is answered by a decision on nothing before")
+    said = [(word.said, word.by, word.behalf, word.at) for word in one.words]
+    if said != [("yes", vote.by, vote.behalf, vote.at)]:
+        raise _BrokenError(f"request {one.approval_id} is answered otherwise than decided before")
+    _may(one, one.words[0])
+
+
+def _sticky(receipt: Receipt) -> str | None:
+    found = [(one, vote) for one in receipt.requests for vote in one.votes if vote.sticky]
+    if not found:
+        return None
+    one, vote = found[-1]
+    return (
+        f"{one.approval_id} was answered by decision {vote.sticky}, which {vote.by} made on request {vote.approval} "
+        f"of run {vote.run}: the receipt of that says what they saw"
+    )
 
 
 def _follows_edit(before: Asked, after: Asked) -> None:
@@ -338,6 +372,7 @@ CHECKS: tuple[tuple[str, str, Callable[[Receipt], str | None]], ...] = (
     ("withheld", "", _withheld),
     ("drawn", "the receipt says what its entries say", _drawn),
     ("chain", "each request follows the one before", _chain),
+    ("sticky", "whoever decided saw this very request", _sticky),
     ("subject", "what was shown has the hash of its request", _subjects),
     ("shown", "what is covered is what was shown", _shown),
     ("actions", "every call that was shown has its hash", _actions),

@@ -82,7 +82,7 @@ class Asked(Struct, frozen=True, omit_defaults=True):
         subject: JSON of all that was shown.
         subject_sha256: Its hash.
         terms: How it was to be decided; None in journals of an older library: one yes of that role.
-        votes: Who had said yes when it was made; `barred` may not.
+        votes: Who had said yes when it was made, and of a decision that sticks on which request of which run; `barred` may not.
         closed_at: Position of the entry that ended it; None while there is none.
     """
 

@@ -12,13 +12,14 @@ from typing import Annotated, Any, cast
 import typer
 from rich.syntax import Syntax
 
+from outlast.cli import stick
 from outlast.cli.decide import Act, decide, look
 from outlast.cli.output import console, print_json, print_table, say, say_lines
 from outlast.cli.run import Modules
 from outlast.cli.session import Session, json_of, stored, time_length, usage_error
 from outlast.cli.text import ago, at, counted, hidden_count, json_text, safe
 from outlast.cli.worker import author_errors, load
-from outlast.client import ApprovalView, Client, NextAsked, Told
+from outlast.client import ApprovalView, Client, NextAsked, Sticky, Told
 from outlast.client.approval import check_answer, check_edit, edited
 from outlast.store.notice import ASKED
 
@@ -104,20 +105,42 @@ def show_approval(
 
 @approvals.command("approve")
 @stored
-def approve(
-    session: Session, run: Run, approval: Approval = "", reason: Reason = "", seen: Hash = ""
+def approve(  # noqa: PLR0913 - each parameter is an option of the command
+    session: Session,
+    run: Run,
+    approval: Approval = "",
+    reason: Reason = "",
+    seen: Hash = "",
+    reach: stick.Reach = "",
+    same: stick.Same = None,
+    any_arguments: stick.AnyArguments = False,
+    when: stick.When = None,
+    uses: stick.Uses = None,
+    lasts: stick.Lasts = None,
 ) -> None:
-    """Say yes to exactly what was shown."""
-    _decide(session, (run, approval), reason, seen, yes=True)
+    """Say yes to exactly what was shown; with --sticky to later calls, too."""
+    sticky = stick.sticky_of(reach, same, when, uses, lasts, any_arguments=any_arguments)
+    _decide(session, (run, approval), reason, seen, yes=True, sticky=sticky)
 
 
 @approvals.command("deny")
 @stored
-def deny(
-    session: Session, run: Run, approval: Approval = "", reason: Reason = "", seen: Hash = ""
+def deny(  # noqa: PLR0913 - each parameter is an option of the command
+    session: Session,
+    run: Run,
+    approval: Approval = "",
+    reason: Reason = "",
+    seen: Hash = "",
+    reach: stick.Reach = "",
+    same: stick.Same = None,
+    any_arguments: stick.AnyArguments = False,
+    when: stick.When = None,
+    uses: stick.Uses = None,
+    lasts: stick.Lasts = None,
 ) -> None:
-    """Say no."""
-    _decide(session, (run, approval), reason, seen, yes=False)
+    """Say no; with --sticky to later calls, too."""
+    sticky = stick.sticky_of(reach, same, when, uses, lasts, any_arguments=any_arguments)
+    _decide(session, (run, approval), reason, seen, yes=False, sticky=sticky)
 
 
 @approvals.command("edit")
@@ -272,6 +295,8 @@ def _facts(view: ApprovalView, now: Any) -> list[tuple[str, str]]:
         *(("next", _next_text(one, now)) for one in view.next),
     ]
     if view.kind == "approval":
+        if view.sticky != "no":
+            facts.append(("may stick", f"as far as the {view.sticky} (--sticky)"))
         facts.append(("use", f"covered effects begin before {ago(view.use_by, now)}"))
         facts.append(("edit", _EDITS[view.edits]))
     return [(name, text) for name, text in facts if text]
@@ -306,7 +331,12 @@ def _next_text(one: NextAsked, now: datetime) -> str:
 def _votes_text(view: ApprovalView) -> str:
     if not (view.votes or view.quorum > 1):
         return ""
-    said = [one.by + (f" for {one.behalf}" if one.behalf else "") for one in view.votes]
+    said = [
+        one.by
+        + (f" for {one.behalf}" if one.behalf else "")
+        + (f" on {one.approval} of {one.run}, by decision {one.sticky}" if one.sticky else "")
+        for one in view.votes
+    ]
     missing = f", {view.missing} missing" if view.missing else ""
     return f"{len(said)} of {view.quorum}{missing}" + (f": {', '.join(said)}" if said else "")
 
@@ -386,11 +416,24 @@ def _cover_text(cover: dict[str, Any], spent: str) -> str:
     return f"  {cover['effect']}({fields}){version}  {kind}{undo}{used}"
 
 
-def _decide(session: Session, which: tuple[str, str], reason: str, seen: str, *, yes: bool) -> None:
+def _decide(
+    session: Session,
+    which: tuple[str, str],
+    reason: str,
+    seen: str,
+    *,
+    yes: bool,
+    sticky: Sticky | None,
+) -> None:
     word = "approve" if yes else "deny"
 
     async def work(client: Client, approval: str, sha256: str) -> None:
         verb = client.approvals.approve if yes else client.approvals.deny
-        await verb(which[0], approval, seen_sha256=sha256, reason=reason)
+        await verb(which[0], approval, seen_sha256=sha256, reason=reason, sticky=sticky)
 
-    decide(session, which, seen, Act(word, "approved" if yes else "denied", work), show)
+    def show_reach(_: ApprovalView) -> None:
+        if sticky is not None:
+            say(f"it sticks, too: {stick.text(sticky)}")
+
+    done = "approved" if yes else "denied"
+    decide(session, which, seen, Act(word, done, work, show_reach), show)

@@ -22,6 +22,7 @@ from outlast.cli.request import requests
 from outlast.cli.role import roles
 from outlast.cli.run import runs
 from outlast.cli.session import DATABASE_HELP, TENANT_HELP, Session
+from outlast.cli.sticky import list_sticky, revoke
 from outlast.cli.stop import stop
 from outlast.cli.worker import worker
 from outlast.errors import (
@@ -50,6 +51,8 @@ runs.command("fork")(fork)
 runs.command("retry")(retry)
 runs.command("accept")(accept)
 runs.command("export")(export_run)
+approvals.command("sticky")(list_sticky)
+approvals.command("revoke")(revoke)
 approvals.command("receipt")(receipt)
 approvals.command("verify", no_args_is_help=True)(verify_receipt)
 app.add_typer(runs, name="runs")

@@ -163,6 +163,10 @@ def _show_request(asked: Asked) -> None:
     say(f"{'sha256':<10}{asked.subject_sha256}")
     if asked.source == "policy":
         say(f"{'policy':<10}rule {asked.rule or '(none)'}, version {asked.policy_version}")
+    for vote in asked.votes:
+        if vote.sticky:
+            text = f"decision {vote.sticky}, made {at(vote.at)} by {vote.by} on request {vote.approval} of run {vote.run}"
+            say(f"{'by':<10}{text}, which sticks")
     for word in asked.words:
         behalf = f" for {word.behalf}" if word.behalf else ""
         why = f": {word.reason}" if word.reason else ""

@@ -10,6 +10,7 @@ from outlast.client.mail import Mail
 from outlast.client.pin import PinBook
 from outlast.client.request import Requests, RequestView
 from outlast.client.role import RoleBook
+from outlast.client.sticky import Sticky, StickyView
 from outlast.client.stop import StopBook, StopView
 from outlast.client.task import TaskView
 from outlast.client.view import (
@@ -53,6 +54,8 @@ __all__ = [
     "Runs",
     "Standing",
     "Status",
+    "Sticky",
+    "StickyView",
     "StopBook",
     "StopView",
     "TaskView",

@@ -19,6 +19,7 @@ from outlast.client.page import check_limit
 from outlast.client.port import Port
 from outlast.client.receipt import draw_receipt
 from outlast.client.role import RoleBook
+from outlast.client.sticky import Sticky, StickyBook, StickyView, mark_of, put_of
 from outlast.client.view import ApprovalView, changes_between, told_of, view_of
 from outlast.effects.key import check_run_id
 from outlast.errors import DecisionRefusedError, DefinitionError, StoreCorruptError
@@ -37,6 +38,7 @@ from outlast.store.change import (
     RunKey,
     Verdict,
 )
+from outlast.store.sticky import StickyPut
 from outlast.workflows.registry import misfit_of_effect
 
 _TRIES = 10
@@ -50,6 +52,7 @@ _REMEDIES = {
     "self": "somebody else has to decide who holds the role, and not as a delegate of theirs: `outlast roles list`, `outlast roles grant`",
     "voted": "somebody else who holds the role has to say yes, too: `outlast approvals show` says how many are missing",
     "uneditable": "approve it or deny it, with a reason that says what it should be",
+    "sticky": "decide without it; `outlast approvals show` says how far a yes may stick, which the declaration or the policy sets",
     "stale": "decide again",
 }
 
@@ -140,12 +143,19 @@ class Approvals:
         )
 
     async def approve(
-        self, run_id: str, approval_id: str, *, seen_sha256: str, reason: str = ""
+        self,
+        run_id: str,
+        approval_id: str,
+        *,
+        seen_sha256: str,
+        reason: str = "",
+        sticky: Sticky | None = None,
     ) -> None:
         """Say yes to exactly what was shown. Where several have to, this is one vote.
 
         Args:
             seen_sha256: The hash of what the approver saw.
+            sticky: What of it is to stick, so that it answers what is asked later, too: as far as the terms of the request let it.
 
         Raises:
             DecisionRefusedError: Late, decided already, for another hash, for no request, for one that asks for an answer, or by somebody
@@ -158,16 +168,62 @@ class Approvals:
             raise _unfit(
                 view, "it asks for an answer, and not for a yes", "use `outlast approvals answer`"
             )
-        await self._decide(
-            view, "approve", _said(view, self._client, seen_sha256, reason, yes=True)
-        )
+        said = _said(view, self._client, seen_sha256, reason, yes=True)
+        put = put_of(sticky, view, said, self._client.new_id())
+        await self._decide(view, "approve", said, mark_of(put), sticky=put)
 
     async def deny(
-        self, run_id: str, approval_id: str, *, seen_sha256: str, reason: str = ""
+        self,
+        run_id: str,
+        approval_id: str,
+        *,
+        seen_sha256: str,
+        reason: str = "",
+        sticky: Sticky | None = None,
     ) -> None:
-        """Say no. One no is enough, whoever has said yes. See `approve`."""
+        """Say no. One no is enough, whoever has said yes. See `approve`; a no may stick whatever the terms say, and outvotes every yes that does."""
         view = await self._asked(run_id, approval_id, seen_sha256)
-        await self._decide(view, "deny", _said(view, self._client, seen_sha256, reason, yes=False))
+        said = _said(view, self._client, seen_sha256, reason, yes=False)
+        put = put_of(sticky, view, said, self._client.new_id())
+        await self._decide(view, "deny", said, mark_of(put), sticky=put)
+
+    async def sticky(
+        self,
+        *,
+        run_id: str = "",
+        effect: str = "",
+        over: bool = False,
+        limit: int = 100,
+        after: StickyView | None = None,
+    ) -> builtins.list[StickyView]:
+        """Return a page of the decisions that stick, oldest first: those whose workflows one may read, or in whose role one may decide.
+
+        Args:
+            run_id: Only those that reach this run: its own, and those of its workflow.
+            effect: Only those about this effect.
+            over: Those too that were used up, ended, or were taken back.
+            limit: So many at most.
+            after: The last one of the page before.
+
+        Raises:
+            DefinitionError: No run can have that id, or the limit is no number from 0 to 1,000,000.
+        """
+        return await StickyBook(self._client).list(
+            run_id=run_id, effect=effect, over=over, limit=limit, after=after
+        )
+
+    async def revoke(self, sticky_id: str, reason: str) -> None:
+        """Take back a decision that sticks: it answers nothing any more, and what it has answered may not begin any more.
+
+        Args:
+            reason: Why; kept.
+
+        Raises:
+            DecisionRefusedError: There is no such decision, or it was taken back before.
+            NotAuthorisedError: Whoever acts does not hold the role in which it was made.
+            DefinitionError: No reason is given.
+        """
+        await StickyBook(self._client).revoke(sticky_id, reason)
 
     async def edit(
         self,
@@ -266,7 +322,12 @@ class Approvals:
         return await self._get(run_id, _named(approval_id, "request"))
 
     async def _decide(
-        self, view: ApprovalView, word: str, said: Decision, suffix: str = ""
+        self,
+        view: ApprovalView,
+        word: str,
+        said: Decision,
+        suffix: str = "",
+        sticky: StickyPut | None = None,
     ) -> None:
         """Send a decision with the answer on which the right to it rests; asked anew when that was changed meanwhile."""
         run = RunKey(self._client.tenant, view.run_id)
@@ -293,6 +354,7 @@ class Approvals:
                     behalf=said.behalf,
                     edit=bool(said.edits),
                     guards=found.guards,
+                    sticky=sticky,
                 )
             )
             if not (isinstance(verdict, Refused) and verdict.reason == "stale"):

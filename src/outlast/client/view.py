@@ -20,7 +20,7 @@ from outlast.client.mail import Mail
 from outlast.client.task import TaskView
 from outlast.effects.standing import Alarm, Standing
 from outlast.errors import ForkedEffectError, RunNotFoundError
-from outlast.journal.asking import AskedFor, Edits, Terms, Vote
+from outlast.journal.asking import AskedFor, Edits, Sticks, Terms, Vote
 from outlast.journal.entry import (
     ENTRY_NESTING,
     ApprovalRequested,
@@ -314,6 +314,9 @@ class ApprovalView(msgspec.Struct, frozen=True):
         source: Why an effect is asked for: `declared`, `policy` or `purpose`; empty for what the workflow's code asks.
         rule: Which rule of the policy wants it.
         policy_version: Of that policy.
+        sticky: How far a yes may stick: `no`, `call`, `turn`, `run` or `workflow`.
+        server: Of a foreign tool: whose it is, and by which definition.
+        turn: Which turn of the run asks: another one after each message that it is sent.
         changes: What was edited; looked up by `get` only.
         next: Who is asked next, and who after them, while it is pending.
         told: What people were told of it, or are to be, while it is pending; looked up by `get` only.
@@ -368,6 +371,9 @@ class ApprovalView(msgspec.Struct, frozen=True):
     source: str = ""
     rule: str = ""
     policy_version: str = ""
+    sticky: Sticks = "no"
+    server: str = ""
+    turn: str = ""
     changes: tuple[Changed, ...] = ()
     next: tuple[NextAsked, ...] = ()
     told: tuple[Told, ...] = ()
@@ -498,6 +504,9 @@ def view_of(row: ApprovalRow) -> ApprovalView:
         rule="" if request is None else request.rule,
         policy_version="" if request is None else request.policy_version,
         next=() if request is None or row.state != PENDING else tuple(_next_in(request, terms)),
+        sticky=terms.sticky,
+        server="" if request is None else request.server,
+        turn="" if request is None else request.turn,
     )
 
 

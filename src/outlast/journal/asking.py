@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Raw, Struct
@@ -16,6 +16,15 @@ Edits: TypeAlias = Literal["no", "yes", "second"]
 
 AskedFor: TypeAlias = Literal["approval", "question"]
 """Whether a yes is asked for, or an answer."""
+
+Reach: TypeAlias = Literal["call", "turn", "run", "workflow"]
+"""Where a decision sticks: to equal calls of the run, until the run is sent the next message, in the run, in every run of its workflow."""
+
+Sticks: TypeAlias = Literal["no", "call", "turn", "run", "workflow"]
+"""How far a yes may stick."""
+
+REACHES: tuple[str, ...] = get_args(Sticks)
+"""The nearest first."""
 
 AskedBy: TypeAlias = Literal["", "declared", "policy", "purpose"]
 """Why an effect is asked for: its declaration, a policy, or that it is a second call of one purpose; empty for what code asks."""
@@ -63,6 +72,7 @@ class Terms(Struct, frozen=True, omit_defaults=True):
         edits: What an edit by an approver is.
         escalate: Who is asked after that, in order; the same role again is asked again.
         remind: How long after each asking those are reminded who have not decided.
+        sticky: How far a yes may stick, so that it answers what is asked later, too.
     """
 
     role: str
@@ -73,6 +83,7 @@ class Terms(Struct, frozen=True, omit_defaults=True):
     edits: Edits = "no"
     escalate: tuple[Rung, ...] = ()
     remind: tuple[timedelta, ...] = ()
+    sticky: Sticks = "no"
 
     def rung(self, number: int) -> Rung:
         """Return who is asked on a rung: 0 for the first."""
@@ -87,6 +98,10 @@ class Terms(Struct, frozen=True, omit_defaults=True):
         expires_at = asked_at + self.rung(number).expires_in
         within = self.use_within
         return expires_at, expires_at if within is None else asked_at + within
+
+    def may_stick(self, reach: Sticks) -> bool:
+        """Whether a yes may stick so far."""
+        return REACHES.index(reach) <= REACHES.index(self.sticky)
 
     def is_as_strict_as(self, other: Terms, rung: int = 0) -> bool:
         """Whether a yes on these terms is one on the others too.
@@ -132,11 +147,16 @@ class Vote(Struct, frozen=True, omit_defaults=True):
 
     Args:
         behalf: Whose delegate they were; empty for a role of their own. What a delegate says counts as said by both.
+        sticky: The id of the decision that they made on an earlier request, and that answers this one, too.
+        run: Of that request; so is `approval`.
     """
 
     by: str
     at: Moment
     behalf: str = ""
+    sticky: str = ""
+    run: str = ""
+    approval: str = ""
 
 
 class Edited(Struct, frozen=True):

@@ -415,6 +415,9 @@ class ApprovalRequested(Struct, frozen=True, tag="approval_requested", omit_defa
         again: Why it follows another one of the operation.
         votes: Who has said yes to just this already: the approver who edited it.
         barred: Who may not say yes: the approver who edited it, where somebody else has to.
+        version: Of a request for an effect: of its declaration.
+        server: Of a foreign tool: whose it is, and by which definition.
+        turn: Which turn of the run it is: another one after each message that it is sent.
     """
 
     operation: OperationId
@@ -438,6 +441,9 @@ class ApprovalRequested(Struct, frozen=True, tag="approval_requested", omit_defa
     again: AskedAgain = ""
     votes: tuple[Vote, ...] = ()
     barred: tuple[str, ...] = ()
+    version: str = ""
+    server: str = ""
+    turn: str = ""
 
 
 class ApprovalVoted(Struct, frozen=True, tag="approval_voted", omit_defaults=True):

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from outlast.journal.asking import REACHES
 from outlast.journal.plan import printable
 from outlast.policy.call import ToolCall, check_names, plain
 from outlast.policy.mode import Mode
@@ -167,7 +168,7 @@ class _Judgement:
         reason = rule.reason or f"the policy asks a person ({rule})"
         if changed := self._definition_text():
             reason = f"{reason}; {changed}"
-        return self._ask("rule", reason, name, Ask(rule.role, rule.expires_in))
+        return self._ask("rule", reason, name, Ask(rule.role, rule.expires_in, rule.sticky))
 
     def _asked_by_definition(self) -> Verdict | None:
         self.place = ("definition", "")
@@ -230,11 +231,12 @@ class _Judgement:
                 return self._allow("callback", name)
             case Deny(reason):
                 return self._deny("callback", _text(reason), name)
-            case Ask(role, expires_in):
+            case Ask(role, expires_in, sticky):
                 check_span("expires_in", expires_in)
-                return self._ask(
-                    "callback", f"{name} asks a person", name, Ask(_text(role), expires_in)
-                )
+                if sticky not in REACHES:
+                    raise ValueError("a yes sticks as far as nobody knows")
+                asked = Ask(_text(role), expires_in, sticky)
+                return self._ask("callback", f"{name} asks a person", name, asked)
             case other:
                 raise TypeError(
                     f"a callback returns Allow, Deny, Ask or None, not {type(other).__name__}"
@@ -299,7 +301,7 @@ class _Judgement:
         asked = ask or Ask()
         expires_in: timedelta | None = asked.expires_in
         return Asked(
-            role=asked.role, expires_in=expires_in, arguments=dict(self.call.arguments), reason=reason, code=code,
+            role=asked.role, expires_in=expires_in, sticky=asked.sticky, arguments=dict(self.call.arguments), reason=reason, code=code,
             rule=rule, mode=self.mode, policy_version=self.policy.version, trace=tuple(self.trace),
         )  # fmt: skip
 

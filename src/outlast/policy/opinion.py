@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+from outlast.journal.asking import Sticks
 from outlast.policy.call import ToolCall
 
 
@@ -56,6 +57,7 @@ class Ask:
     Args:
         role: Who is asked; empty for anybody.
         expires_in: How long that person has; None for as long as the caller says.
+        sticky: How far a yes may stick.
 
     Example:
         ```python
@@ -68,6 +70,7 @@ class Ask:
 
     role: str = ""
     expires_in: timedelta | None = None
+    sticky: Sticks = "no"
 
 
 @dataclass(frozen=True, slots=True)

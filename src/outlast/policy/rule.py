@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 from outlast.errors import PolicyError
+from outlast.journal.asking import REACHES, Sticks
 from outlast.policy.call import ToolCall
 from outlast.policy.glob import ToolGlob, check_glob, fits
 from outlast.policy.predicate import Predicate
@@ -45,6 +46,7 @@ class Rule:
         between: Days and hours at which it holds; always when not given.
         role: Of an ask rule: who is asked; empty for anybody.
         expires_in: Of an ask rule: how long that person has, in whole milliseconds.
+        sticky: Of an ask rule: how far a yes may stick: `no`, `call`, `turn`, `run` or `workflow`.
         reason: Why, for the agent and for people.
         name: By which verdicts name it; else its class and its number in that, as `deny 2`.
 
@@ -73,6 +75,7 @@ class Rule:
     expires_in: timedelta | None = None
     reason: str = ""
     name: str = ""
+    sticky: Sticks = "no"
 
     def __post_init__(self) -> None:
         """Refuse what could not be judged; write server and predicates in the one way there is."""
@@ -83,10 +86,16 @@ class Rule:
             check_glob(getattr(self, field), field)
         for field in ("role", "reason", "name"):
             _check_text(field, getattr(self, field))
-        if self.effect != "ask" and (self.role or self.expires_in is not None):
+        if self.sticky not in REACHES:
+            raise PolicyError(
+                f"nothing sticks for {shown(self.sticky)}", hint=f"write {', '.join(REACHES)}"
+            )
+        if self.effect != "ask" and (
+            self.role or self.expires_in is not None or self.sticky != "no"
+        ):
             raise PolicyError(
                 f"a rule that says {self.effect} asks nobody",
-                hint="role and expires_in belong to ask rules",
+                hint="role, expires_in and sticky belong to ask rules",
             )
         check_span("expires_in", self.expires_in)
         if _LABEL.fullmatch(self.name):
@@ -164,6 +173,8 @@ class Rule:
                 found[field] = getattr(self, field)
         if self.expires_in is not None:
             found["expires_in"] = span_text(self.expires_in)
+        if self.sticky != "no":
+            found["sticky"] = self.sticky
         for one in self.when:
             found.setdefault("when", {}).setdefault(one.path, {})[one.operator] = one.value
         return found

@@ -21,7 +21,18 @@ from outlast.policy.window import Window
 
 LARGEST_FILE_BYTES = 1024 * 1024
 _TOP = ("mode", "agents", "trusted", *EFFECTS)
-_TEXTS = ("tool", "server", "agent", "principal", "tenant", "workflow", "role", "reason", "name")
+_TEXTS = (
+    "tool",
+    "server",
+    "agent",
+    "principal",
+    "tenant",
+    "workflow",
+    "role",
+    "reason",
+    "name",
+    "sticky",
+)
 _RULE = (*_TEXTS, "when", "between", "expires_in")
 _WINDOW = ("zone", "days", "hours")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from outlast.journal.asking import Sticks
 from outlast.policy.mode import Mode
 
 Stage = Literal[
@@ -100,6 +101,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, tag="asked", tag_field="v
     Args:
         role: Who is asked; empty for anybody.
         expires_in: How long that person has; None for as long as the caller says.
+        sticky: How far a yes may stick.
         arguments: As hooks have narrowed them.
         reason: Why a person is asked.
         code: What wants it: `rule`, `definition_new`, `definition_changed`, `callback` or `undecided`.
@@ -123,6 +125,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, tag="asked", tag_field="v
     policy_version: str
     role: str = ""
     expires_in: timedelta | None = None
+    sticky: Sticks = "no"
     rule: str = ""
     mode: Mode = "default"
     trace: tuple[Look, ...] = ()

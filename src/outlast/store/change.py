@@ -19,6 +19,7 @@ from outlast.journal.asking import AskedFor, Terms, Vote
 from outlast.journal.entry import PAYLOAD, PLAIN, EntryRow
 from outlast.store.notice import NoticeChange, NoticeRow
 from outlast.store.request import RequestChange, RequestRow
+from outlast.store.sticky import StickyPut
 
 WorkerId = NewType("WorkerId", str)
 """One life of one worker process; never used again once its lease has lapsed."""
@@ -421,6 +422,8 @@ class RunChange(Struct, frozen=True, tag="run"):
             the others have the time of the commit. Refused with `times` when they go back, or behind the head's `changed_at`, or when
             there are more of them than entries. When every entry has one and `head` does not change, the last of them is the time of
             the commit: those that the run has seen since are not much younger.
+        approvals: A request that is put with votes which rest on decisions that stick (`Vote.sticky`) uses each of them once; refused with
+            `sticky` where one of them does not answer it (the part names the decision).
         permits: Of intents, and of attempts that are announced. Between the conditions of the spends: `unauthorised` when a guard of the
             authority of one of them does not hold (the part names the row), `aged` when the answers to one are too old, or younger than the
             store's time (the operation). After them: `stopped` when a guard of the stops does not hold (the row). Each of these three says
@@ -507,7 +510,7 @@ class Decide(Struct, frozen=True, tag="decide"):
 
     Refused, in this order, with `unknown`, `decided`, `edited`, `withdrawn`, `expired` (by the store's clock), `mismatch` (another hash than
     the request's), `role` (another one is asked), for a yes or an edit with `self` (four eyes, or barred), for a yes with `voted` (said yes
-    before), for an edit with `uneditable` (the terms take none, or it says yes as well), and with `stale` (a guard does not hold; the part
+    before), for an edit with `uneditable` (the terms take none, or it says yes as well), with `sticky` where it may not stick as it says, and with `stale` (a guard does not hold; the part
     names the row). Before all that: the same `message_id` again is applied without effect, or refused with `other` when the digests differ.
 
     A no closes the request. A yes is a vote, and the last one that the terms need closes it. An edit closes it as `edited`. Nobody in
@@ -521,6 +524,7 @@ class Decide(Struct, frozen=True, tag="decide"):
         behalf: Whose delegate the approver is; counts as a person who has said the same.
         edit: With `approved` false: not this, but something else, which the message says.
         guards: The rows by which the approver was found to be authorised.
+        sticky: What of it is to stick. Its row is made with the decision, and the tenant's control row `sticky` goes to its next version.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -532,6 +536,23 @@ class Decide(Struct, frozen=True, tag="decide"):
     role: Annotated[str, PLAIN] = ""
     behalf: Annotated[str, PLAIN] = ""
     edit: Annotated[bool, PLAIN] = False
+    guards: Annotated[tuple[Guard, ...], PLAIN] = ()
+    sticky: Annotated[StickyPut | None, PLAIN] = None
+
+
+class RevokeSticky(Struct, frozen=True, tag="revoke_sticky"):
+    """Take a decision back that sticks: it answers nothing any more. The tenant's control row `sticky` goes to its next version.
+
+    Refused, in this order, with `unknown`, with `revoked` where it was taken back before, and with `stale` where a guard does not hold.
+
+    Args:
+        guards: The rows by which whoever takes it back was found to be authorised.
+    """
+
+    tenant: Annotated[str, PLAIN]
+    sticky_id: Annotated[str, PLAIN]
+    by: Annotated[str, PLAIN]
+    reason: Annotated[bytes, PAYLOAD] = b""
     guards: Annotated[tuple[Guard, ...], PLAIN] = ()
 
 
@@ -655,6 +676,7 @@ Change: TypeAlias = (
     | StartRun
     | PutMessage
     | Decide
+    | RevokeSticky
     | Terminate
     | ClearOutbox
     | PutWatch

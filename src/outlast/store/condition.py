@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -30,6 +30,7 @@ from outlast.store.change import (
     PutControl,
     PutMessage,
     Refused,
+    RevokeSticky,
     RunChange,
     StartRun,
     Status,
@@ -37,6 +38,9 @@ from outlast.store.change import (
 )
 from outlast.store.notice import EndNotice, TakeNotices
 from outlast.store.request import PurgeRequests, RequestChange
+from outlast.store.sticky import StickyRow
+from outlast.store.sticky_condition import FindSticky, StickyRun, sticky_refusal, used
+from outlast.store.voter import is_kept_out
 
 Versions: TypeAlias = Callable[[str, str], int]
 """Returns the version of a control row, given tenant and name; 0 where there is none."""
@@ -59,7 +63,7 @@ def place_of(change: Change) -> tuple[str, str]:
     Changes of one place keep the order in which they are given. A control row comes before everything that belongs to its tenant, one of
     tenant `""` before everything else: what guards it is judged by the rows as the same commit leaves them.
     """
-    if isinstance(change, PutControl | PurgeRequests | TakeNotices):
+    if isinstance(change, PutControl | PurgeRequests | RevokeSticky | TakeNotices):
         return change.tenant, ""
     if isinstance(change, EndNotice):
         return change.tenant, change.run_id
@@ -219,6 +223,8 @@ def decision_refusal(
 ) -> Refused | None:
     """Return why `decision` does not hold, by the first word of its list that fits."""
     word = _decision_refusal(row, decision, now)
+    if not word and row is not None:
+        word = sticky_refusal(row, decision)
     if word:
         return Refused(word, decision.approval_id)
     broken = broken_guard(decision.guards, version)
@@ -263,14 +269,11 @@ def _persons(decision: Decide) -> set[str]:
 
 def _is_self(row: ApprovalRow, decision: Decide) -> bool:
     """Whether it is said by one who may not say it, or nobody knows that it is not."""
-    terms = row.put.terms
-    kept_out = set(row.put.barred)
-    if terms is not None and terms.four_eyes:
-        # Where it is not known who started the run, nobody can be told to be another one.
-        kept_out |= set(row.put.requesters) or {""}
-    if not kept_out:
-        return False
-    return "" in kept_out or not decision.by or bool(_persons(decision) & kept_out)
+    put = row.put
+    has_four_eyes = put.terms is not None and put.terms.four_eyes
+    return is_kept_out(
+        _persons(decision), four_eyes=has_four_eyes, requesters=put.requesters, barred=put.barred
+    )
 
 
 def decided(row: ApprovalRow, decision: Decide, now: datetime) -> tuple[ApprovalRow, Message]:
@@ -309,14 +312,23 @@ def listed_state(row: ApprovalRow, now: datetime) -> str:
     return EXPIRED if row.state == PENDING and now >= row.put.expires_at else row.state
 
 
-def settle_approvals(
+class Settled(NamedTuple):
+    """The rows that a change writes, as they stand afterwards, each by its id."""
+
+    approvals: dict[str, ApprovalRow]
+    sticky: dict[str, StickyRow]
+
+
+def settle_approvals(  # noqa: PLR0913 - each is another thing that is stored
     change: RunChange,
     find: Callable[[str], ApprovalRow | None],
+    find_sticky: FindSticky,
+    run: StickyRun,
     version: Versions,
     now: datetime,
     at: datetime,
-) -> dict[str, ApprovalRow] | Refused:
-    """Return the approvals that `change` writes, as they stand afterwards, or why they do not hold, or its permits do not.
+) -> Settled | Refused:
+    """Return what `change` writes of approvals, or why that does not hold, or its permits do not.
 
     Args:
         find: Returns an approval of the run's current generation by its id.
@@ -325,12 +337,15 @@ def settle_approvals(
         at: The time of the change's entries.
     """
     after: dict[str, ApprovalRow] = {}
+    stuck: dict[str, StickyRow] = {}
     for act in change.approvals:
         row = after.get(act.approval_id) or find(act.approval_id)
         outcome = _act_on(change, act, row, now, at)
         if isinstance(outcome, str):
             return Refused(outcome, act.approval_id)
         after[act.approval_id] = outcome
+        if unstuck := _use(act, stuck, find_sticky, run, now):
+            return Refused("sticky", unstuck)
     for spend in change.spends:
         row = after.get(spend.approval_id) or find(spend.approval_id)
         refusal = spend_refusal(row, spend, now)
@@ -345,7 +360,31 @@ def settle_approvals(
             return Refused("spent", spend.approval_id)
         spent = (*row.spent[: spend.cover], spend.operation, *row.spent[spend.cover + 1 :])
         after[spend.approval_id] = replace(row, spent=spent)
-    return _stopped(change.permits, version) or after
+    return _stopped(change.permits, version) or Settled(after, stuck)
+
+
+def _use(
+    act: ApprovalPut | ApprovalExpire | ApprovalWithdraw,
+    stuck: dict[str, StickyRow],
+    find: FindSticky,
+    run: StickyRun,
+    now: datetime,
+) -> str:
+    """Use the decisions by which a request is answered; return the one that does not answer it, empty where all do.
+
+    Args:
+        stuck: Those that the change has used before, as they stand then. Adds to it.
+    """
+    if not isinstance(act, ApprovalPut):
+        return ""
+    for vote in act.votes:
+        if not vote.sticky:
+            continue
+        row = used(stuck.get(vote.sticky) or find(vote.sticky), vote, act, run, now)
+        if row is None:
+            return vote.sticky
+        stuck[vote.sticky] = row
+    return ""
 
 
 def _act_on(

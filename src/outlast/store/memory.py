@@ -48,6 +48,7 @@ from outlast.store.change import (
     PutMessage,
     PutWatch,
     Refused,
+    RevokeSticky,
     RunChange,
     RunHead,
     RunKey,
@@ -82,6 +83,7 @@ from outlast.store.farewell import to_children, to_watchers
 from outlast.store.memory_notice import NoticeTable
 from outlast.store.memory_outbox import MemoryOutbox
 from outlast.store.memory_request import RequestTable
+from outlast.store.memory_sticky import StickyTable
 from outlast.store.memory_task import TaskTable
 from outlast.store.moment import EPOCH, Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
 from outlast.store.notice import EndNotice, NoticeChange, NoticeRow, TakeNotices
@@ -96,6 +98,8 @@ from outlast.store.protocol import (
     RunImage,
 )
 from outlast.store.request import RequestChange, RequestRow, RequestState
+from outlast.store.sticky import STICKY, StickyRow
+from outlast.store.sticky_condition import StickyFilter, StickyRun, stuck
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
 logger = logging.getLogger("outlast.store")
@@ -161,6 +165,7 @@ class MemoryStore:
         self._tasks = TaskTable()
         self._requests = RequestTable()
         self._notices = NoticeTable()
+        self._sticky = StickyTable()
         self._controls: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._subscribers: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         self._timeline = f"memory-{to_micros(clock.now())}"
@@ -197,7 +202,7 @@ class MemoryStore:
             return Refused(CORRUPT, type(error).__name__)
 
     def _apply(self, change: Change, now: datetime) -> Verdict:
-        if isinstance(change, RequestChange | NoticeChange):
+        if isinstance(change, RequestChange | NoticeChange | RevokeSticky):
             return self._apply_to_table(change, now)
         match change:
             case RunChange():
@@ -222,8 +227,12 @@ class MemoryStore:
             case FinishTask() | BeatTask() | BeatOperation():
                 return self._of_attempt(change, now)
 
-    def _apply_to_table(self, change: RequestChange | NoticeChange, now: datetime) -> Verdict:
+    def _apply_to_table(
+        self, change: RequestChange | NoticeChange | RevokeSticky, now: datetime
+    ) -> Verdict:
         match change:
+            case RevokeSticky():
+                return self._revoke(change, now)
             case TakeNotices():
                 return self._notices.take(change, self._due_notice, now)
             case EndNotice():
@@ -256,10 +265,15 @@ class MemoryStore:
         refusal = self._refusal(run, change)
         if refusal is not None:
             return refusal
-        approvals = settle_approvals(change, run.approvals.get, self._version, now, at)
-        if isinstance(approvals, Refused):
-            return approvals
-        self._keep_approvals(run, approvals, change)
+        sticky = self._sticky.of(change.run.tenant)
+        key = _sticky_run(change.run, run)
+        settled = settle_approvals(
+            change, run.approvals.get, sticky.get, key, self._version, now, at
+        )
+        if isinstance(settled, Refused):
+            return settled
+        sticky.update(settled.sticky)
+        self._keep_approvals(run, settled.approvals, change)
         return Applied(at, outbox=self._write_owned(run, change, times, now, at))
 
     def _keep_approvals(
@@ -568,6 +582,12 @@ class MemoryStore:
         if refusal is not None or run is None or row is None:
             return refusal or Refused("unknown", change.approval_id)
         after, message = decided(row, change, now)
+        if change.sticky is not None:
+            rows, key = self._sticky.of(change.run.tenant), _sticky_run(change.run, run)
+            if change.sticky.sticky_id in rows:
+                return Refused("sticky", change.sticky.sticky_id)
+            rows[change.sticky.sticky_id] = stuck(change.sticky, change, row, key, now)
+            self._move_on(change.run.tenant, STICKY)
         run.approvals[change.approval_id] = after
         if after.state != PENDING:
             self._notices.close(change.run, change.approval_id)
@@ -594,6 +614,17 @@ class MemoryStore:
             changed_at=at,
         )
         return Applied(at, outbox=self._end(run))
+
+    def _move_on(self, tenant: str, name: str) -> None:
+        version, body = self._controls.get((tenant, name), (0, b""))
+        self._controls[tenant, name] = (version + 1, body)
+
+    def _revoke(self, change: RevokeSticky, now: datetime) -> Verdict:
+        refused = self._sticky.revoke(change, self._version, now)
+        if refused is not None:
+            return refused
+        self._move_on(change.tenant, STICKY)
+        return Applied(now)
 
     def _version(self, tenant: str, name: str) -> int:
         return self._controls.get((tenant, name), (0, b""))[0]
@@ -768,6 +799,14 @@ class MemoryStore:
         return [one for one in found if (one.run.run_id, one.operation) > (after or ("", ""))][
             : max(limit, 0)
         ]
+
+    async def sticky(self, tenant: str, wanted: StickyFilter) -> list[StickyRow]:
+        """Return a page of the decisions that stick."""
+        with self._lock:
+            self._check_open()
+            run = None if wanted.run is None else self._runs.get(wanted.run)
+            key = None if run is None or wanted.run is None else _sticky_run(wanted.run, run)
+            return self._sticky.page(tenant, wanted, key, self._clock.now())
 
     async def notices(self, run: RunKey) -> list[NoticeRow]:
         """Return the notices of the run's requests that wait."""
@@ -1124,6 +1163,10 @@ def _stranger_refusal(change: PutMessage | Terminate, head: RunHead) -> str:
     return stranger_refusal(
         change, generation=head.generation, incarnation=head.incarnation, origin=head.origin
     )
+
+
+def _sticky_run(key: RunKey, run: _Run) -> StickyRun:
+    return key, run.head.incarnation, run.head.workflow
 
 
 def _asked(row: ApprovalRow) -> tuple[datetime, str, str]:

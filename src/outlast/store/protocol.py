@@ -28,6 +28,8 @@ from outlast.store.change import (
 )
 from outlast.store.notice import NoticeRow
 from outlast.store.request import RequestRow, RequestState
+from outlast.store.sticky import StickyRow
+from outlast.store.sticky_condition import StickyFilter
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
 RELAY_AFTER = timedelta(seconds=2)
@@ -192,6 +194,13 @@ class StoreReader(Protocol):
             run: Only this run's.
             limit: So many at most; None for all.
             after: `(requested_at, run_id, approval_id)` of the last one of the page before.
+        """
+        ...
+
+    async def sticky(self, tenant: str, wanted: StickyFilter) -> list[StickyRow]:
+        """Return a page of the decisions that stick, in the order in which they were made.
+
+        The cost of those that reach a run does not grow with those of other runs.
         """
         ...
 

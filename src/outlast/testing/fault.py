@@ -34,6 +34,8 @@ from outlast.store.change import (
 from outlast.store.notice import NoticeRow
 from outlast.store.protocol import Claim, DoubtRow, GenerationRow, LiveWorker, RunImage, Store
 from outlast.store.request import RequestRow, RequestState
+from outlast.store.sticky import StickyRow
+from outlast.store.sticky_condition import StickyFilter
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
 from outlast.testing.loop import halt_if_stopped
 
@@ -289,6 +291,10 @@ class FaultyStore:
     async def operation(self, run: RunKey, operation: str) -> OperationPut | None:
         """Return the row of an open operation."""
         return await self._ask("operation", lambda: self._inner.operation(run, operation))
+
+    async def sticky(self, tenant: str, wanted: StickyFilter) -> list[StickyRow]:
+        """Return a page of decisions that stick."""
+        return await self._ask("sticky", lambda: self._inner.sticky(tenant, wanted))
 
     async def notices(self, run: RunKey) -> list[NoticeRow]:
         """Return the notices of a run."""

@@ -91,6 +91,14 @@ class Authorised:
             raise error
         return self.guards(control)
 
+    async def holds(self, control: Control, who: str, role: str) -> bool:
+        """Return whether somebody holds a role, as who approved must."""
+        try:
+            await self.check(control, [(who, role)])
+        except ApprovalUnauthorisedError:
+            return False
+        return True
+
     async def may_bypass(self, control: Control) -> bool:
         """Return whether who started the run may work in the mode `bypass`; where nobody says so, nobody may."""
         starter = self._principal(self._starter)

@@ -23,7 +23,7 @@ from outlast.errors import (
     ApprovalSpentError,
     OutlastError,
 )
-from outlast.journal.asking import AskedAgain, Precondition, Terms
+from outlast.journal.asking import REACHES, AskedAgain, Precondition, Terms
 from outlast.journal.entry import (
     ApprovalRequested,
     Cover,
@@ -43,6 +43,9 @@ from outlast.replay.asking import approval_id, terms_of
 from outlast.replay.command import IntendEffect, RequestApproval
 from outlast.replay.context import EffectRequest
 from outlast.store.change import GrantSpend, Permit
+from outlast.store.sticky import StickyRow
+from outlast.store.sticky_condition import vote_of
+from outlast.store.voter import is_kept_out
 from outlast.worker.fork import inherited_no_approval, known_outcome, undone_refused, why_not
 
 _BY_THE_GATE = ("declared", "policy")
@@ -79,6 +82,9 @@ class Found:
         permit: On what it rests that the effect may begin.
         is_asked: Whether anything was asked but the kill switch.
         shown: What whoever is asked is shown beside the call.
+        sticky: Each yes of before that sticks, and fits the call.
+        server: Of a foreign tool: whose it is.
+        turn: Which turn of the run it is.
     """
 
     action: EffectRequest
@@ -87,6 +93,9 @@ class Found:
     permit: Permit | None = None
     is_asked: bool = False
     shown: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    sticky: tuple[StickyRow, ...] = ()
+    server: str = ""
+    turn: str = ""
 
     @property
     def effective(self) -> bytes:
@@ -110,9 +119,14 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Somebody has to say yes first."""
+    """Somebody has to say yes first; where somebody has, whose decision sticks, it is asked and answered in one.
+
+    Args:
+        sticky: The decision that answers it, which may not stick any more when that is written; None where somebody is asked.
+    """
 
     request: RequestApproval
+    sticky: StickyRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +224,7 @@ class Gate:
         asked = [one for one in command.asked if self._fits(one, found)]
         for demand in found.demands:
             if not self._is_granted(demand, command, asked):
-                return Ask(self._request(demand, command, found))
+                return self._asked(demand, command, found)
         spends: list[GrantSpend] = []
         if command.grant is not None:
             match = self._match(command, found)
@@ -224,6 +238,28 @@ class Gate:
         spends += [GrantSpend(one, 0, command.operation, action) for one in asked]
         intent = replace(intent, grant=command.grant, asked=tuple(asked))
         return Leave(intent, tuple(spends), found.permit)
+
+    def _asked(self, demand: Demand, command: IntendEffect, found: Found) -> Ask:
+        """Return what is asked, with the yes that sticks where there is one on such terms: the nearest, and of these the latest."""
+        request = self._request(demand, command, found)
+        answers = [one for one in found.sticky if self._answers(one, demand)]
+        if not answers:
+            return Ask(request)
+        row = min(answers, key=lambda one: (REACHES.index(one.put.reach), -one.made_at.timestamp()))
+        return Ask(replace(request, votes=(vote_of(row),), reason=row.put.reason.decode()), row)
+
+    def _answers(self, row: StickyRow, demand: Demand) -> bool:
+        """Whether a yes that sticks is one on these terms."""
+        terms, started = demand.terms, self._started
+        if row.role != terms.role or terms.quorum > 1 or not terms.may_stick(row.put.reach):
+            return False
+        is_self = is_kept_out(
+            {row.by} | {row.behalf} - {""},
+            four_eyes=terms.four_eyes,
+            requesters=(started.principal, *started.requesters),
+            barred=(),
+        )
+        return not (demand.preconditions or is_self)
 
     def _fits(self, asked: str, found: Found) -> bool:
         """Whether a granted request is spent by the call as it is now; of what was edited or is written otherwise, another is made."""
@@ -253,6 +289,7 @@ class Gate:
         return any(
             one.source != "purpose"
             and terms_of(one).is_as_strict_as(demand.terms, one.rung)
+            and _is_asked_as_often(one, demand.terms)
             and _rests_on(one, demand.preconditions)
             for one in requests
         )
@@ -284,6 +321,9 @@ class Gate:
             policy_version=demand.policy_version or found.policy_version,
             rule=demand.rule,
             again=self._again(demand, command, found),
+            version=action.version,
+            server=found.server,
+            turn=found.turn,
         )
 
     def _again(self, demand: Demand, command: IntendEffect, found: Found) -> AskedAgain:
@@ -382,6 +422,12 @@ def refusal_of(reason: str) -> ApprovalError:
 
 def _mismatch(words: str) -> ApprovalMismatchError:
     return ApprovalMismatchError(words, hint="ask for an approval that covers it")
+
+
+def _is_asked_as_often(request: ApprovalRequested, terms: Terms) -> bool:
+    """Whether a yes to a request counts on terms that let none stick so far: not where a decision of before has answered it."""
+    by_sticky = any(vote.sticky for vote in request.votes)
+    return not by_sticky or terms.may_stick(terms_of(request).sticky)
 
 
 def _rests_on(request: ApprovalRequested, facts: tuple[Precondition, ...]) -> bool:

@@ -71,6 +71,11 @@ class Grants:
         ]
         return list(dict.fromkeys(found))
 
+    def sticky(self, use: IntendEffect | EffectIntended) -> list[str]:
+        """Return the ids of the decisions that stick by which an effect was approved."""
+        votes = [vote for one in self._of(_ids(use)) for vote in one.request.votes]
+        return list(dict.fromkeys(vote.sticky for vote in votes if vote.sticky))
+
     def unused(self, command: IntendEffect) -> list[tuple[str, Precondition]]:
         """Return the facts on which its grants rest, each with the grant; not of one that was used: what it permitted may change them."""
         return [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ from outlast.policy import Allowed, Asked, Denied, Policy, ToolCall, decide
 from outlast.replay.command import IntendEffect
 from outlast.replay.context import EffectRequest
 from outlast.store.change import Guard, Permit
+from outlast.store.sticky import STICKY
 from outlast.worker import foreign
 from outlast.worker.authorised import Authorised
 from outlast.worker.bridge import Bridge
@@ -36,6 +37,7 @@ from outlast.worker.gate import Demand, Found, refusal_of
 from outlast.worker.grants import Grants
 from outlast.worker.look import SOONER, late_answer
 from outlast.worker.precondition import Facts, broken
+from outlast.worker.sticky import Sticking
 from outlast.workflows.definition import Effect
 
 T = TypeVar("T")
@@ -52,23 +54,32 @@ DAY = timedelta(days=1)
 _NO = (ApprovalError, PermissionDeniedError, EffectsStoppedError)
 
 
+class Read(Protocol):
+    """Reads from the store, however long that is away."""
+
+    def __call__(self, read: Callable[[], Awaitable[T]], /) -> Awaitable[T]:
+        """Return what it reads."""
+        ...
+
+
 class Finder:
     """Finds out for the effects of one run.
 
     Args:
-        workflow: The run's.
+        workflow: The run's; so is the generation.
         would_ask: Whether the gate asks a person, given what was found.
         read: Reads from the store, however long that is away.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is another thing that it looks at
         self,
         bridge: Bridge,
         deck: Deck,
         started: Started,
         workflow: str,
+        generation: int,
         would_ask: Callable[[IntendEffect, Found], bool],
-        read: Callable[[Callable[[], Awaitable[Control]]], Awaitable[Control]],
+        read: Read,
     ) -> None:
         self._bridge = bridge
         self._deck = deck
@@ -78,6 +89,11 @@ class Finder:
         self._would_ask = would_ask
         self._read = read
         self._grants = Grants()
+        self._sticking = Sticking(
+            bridge.run_key,
+            generation,
+            lambda wanted: read(lambda: deck.store.sticky(self._tenant, wanted)),
+        )
         self._facts = Facts(bridge, deck.registry, deck.recheck_within)
         self._people = Authorised(
             deck.authority,
@@ -92,6 +108,7 @@ class Finder:
     def note(self, entry: Entry) -> None:
         """Take in the next entry of the run's journal."""
         self._grants.note(entry)
+        self._sticking.note(entry)
 
     # Before the intent
 
@@ -159,11 +176,38 @@ class Finder:
         guards = (*guards, *foreign.guards(effect, control))
         permit = self._permit(command.operation, checked_at, control, guards)
         is_asked = rules is not None or self._people.are_asked
-        shown = foreign.shown(effect, call)
-        found = Found(action, demands, version, permit, is_asked=is_asked, shown=shown)
+        found = Found(
+            action,
+            demands,
+            version,
+            permit,
+            is_asked=is_asked,
+            shown=foreign.shown(effect, call),
+            server=call.server,
+            turn=self._sticking.turn,
+        )
         found = await self._with_declared(command, found, effect)
+        found = await self._with_sticky(command, found, control)
         has_looked = await self._hold_still(command)
         return replace(found, is_asked=is_asked or has_looked)
+
+    async def _with_sticky(self, command: IntendEffect, found: Found, control: Control) -> Found:
+        """Add what sticks of earlier decisions, where a person would be asked; what was answered by one still rests on it."""
+        ids = self._grants.sticky(command)
+        if not (ids or self._would_ask(command, found)):
+            return found
+        store, tenant = self._deck.store, self._tenant
+        version = await self._read(lambda: store.control(tenant, STICKY))
+        if version is None:
+            return found
+        guard = Guard(tenant, STICKY, version[0])
+        rows = await self._sticking.of(found.action, found.server)
+        await self._sticking.check(ids)
+        held = [row for row in rows if await self._people.holds(control, row.by, row.role)]
+        permit = found.permit
+        if permit is not None:
+            permit = msgspec.structs.replace(permit, authority=(*permit.authority, guard))
+        return replace(found, sticky=tuple(held), permit=permit)
 
     async def _with_declared(
         self, command: IntendEffect, found: Found, effect: Effect[..., Any]
@@ -308,7 +352,9 @@ class Finder:
 def _demanded(verdict: Allowed | Asked) -> tuple[Demand, ...]:
     if isinstance(verdict, Allowed):
         return ()
-    terms = Terms(verdict.role or DEFAULT_ROLE, verdict.expires_in or DEFAULT_EXPIRY)
+    terms = Terms(
+        verdict.role or DEFAULT_ROLE, verdict.expires_in or DEFAULT_EXPIRY, sticky=verdict.sticky
+    )
     return (Demand("policy", terms, verdict.rule, verdict.policy_version, why=verdict.reason),)
 
 
@@ -324,6 +370,8 @@ def _action(
     approved = effect.remake(command.effective) if command.effective else None
     try:
         action = request if arguments == command.arguments else effect.remake(arguments)
+        # Nobody acts in anybody's name here.
+        action = msgspec.structs.replace(action, agent=command.agent)
     except OutlastError as error:
         raise PermissionDeniedError(
             f"the policy denies it: what hooks have made of its arguments does not fit: {error.message}",

@@ -34,6 +34,7 @@ from outlast.journal.entry import (
     ApprovalDecided,
     ApprovalEdited,
     ApprovalExpired,
+    ApprovalRequested,
     Cancelled,
     Completed,
     ContinuedAsNew,
@@ -122,7 +123,17 @@ from outlast.worker.log import log_alarm, log_doubt, log_end, log_known, log_lon
 from outlast.worker.outbox import giving_up
 from outlast.worker.permit import Finder
 from outlast.worker.pin import PinnedRunError, check_build
-from outlast.worker.proposal import ASK_AGAIN, Proposal, Rank, in_order, is_refused, sift
+from outlast.worker.proposal import (
+    ASK_AGAIN,
+    STUCK,
+    Proposal,
+    Rank,
+    Unstuck,
+    in_order,
+    is_refused,
+    sift,
+    unstuck_of,
+)
 from outlast.worker.remote import PoisonedTaskError, RemoteSteps
 from outlast.worker.request import asking, ending, publishing
 from outlast.worker.rest import Completion, Rest
@@ -435,7 +446,13 @@ class Pilot:
         self._began = Began(started, began, self._head.generation)
         self._gate = Gate(started, self.run_key.run_id, self._head.generation)
         finder = Finder(
-            self, self._deck, started, self._head.workflow, self._gate.would_ask, self._read
+            self,
+            self._deck,
+            started,
+            self._head.workflow,
+            self._head.generation,
+            self._gate.would_ask,
+            self._read,
         )
         self.clearance = Clearance(self, self._deck, finder)
         self._scribe.begin(started.durability, delivery)
@@ -901,9 +918,9 @@ class Pilot:
                 intending = Proposal(Rank.INTENT, intent, guard=guard, spends=spends, row=row)
                 intending.permit = permit
                 self.post(intending)
-            case Ask(request):
+            case Ask(request, sticky):
                 self.clearance.forget(guard)
-                self._ask(request)
+                self._ask(request, None if sticky is None else unstuck_of(sticky, command))
             case Settled(intent, outcome):
                 log_known(self.run_key, outcome)
                 row = self._saga_of(intent)
@@ -918,12 +935,19 @@ class Pilot:
             case EffectRefused() as refusal:
                 self.post(Proposal(Rank.OUTCOME, refusal, guard=guard))
 
-    def _ask(self, command: RequestApproval) -> None:
-        """Have a request written."""
+    def _ask(self, command: RequestApproval, unstuck: Unstuck | None = None) -> None:
+        """Have a request written.
+
+        Args:
+            unstuck: What becomes of one that is answered by a decision which does not stick any more when it is written.
+        """
         started = self._began.started
         requesters = tuple(dict.fromkeys((started.principal, *started.requesters)))
         for proposal in asking(command, self.store_now(), requesters):
+            proposal.unstuck = unstuck
             self.post(proposal)
+        if unstuck is not None:
+            return
         barred = frozenset(command.barred)
         if command.terms.four_eyes:
             barred |= frozenset(command.requesters or requesters)
@@ -1060,6 +1084,10 @@ class Pilot:
         if proposal.permit is not None and refused.reason in ASK_AGAIN:
             if (command := self.clearance.refused(proposal.permit, refused.reason)) is not None:
                 self._held.append(command)
+            return
+        if proposal.unstuck is not None and refused.reason == STUCK:
+            if isinstance(entry, ApprovalRequested):
+                self._held.append(proposal.unstuck.command)
             return
         if isinstance(entry, EffectIntended):
             refusal = self._gate.refusal(entry, refused.reason)

@@ -40,6 +40,7 @@ from outlast.journal.entry import (
     UpdateReceived,
     to_row,
 )
+from outlast.replay.command import IntendEffect
 from outlast.store.beat import BEAT
 from outlast.store.change import (
     Answer,
@@ -61,6 +62,7 @@ from outlast.store.change import (
     WorkerId,
     digest_of,
 )
+from outlast.store.sticky import StickyRow
 
 
 class Rank(IntEnum):
@@ -73,6 +75,26 @@ class Rank(IntEnum):
     REQUEST = 3
     ROW = 4
     END = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Unstuck:
+    """What is found out again when a decision that answers a request does not stick any more.
+
+    Args:
+        sticky: The decision.
+        is_counted: It answers so many requests, and no more.
+        command: The effect for which the request is made.
+    """
+
+    sticky: str
+    is_counted: bool
+    command: IntendEffect
+
+
+def unstuck_of(row: StickyRow, command: IntendEffect) -> Unstuck:
+    """Return what is found out again when a decision does not answer the request that is made for an effect."""
+    return Unstuck(row.sticky_id, row.uses is not None, command)
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +112,7 @@ class Proposal:
         whole: What it is a part of, where the rest means nothing beside what else is in the change.
         spends: Of an intent: the covers that it spends, each of another approval.
         permit: Of an intent, or of an attempt that is announced: on what it rests that the effect may begin.
+        unstuck: Of a request that is answered by a decision which sticks, and of that answer.
         done: Resolved with the verdict once the change is applied and delivered, or this part is refused; cancelled when dropped.
     """
 
@@ -100,6 +123,7 @@ class Proposal:
     approval: ApprovalPut | ApprovalExpire | ApprovalWithdraw | None = None
     spends: tuple[GrantSpend, ...] = ()
     permit: Permit | None = None
+    unstuck: Unstuck | None = None
     consumed: str = ""
     head: HeadUpdate | None = None
     at: datetime | None = None
@@ -172,7 +196,7 @@ class Sifted:
 def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) -> Sifted:
     """Choose what is written next: nothing for operations that were given up, one outcome an operation.
 
-    A change spends one cover of an approval at most, so that a refusal of the store names one effect. What is chosen for a change that
+    A change spends one cover of an approval at most, and one use of a decision that sticks, so that a refusal of the store names one effect. What is chosen for a change that
     is refused goes back as it was: the proposals themselves are left as they are.
     """
     now: list[Proposal] = []
@@ -180,6 +204,7 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
     extra: list[Proposal] = []
     settled: dict[OperationId, Entry] = {}
     spent: set[str] = set()
+    used: dict[str, OperationId] = {}
     needless = _answered(proposals)
     for proposal in _wanted([one for one in proposals if one not in needless], is_open):
         if proposal.spends:
@@ -188,6 +213,9 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
                 later.append(proposal)
                 continue
             spent |= approvals
+        if _is_second_use(proposal, used):
+            later.append(proposal)
+            continue
         if isinstance(proposal.entry, _TOLD) and proposal.entry.operation in settled:
             # The word of its end was faster than that of its start, say: there is nothing left that it could tell.
             now.append(replace(proposal, entry=None, row=None, whole=proposal.whole or proposal))
@@ -205,6 +233,14 @@ def sift(proposals: Sequence[Proposal], is_open: Callable[[OperationId], bool]) 
     later += [one for one in rows if not one.consumed]
     now = [one.read_only() if one in rows else one for one in now if one not in later]
     return Sifted(now, later, extra, needless)
+
+
+def _is_second_use(proposal: Proposal, used: dict[str, OperationId]) -> bool:
+    """Whether a decision that answers so many requests answers another one in this change. Adds to `used`."""
+    unstuck = proposal.unstuck
+    if unstuck is None or not unstuck.is_counted:
+        return False
+    return used.setdefault(unstuck.sticky, proposal.guard) != proposal.guard
 
 
 def _place_of_second(proposal: Proposal, former: Entry) -> Literal["later", "extra", "needless"]:
@@ -253,6 +289,10 @@ ASK_AGAIN = frozenset({"unauthorised", "aged", "stopped"})
 """The words by which the store says that what was found out about an effect is to be found out again."""
 
 
+STUCK = "sticky"
+"""The word by which the store says that a decision does not answer a request."""
+
+
 def is_refused(proposal: Proposal, refused: Refused, now: datetime | None = None) -> bool:
     """Whether this is a part of a change that the store refused: of permits, all that rest on the same, or are too old as well.
 
@@ -261,6 +301,8 @@ def is_refused(proposal: Proposal, refused: Refused, now: datetime | None = None
     """
     if refused.reason in ASK_AGAIN:
         return proposal.permit is not None and _rests_on(proposal.permit, refused, now)
+    if refused.reason == STUCK:
+        return proposal.unstuck is not None and proposal.unstuck.sticky == refused.part
     if refused.reason == "message":
         return bool(proposal.consumed) and refused.part in {"", proposal.consumed}
     if refused.reason == "mail":

@@ -77,6 +77,9 @@ def recorded(
         again=command.again,
         votes=command.votes,
         barred=command.barred,
+        version=command.version,
+        server=command.server,
+        turn=command.turn,
     )
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from outlast.effects.key import check_name
 from outlast.errors import DefinitionError
-from outlast.journal.asking import Edits, Rung, Terms
+from outlast.journal.asking import REACHES, Edits, Rung, Sticks, Terms
 from outlast.workflows.declared import refuse
 
 _LONGEST = timedelta(days=36_500)
@@ -37,6 +37,9 @@ class Approval:
         four_eyes: Whoever started the run may not say yes.
         escalate: Who is asked after that, when nobody has decided in time: see `Rung`.
         remind: How long after each asking those are reminded who have not decided.
+        sticky: How far a yes may stick, so that whoever gives it may have it answer later calls, too: `no`; `call`, equal calls of the run;
+            `turn`, the run until it is sent the next message; `run`; or `workflow`, all its runs. See `Sticky`. Not beside a quorum, nor
+            beside preconditions.
         edits: Whether an approver may change the arguments: `no`; `yes`, which is a yes to what they have made of it; or `second`: somebody
             else has to approve that.
         preconditions: Steps by name, whose parameters are parameters of the effect: what each returns is shown, and must be the same
@@ -81,6 +84,7 @@ class Approval:
         escalate: Sequence[Rung] = (),
         remind: Sequence[timedelta] = (),
         edits: Edits = "no",
+        sticky: Sticks = "no",
         preconditions: Mapping[str, Any] = NO_PRECONDITIONS,
     ) -> None:
         self.terms = checked(
@@ -94,9 +98,15 @@ class Approval:
                 edits=edits,
                 escalate=listed("Approval", "escalate", escalate),
                 remind=listed("Approval", "remind", remind),
+                sticky=sticky,
             ),
         )
         self.preconditions = check_steps("Approval", preconditions)
+        if sticky != "no" and self.preconditions:
+            raise _bad(
+                f"Approval has sticky={sticky!r} and preconditions",
+                "a yes that sticks rests on no facts of the moment: leave one of them out",
+            )
 
     def __repr__(self) -> str:
         """Show whom it asks."""
@@ -162,6 +172,11 @@ def _check_kinds(what: str, terms: Terms) -> None:
         raise _bad(
             f"{what} has four_eyes={terms.four_eyes!r}, which is no bool",
             "give four_eyes=True, or leave it out",
+        )
+    if terms.sticky not in REACHES or (terms.sticky != "no" and terms.quorum > 1):
+        raise _bad(
+            f"{what} has sticky={terms.sticky!r} and quorum={terms.quorum}",
+            f"give one of {', '.join(REACHES)}; one person's yes, however long it sticks, is no yes of several",
         )
     if terms.edits not in get_args(Edits):
         raise _bad(

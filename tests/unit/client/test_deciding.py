@@ -491,7 +491,7 @@ def test_each_refusal_has_its_words() -> None:
     words = set(REFUSALS)
     assert all(f"`{word}`" in stated for word in words)
     assert words == {
-        "unknown", "decided", "edited", "withdrawn", "expired", "mismatch", "role", "self", "voted", "uneditable", "stale",
+        "unknown", "decided", "edited", "withdrawn", "expired", "mismatch", "role", "self", "voted", "uneditable", "sticky", "stale",
     }  # fmt: skip
     assert set(_REMEDIES) <= words
 

@@ -113,7 +113,13 @@ def test_nothing_is_taken_from_what_is_merely_true() -> None:
 def test_an_ask_rule_names_who_is_asked_and_for_how_long() -> None:
     """And the verdict holds the arguments that the person sees."""
     rule = Rule(
-        "ask", "pay", role="boss", expires_in=timedelta(hours=72), reason="money", name="large"
+        "ask",
+        "pay",
+        role="boss",
+        expires_in=timedelta(hours=72),
+        reason="money",
+        name="large",
+        sticky="run",
     )
     verdict = judge(Policy((rule,)), "pay", {"amount": 5})
     assert isinstance(verdict, Asked)
@@ -123,6 +129,7 @@ def test_an_ask_rule_names_who_is_asked_and_for_how_long() -> None:
         "money",
     )
     assert (verdict.rule, verdict.arguments) == ("large", {"amount": 5})
+    assert verdict.sticky == "run"
 
 
 def test_the_first_rule_of_a_class_decides() -> None:
@@ -227,7 +234,16 @@ def test_an_error_denies_and_says_whose_it_is(where: str, error: Exception) -> N
 
 @pytest.mark.parametrize(
     "said",
-    [True, "allow", Deny(None), Ask(role=5), Ask(expires_in="1h"), Deny("\ud800"), Narrow({})],
+    [
+        True,
+        "allow",
+        Deny(None),
+        Ask(role=5),
+        Ask(expires_in="1h"),
+        Ask(sticky="ever"),
+        Deny("\ud800"),
+        Narrow({}),
+    ],
 )  # type: ignore[arg-type]
 def test_a_callback_that_says_something_else_denies(said: Any) -> None:
     """What was meant cannot be guessed."""
@@ -248,6 +264,14 @@ def test_what_a_callback_says(said: Any, expected: str) -> None:
     assert outcome(judge(Policy(callback=lambda call: said), "t")) == expected
     elsewhere = Policy(callback=lambda call: said, callback_tools=("other",))
     assert outcome(judge(elsewhere, "t")) == "Allowed default"
+
+
+def test_a_callback_says_how_far_a_yes_may_stick() -> None:
+    """Not at all by default."""
+    for ask in (Ask("boss"), Ask("boss", sticky="turn")):
+        verdict = judge(Policy(callback=lambda call, ask=ask: ask), "t")
+        assert isinstance(verdict, Asked)
+        assert verdict.sticky == ask.sticky
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ reason = "nothing is deleted in production by an agent"
 tool = "pay"
 role = "treasurer"
 expires_in = "72h"
+sticky = "run"
 when = { amount = { greater = 100, at_most = 5000 }, "to.country" = { in = ["DE", "FR"] } }
 between = { zone = "Europe/Berlin", days = ["mon-fri"], hours = "08:00-18:00" }
 
@@ -51,7 +52,7 @@ def test_every_key() -> None:
     )
     expected = Policy(
         (
-            Rule("ask", "pay", large, between=office, role="treasurer", expires_in=timedelta(hours=72)),
+            Rule("ask", "pay", large, between=office, role="treasurer", expires_in=timedelta(hours=72), sticky="run"),
             Rule("allow", "read_file", (Predicate("path", "inside", "/srv/project"),), server="files"),
             Rule(
                 "deny", "delete_*", server="files", tenant="prod-*", principal="*@example.org", workflow="fix", agent="researcher",

@@ -50,6 +50,7 @@ def test_what_is_said_is_what_is_asked() -> None:
         "boss", HOUR, 2 * HOUR, 2, True, "second", (Rung("chief", HOUR),), (HOUR / 2,)
     )
     assert approval.preconditions == {"sum": look}
+    assert declare(sticky="run").terms == Terms("boss", HOUR, sticky="run")
     assert repr(approval).startswith("Approval('boss', expires_in=")
 
 
@@ -128,6 +129,31 @@ def test_an_effect_that_could_not_ask_is_refused(approval: Any) -> None:
         @effect(idempotent=True, approval=approval)
         async def pay(amount: int) -> int:
             return amount
+
+
+@pytest.mark.parametrize("sticky", ["ever", "", True, None])
+def test_a_yes_sticks_nowhere_else(sticky: Any) -> None:
+    """A reach has a name."""
+    with pytest.raises(DefinitionError, match="sticky=") as refused:
+        declare(sticky=sticky)
+    assert "workflow" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("beside", [{"quorum": 2}, {"preconditions": {"sum": look}}])
+def test_what_sticks_is_one_persons_yes_and_rests_on_no_facts(beside: dict[str, Any]) -> None:
+    """One yes is no yes of several, and what was so then need not be so later."""
+    with pytest.raises(DefinitionError, match="sticky='run'"):
+        declare(sticky="run", **beside)
+
+
+@pytest.mark.parametrize(
+    ("least", "far"), [("no", 0), ("call", 1), ("turn", 2), ("run", 3), ("workflow", 4)]
+)
+def test_a_yes_may_stick_as_far_and_nearer(least: Any, far: int) -> None:
+    """The reaches are in order."""
+    reaches: list[Any] = ["call", "turn", "run", "workflow"]
+    terms = Terms("boss", HOUR, sticky=least)
+    assert [one for one in reaches if terms.may_stick(one)] == reaches[:far]
 
 
 def test_a_precondition_is_on_parameters_of_the_effect() -> None:

@@ -22,7 +22,7 @@ from outlast.clock import Clock
 from outlast.store.finding import Finding
 from outlast.store.migrate import read_migrations
 from outlast.store.moment import Instant, LeaseClock, from_micros, to_micros
-from outlast.store.sqlite import read
+from outlast.store.sqlite import read, sticky
 from outlast.store.sqlite.connection import SQLiteOptions, absolute, open_reader
 from outlast.store.sqlite.damage import UNREADABLE, why_of
 from outlast.store.sqlite.database import Database
@@ -175,6 +175,8 @@ def _contents(place: Path, clock: Clock) -> Iterator[Finding]:
             # A file of a former schema is brought up to date by the next worker, and can be judged then.
             if database.value(_HAS_TABLE, ("request",)):
                 looks.append(lambda: _requests(database, clock.now()))
+            if database.value(_HAS_TABLE, ("sticky",)):
+                looks.append(lambda: _decisions(database))
             if database.value(_HAS_TABLE, ("task",)):
                 looks += [
                     lambda: _workers(database, LockFolder(str(place)), LeaseClock(clock).instant()),
@@ -268,6 +270,11 @@ def _requests(database: Database, now: datetime) -> Iterator[Finding]:
         f"requests in doubt: {total}" + ("" if is_default else f" ({tenants})"),
         hint if is_default else f"for each tenant, with --tenant: {hint}",
     )
+
+
+def _decisions(database: Database) -> Iterator[Finding]:
+    """Read every decision that sticks: of the effect of one that cannot be read, nothing begins that has to be asked for."""
+    yield Finding("decisions", "ok", f"decisions that were made to stick: {sticky.count(database)}")
 
 
 def _workers(database: Database, held: LockFolder, now: Instant) -> Iterator[Finding]:

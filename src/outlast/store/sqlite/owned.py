@@ -31,7 +31,7 @@ from outlast.store.condition import (
     unfit_after,
 )
 from outlast.store.moment import from_micros, micros_or_none, to_micros
-from outlast.store.sqlite import notice, outbox, task
+from outlast.store.sqlite import notice, outbox, sticky, task
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.row import (
     APPROVAL,
@@ -94,6 +94,7 @@ _BEATS = (
 )
 _DROP_OPERATION = "DELETE FROM operation WHERE tenant = ? AND run_id = ? AND operation = ?"
 _FIND_APPROVAL = f"SELECT {APPROVAL} FROM approval WHERE tenant = ? AND run_id = ? AND generation = ? AND approval_id = ?"
+_WORKFLOW = "SELECT workflow FROM run WHERE tenant = ? AND run_id = ?"
 _CONTROL_VERSION = "SELECT version FROM control WHERE tenant = ? AND name = ?"
 _PUT_APPROVAL = f"REPLACE INTO approval ({APPROVAL}, generation) VALUES ({'?, ' * 19}?)"
 
@@ -116,7 +117,9 @@ def write(writing: Writing, change: RunChange) -> Verdict:
     if refusal is not None:
         return refusal
     unread = _last_unread(writing, key, inbox) if mail else 0
-    refusal = _mail_refusal(change, unread) or _write_approvals(writing, change, generation, at)
+    refusal = _mail_refusal(change, unread) or _write_approvals(
+        writing, change, (generation, inbox), at
+    )
     if refusal is not None:
         return refusal
     if unfit or change.head is not None:
@@ -210,6 +213,12 @@ def control_version(writing: Writing, tenant: str, name: str) -> int:
     return writing.database.value(_CONTROL_VERSION, (tenant, name)) or 0
 
 
+def move_on(writing: Writing, tenant: str, name: str) -> None:
+    """Bring a control row without a body to its next version."""
+    version = control_version(writing, tenant, name)
+    writing.database.run("REPLACE INTO control VALUES (?, ?, ?, x'')", (tenant, name, version + 1))
+
+
 def put_approval(writing: Writing, row: ApprovalRow, generation: int) -> None:
     """Write an approval as it stands now; nobody is told any more of one that does not wait."""
     if row.state != PENDING:
@@ -259,25 +268,38 @@ def _mail_refusal(change: RunChange, unread: int) -> Refused | None:
 
 
 def _write_approvals(
-    writing: Writing, change: RunChange, generation: int, at: int
+    writing: Writing, change: RunChange, now: tuple[int, int], at: int
 ) -> Refused | None:
+    """Write requests and grants. `now` is the present generation, and the one that began the incarnation."""
     if not (change.approvals or change.spends or change.permits):
         return None
+    generation, incarnation = now
     key = (change.run.tenant, change.run.run_id)
+    rests = any(
+        vote.sticky
+        for one in change.approvals
+        if isinstance(one, ApprovalPut)
+        for vote in one.votes
+    )
+    workflow = writing.database.value(_WORKFLOW, key) if rests else ""
     settled = settle_approvals(
         change,
         lambda approval_id: find_approval(writing, key, generation, approval_id),
+        lambda sticky_id: sticky.find(writing, change.run.tenant, sticky_id),
+        (change.run, incarnation, workflow),
         lambda tenant, name: control_version(writing, tenant, name),
         writing.now,
         from_micros(at),
     )
     if isinstance(settled, Refused):
         return settled
-    for row in settled.values():
+    for row in settled.approvals.values():
         put_approval(writing, row, generation)
+    for use in settled.sticky.values():
+        sticky.put(writing, use)
     for act in change.approvals:
         if isinstance(act, ApprovalPut):
-            notice.add(writing, settled[act.approval_id], generation)
+            notice.add(writing, settled.approvals[act.approval_id], generation)
     return None
 
 

@@ -38,7 +38,7 @@ from outlast.store.moment import Instant, LeaseClock, to_micros
 from outlast.store.notice import NoticeRow
 from outlast.store.protocol import Claim, DoubtRow, GenerationRow, LiveWorker, RunImage
 from outlast.store.request import RequestRow, RequestState
-from outlast.store.sqlite import lease, notice, read, request
+from outlast.store.sqlite import lease, notice, read, request, sticky
 from outlast.store.sqlite.checkpoint import Checkpointer
 from outlast.store.sqlite.connection import (
     SQLiteOptions,
@@ -57,6 +57,8 @@ from outlast.store.sqlite.scope import Writing
 from outlast.store.sqlite.task_claim import TaskClaiming
 from outlast.store.sqlite.transaction import write_all
 from outlast.store.sqlite.watch import Watch
+from outlast.store.sticky import StickyRow
+from outlast.store.sticky_condition import StickyFilter
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
 T = TypeVar("T")
@@ -230,6 +232,11 @@ class SQLiteStore:
                 database, tenant, (effect, workflow), limit, after or ("", "")
             )
         )
+
+    async def sticky(self, tenant: str, wanted: StickyFilter) -> list[StickyRow]:
+        """Return a page of the decisions that stick."""
+        now = self._clock.now()
+        return await self._read(lambda database: sticky.page(database, tenant, wanted, now))
 
     async def notices(self, run: RunKey) -> list[NoticeRow]:
         """Return the notices of the run's requests that wait."""

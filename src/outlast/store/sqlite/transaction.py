@@ -16,6 +16,7 @@ from outlast.store.change import (
     Fenced,
     PutControl,
     Refused,
+    RevokeSticky,
     RunChange,
     StartRun,
     Verdict,
@@ -91,6 +92,8 @@ def _name(change: Change) -> str:
             return "the notices that are due"
         case EndNotice():
             return f"a notice of run {change.run_id}"
+        case RevokeSticky():
+            return f"decision {change.sticky_id} that sticks"
         case PurgeRequests():
             return f"the requests of {change.tenant}"
         case _:

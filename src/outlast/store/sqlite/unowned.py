@@ -22,6 +22,7 @@ from outlast.store.change import (
     PutMessage,
     PutWatch,
     Refused,
+    RevokeSticky,
     RunKey,
     StartRun,
     Status,
@@ -39,17 +40,20 @@ from outlast.store.condition import (
     stranger_refusal,
 )
 from outlast.store.moment import END_OF_TIME, from_micros, to_micros
-from outlast.store.sqlite import outbox, task
+from outlast.store.sqlite import outbox, sticky, task
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.owned import (
     add_entry,
     control_version,
     end_run,
     find_approval,
+    move_on,
     put_approval,
 )
 from outlast.store.sqlite.row import FIND_HEAD, INCARNATION, head_of
 from outlast.store.sqlite.scope import Writing
+from outlast.store.sticky import STICKY
+from outlast.store.sticky_condition import stuck
 
 _ADD_RUN = """
 INSERT INTO run (tenant, run_id, generation, workflow, fingerprint, status, owner, epoch, next_seq, mail,
@@ -90,6 +94,7 @@ UPDATE run SET mail = 1, calls = calls OR {_IS_OFFERED}, due_set_at = ?1,
     due = CASE WHEN owner IS NULL AND {_IS_OFFERED} THEN min(ifnull(due, ?1), ?1) ELSE due END
 WHERE tenant = ?2 AND run_id = ?3
 """
+_WORKFLOW = "SELECT workflow FROM run WHERE tenant = ? AND run_id = ?"
 _HAS_SAGA = (
     f"SELECT EXISTS (SELECT 1 FROM operation WHERE tenant = ? AND run_id = ? AND kind = '{SAGA}')"
 )
@@ -108,6 +113,7 @@ def write(
     writing: Writing,
     change: PutMessage
     | Decide
+    | RevokeSticky
     | Terminate
     | ClearOutbox
     | PutWatch
@@ -123,6 +129,8 @@ def write(
             return _put_message(writing, change)
         case Decide():
             return _decide(writing, change)
+        case RevokeSticky():
+            return _revoke(writing, change)
         case Terminate():
             return _terminate(writing, change)
         case ClearOutbox():
@@ -271,8 +279,23 @@ def _decide(writing: Writing, change: Decide) -> Verdict:
         return refusal or Refused("unknown", change.approval_id)
     after, message = decided(row, change, writing.now)
     put_approval(writing, after, generation)
+    if change.sticky is not None and standing is not None:
+        if sticky.find(writing, change.run.tenant, change.sticky.sticky_id) is not None:
+            return Refused("sticky", change.sticky.sticky_id)
+        run = change.run, inbox, writing.database.value(_WORKFLOW, key)
+        sticky.put(writing, stuck(change.sticky, change, row, run, writing.now))
+        move_on(writing, change.run.tenant, STICKY)
     _deliver(writing, change.run, message, inbox)
     return Applied(writing.now)
+
+
+def _revoke(writing: Writing, change: RevokeSticky) -> Verdict:
+    verdict = sticky.revoke(
+        writing, change, lambda tenant, name: control_version(writing, tenant, name)
+    )
+    if isinstance(verdict, Applied):
+        move_on(writing, change.tenant, STICKY)
+    return verdict
 
 
 def _terminate(writing: Writing, change: Terminate) -> Verdict:

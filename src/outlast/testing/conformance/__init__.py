@@ -36,6 +36,7 @@ from outlast.testing.conformance.permit import PermitConformance
 from outlast.testing.conformance.reader import ReaderConformance
 from outlast.testing.conformance.request import RequestConformance
 from outlast.testing.conformance.rollover import RollOverConformance
+from outlast.testing.conformance.sticky import StickyConformance
 from outlast.testing.conformance.task import TaskConformance
 from outlast.testing.conformance.vote import VoteConformance
 
@@ -49,6 +50,7 @@ class StoreConformance(
     PauseConformance,
     ApprovalConformance,
     VoteConformance,
+    StickyConformance,
     PermitConformance,
     OutboxConformance,
     ReaderConformance,

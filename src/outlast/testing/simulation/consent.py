@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, cast
 
 from outlast.approvals.likeness import of_objects
+from outlast.journal.asking import Vote
 from outlast.journal.entry import EffectInDoubt, EffectIntended, Forked, Started, from_row
 from outlast.store.change import (
     ApprovalExpire,
@@ -28,6 +29,7 @@ from outlast.store.change import (
 )
 from outlast.testing.simulation.forked import is_known
 from outlast.testing.simulation.model import Check, Run
+from outlast.testing.simulation.stuck import Place, StickyJudge
 
 _SLACK = timedelta(seconds=1)
 """A worker knows the store's time about so well."""
@@ -69,6 +71,11 @@ class _Asked:
             self.state = "approved"
 
     @property
+    def sticky(self) -> list[Vote]:
+        """The yeses with which it was made that were said of something before."""
+        return [vote for vote in self.put.votes if vote.sticky]
+
+    @property
     def persons(self) -> set[str]:
         """Everybody who has said yes."""
         return {one for pair in self.voters for one in pair if one}
@@ -82,6 +89,8 @@ class Consent:
 
     def __init__(self, check: Check) -> None:
         self._check = check
+        self.sticky = StickyJudge(check)
+        """Of the decisions that stick."""
         self.wants: Callable[[str, dict[str, Any]], Iterable[Want]] = lambda _name, _arguments: ()
         """Which consent an effect needs, by its name and arguments."""
         self.denies: Callable[[str, dict[str, Any]], bool] = lambda _name, _arguments: False
@@ -130,6 +139,7 @@ class Consent:
         says(seen, what=f"{change.by} decided on another hash")
         persons = {change.by, change.behalf} - {""}
         self._check_held(run, change.run, asked, (change.by, change.behalf), now)
+        self.sticky.made(_place(run, change.run), change, asked.put, asked.shown, now)
         if not (change.approved or change.edit):
             self.counts["no"] += 1
             asked.state = "denied"
@@ -153,7 +163,7 @@ class Consent:
         requests = self._requests.setdefault(change.run, {})
         for act in change.approvals:
             if isinstance(act, ApprovalPut):
-                self._put(change.run, requests, act, now)
+                self._put(run, change.run, requests, act, now)
                 continue
             asked = requests.get(act.approval_id)
             if asked is not None and asked.state == "pending":
@@ -179,7 +189,12 @@ class Consent:
     # Requests
 
     def _put(
-        self, key: RunKey, requests: dict[str, _Asked], put: ApprovalPut, now: datetime
+        self,
+        run: Run,
+        key: RunKey,
+        requests: dict[str, _Asked],
+        put: ApprovalPut,
+        now: datetime,
     ) -> None:
         self.counts["asked"] += 1
         says = partial(self._check, invariant=6, run=key, at=put.approval_id)
@@ -191,6 +206,11 @@ class Consent:
         covers = [one["match"] for one in _covers(shown)]
         says(covers == [one.match_sha256 for one in put.covers], what="it covers what is not shown")
         self._check_follows(key, asked, former[-1] if former else None, now)
+        if asked.sticky:
+            self.sticky.answered(_place(run, key), put, shown, now)
+            kept_out = self._kept_out(run, asked)
+            persons = {one for vote in put.votes for one in (vote.by, vote.behalf)} - {""}
+            says(not persons & kept_out, what=f"{kept_out} may not say yes to it, whatever sticks")
         for vote in put.votes:
             asked.vote(vote.by, vote.behalf)
         requests[put.approval_id] = asked
@@ -207,7 +227,8 @@ class Consent:
         by_edit = (
             terms is not None and terms.edits == "yes" and not asked.shown.get("preconditions")
         )
-        says(not votes or (votes == [editor] and by_edit), what="nobody has said yes to it yet")
+        is_said = not votes or (votes == [editor] and by_edit) or bool(asked.sticky)
+        says(is_said, what="nobody has said yes to it yet")
         if former is None or again in ("", "changed"):
             self._check_times(key, asked, now)
             return
@@ -305,6 +326,8 @@ class Consent:
         says(not kept_out & {*people}, what=f"{name} is used, and {kept_out} may not say yes")
         for voter in asked.voters:
             self._check_holds(run, key, asked, voter[0], now)
+        if asked.sticky:
+            self.sticky.begins(_place(run, key), intent.operation, asked.sticky, asked.shown, now)
 
     def _attempted(self, run: Run, key: RunKey, intent: EffectIntended, now: datetime) -> None:
         """Another attempt of an effect is about to begin: who may say no has not said so."""
@@ -398,6 +421,10 @@ def _announces(row: OperationPut) -> bool:
     """Whether a row says that another attempt of an effect begins."""
     waits = row.due_at is not None or row.awaits or row.in_doubt
     return row.kind == "effect" and row.begun_at is not None and not waits and not row.progress
+
+
+def _place(run: Run, key: RunKey) -> Place:
+    return Place(key, run.incarnation, _started(run).name)
 
 
 def _started(run: Run) -> Started:

@@ -40,6 +40,7 @@ from outlast.store.change import (
     Message,
     PutControl,
     PutMessage,
+    RevokeSticky,
     RunChange,
     RunKey,
     StartRun,
@@ -233,14 +234,16 @@ class Invariants:
                         self._accepted(change.run, answer)
             case FinishTask() | BeatTask():
                 self._of_task(change)
-            case BeatOperation() | PutControl():
+            case BeatOperation() | PutControl() | RevokeSticky():
                 self._heard(change, now)
             case _:
                 pass
 
-    def _heard(self, change: BeatOperation | PutControl, now: datetime) -> None:
+    def _heard(self, change: BeatOperation | PutControl | RevokeSticky, now: datetime) -> None:
         if isinstance(change, PutControl):
             self.consent.control(change, now)
+        elif isinstance(change, RevokeSticky):
+            self.consent.sticky.revoked(change)
         else:
             self.bodies.heard(change, now)
 

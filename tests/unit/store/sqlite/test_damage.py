@@ -22,6 +22,7 @@ from outlast.store.change import (
     OutboxItem,
     OutboxKind,
     Refused,
+    RevokeSticky,
     RunKey,
     Status,
     Terminate,
@@ -30,9 +31,12 @@ from outlast.store.change import (
 from outlast.store.sqlite import damage, transaction
 from outlast.store.sqlite.checkup import examine
 from outlast.store.sqlite.store import open_sqlite
+from outlast.store.sticky_condition import StickyFilter, vote_of
 from outlast.testing.conformance import Bench, ManualClock
+from outlast.testing.conformance.approval import deciding as saying
 from outlast.testing.conformance.bench import LEASE, asking, following, parking, sending, starting
 from outlast.testing.conformance.request import EVERY, beginning, ending_of
+from outlast.testing.conformance.sticky import answers, asked, found, sticking, stuck
 
 
 @pytest.fixture
@@ -676,3 +680,68 @@ def test_doctor_tells_of_rows_that_cannot_be_read(with_bench):
         assert found["blocked"] == "ok"
 
     with_bench(test)
+
+
+@pytest.mark.parametrize(
+    "damaging",
+    [
+        "reach = 'for ever'",
+        f"reach = {NO_TEXT}",
+        f"made_at = {FARTHEST}",
+        f"expires_at = {FARTHEST}",
+        f"decided_by = {NO_TEXT}",
+    ],
+)
+def test_a_decision_that_cannot_be_read_is_told_to_whoever_it_may_forbid_something(
+    with_bench, damaging
+):
+    """Lists leave it out and the others are there; the run that asks about its effect is told, answers nothing by it, and the doctor finds it."""
+
+    async def test(bench, damage):
+        head = await stuck(bench, sticking("s1"))
+        await bench.apply(following(head, approvals=(asked(bench, "a2"),)))
+        message = Message("d2", MessageKind.DECISION, "a2", "bob", b"{}")
+        other = saying(head.run, approval_id="a2", message=message, sticky=sticking("s2"))
+        await bench.apply(other)
+        vote = vote_of(await found(bench, "s1"))
+        damage(f"UPDATE sticky SET {damaging} WHERE sticky_id = 's1'")
+        listed = await bench.store.sticky("default", StickyFilter())
+        assert [one.sticky_id for one in listed] == ["s2"]
+        with pytest.raises(StoreCorruptError, match="stick"):
+            await bench.store.sticky("default", StickyFilter(run=head.run, effect="pay"))
+        verdict = await answers(bench, await bench.head(head.run), vote)
+        assert isinstance(verdict, Refused)
+        revoking = RevokeSticky("default", "s1", "ann")
+        assert isinstance(await bench.one(revoking), Refused)
+        findings = {one.check: one.verdict for one in examine(bench.store.describe(), bench.clock)}
+        assert findings["rows"] == "fail"
+        assert "decisions" not in findings
+
+    with_bench(test)
+
+
+def test_a_file_of_before_decisions_stuck_is_brought_up_to_date(tmp_path):
+    """What was asked there is decided as before, and may stick from then on."""
+
+    async def test():
+        clock, path = ManualClock(), tmp_path / "s.db"
+        store = await open_sqlite(path, clock=clock)
+        bench = Bench(store, clock)
+        head = await bench.owned()
+        await bench.apply(following(head, approvals=(asked(bench),)))
+        await store.close()
+        file = apsw.Connection(str(path))
+        file.execute("DROP TABLE sticky; DELETE FROM migration WHERE number = 16")
+        file.close()
+        findings = {one.check: one for one in examine(str(path), clock)}
+        assert findings["schema"].verdict == "warn"
+        assert "decisions" not in findings
+        store = await open_sqlite(path, clock=clock)
+        bench = Bench(store, clock)
+        await bench.apply(saying(head.run, sticky=sticking()))
+        assert (await found(bench)).by == "bob"
+        findings = {one.check: one for one in examine(str(path), clock)}
+        assert findings["decisions"].text == "decisions that were made to stick: 1"
+        await store.close()
+
+    asyncio.run(test())
