@@ -135,7 +135,7 @@ MUTANTS: dict[str, tuple[Shape | Callable[[int], Shape] | None, Sequence[Break]]
             Break(
                 Finder,
                 "_again",
-                "control = await self._unstopped(call)",
+                "control = await self._unstopped(call, effect)",
                 "control = await self._control()",
             )
         ],

@@ -256,7 +256,15 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "a next attempt that is announced": (
         60,
         {3, 4, 7},
-        (Break(EffectRun, "_attempt", "await self._announce()", "None"),),
+        (
+            # Without what it is asked, too: else no attempt would rest on anything, and none would begin.
+            Break(
+                EffectRun,
+                "_attempt",
+                "await self._announce()",
+                'setattr(self, "_fresh_until", float("inf"))',
+            ),
+        ),
     ),
     "an effect that no cancel interrupts": (
         240,
