@@ -4,6 +4,7 @@
 #   make test                 all tests but the long searches
 #   make check                lint, format, types, layers, sizes (each a target of its own; -k shows all faults)
 #   make replay               the golden journals, on every Python that is found (PYTHONS="python3.12 /opt/…/python3.14")
+#   make slow                 what is too long for each test run: whole enumerations, and engines broken line by line
 #   make soak                 the long searches
 #   make import-time          what `import outlast` costs
 #   make wheel                build the package into dist/
@@ -28,15 +29,15 @@ endif
 export OUTLAST_CRASH_SEED
 
 # Tests start hundreds of processes. Each would compile all of Outlast anew where the environment says that nothing is kept.
-test soak: export PYTHONDONTWRITEBYTECODE =
+test slow soak: export PYTHONDONTWRITEBYTECODE =
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help demo test replay replay-here check lint format types layers sizes soak import-time wheel clean
+.PHONY: help demo test slow replay replay-here check lint format types layers sizes soak import-time wheel clean
 
 help:
-	@sed -n '3,12s/^# *//p' Makefile
+	@sed -n '3,13s/^# *//p' Makefile
 
 demo: $(VENV)/.installed-demo
 	@$(BIN)/outlast demo $(ARGS)
@@ -44,6 +45,9 @@ demo: $(VENV)/.installed-demo
 test: $(VENV)/.installed-dev
 	@echo "OUTLAST_CRASH=$(OUTLAST_CRASH) OUTLAST_CRASH_SEED=$(OUTLAST_CRASH_SEED): which kill points are tried with real processes"
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
+
+slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "slow and not soak" $(TESTS) $(ARGS)
 
 # A name on the PATH may be a stub that starts nothing, so each is tried. Says last which were found and which were not.
 replay:

@@ -12,6 +12,8 @@ import outlast
 from outlast.effects.key import idempotency_key
 from outlast.journal.canonical import payload_sha256
 
+pytestmark = pytest.mark.slow
+
 KINDS = pytest.mark.parametrize("kind", ["step", "effect"])
 
 

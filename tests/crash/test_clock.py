@@ -23,6 +23,8 @@ from outlast.client import Client
 from outlast.store.change import RunKey, Status
 from outlast.store.protocol import RunImage
 
+pytestmark = pytest.mark.slow
+
 HOUR = timedelta(hours=1)
 YEAR = timedelta(days=365)
 RIGHT = timedelta(0)

@@ -23,6 +23,8 @@ from outlast.client import Client
 from outlast.store.sqlite.connection import SQLiteOptions
 from outlast.store.sqlite.store import open_sqlite
 
+pytestmark = pytest.mark.slow
+
 MEGABYTE = 1024 * 1024
 
 

@@ -10,6 +10,8 @@ from crash_bench import Bench, check_journal
 
 from outlast.journal.entry import Durability
 
+pytestmark = pytest.mark.slow
+
 MODES: tuple[Durability, ...] = ("sync", "async", "exit")
 STEPS = 8
 

@@ -9,6 +9,8 @@ import crash_flow
 import pytest
 from crash_bench import Bench, check_journal, until
 
+pytestmark = pytest.mark.slow
+
 
 def tokens(bench: Bench) -> list[str]:
     """Return the tokens that were handed out, in all processes."""

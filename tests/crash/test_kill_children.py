@@ -18,6 +18,8 @@ from kill_point import SOAK, Play, Point, chosen, points_of, recoveries
 from outlast.journal.entry import Started, from_row
 from outlast.store.change import Status
 
+pytestmark = pytest.mark.slow
+
 FAMILY = (
     *("register", "start", "step:read", "step_completed:read"),
     # A child through a handle: requested, started, cleared and told in one; consumed.

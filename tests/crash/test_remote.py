@@ -11,6 +11,8 @@ import remote_flow
 from crash_bench import Bench, check_journal, go_on, is_stopped, until
 from kill_point import Point, chosen
 
+pytestmark = pytest.mark.slow
+
 TAKER = ("--steps-only", "--queue", remote_flow.QUEUE)
 NO_END = ("--lease", "600")
 """A lease that outlasts every patience here: only what does not wait for its end comes in time."""

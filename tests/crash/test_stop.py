@@ -10,6 +10,8 @@ from crash_bench import Bench, check_journal, go_on, is_stopped, until
 
 from outlast.store.change import Status
 
+pytestmark = pytest.mark.slow
+
 LEASE = ("--lease", "2", "--poll", "60")
 """Short; and no look for work that would notice the lapse before the run itself does."""
 

@@ -357,6 +357,7 @@ def test_every_crash_point_leads_to_the_undisturbed_result(name: str) -> None:
     assert tried == len(points)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workflow", [one_idempotent, one_probed, timed_out, fails])
 def test_every_crash_in_every_recovery_leads_to_the_undisturbed_result(workflow: Any) -> None:
     """The same with a second crash: wherever the first process was killed, the one that recovers is killed everywhere."""

@@ -30,6 +30,8 @@ from outlast.journal.entry import (
 from outlast.store.change import MessageKind, RunKey, Status
 from outlast.testing import CrashPoint, Receiver, Trial, Workload, every_crash, undisturbed
 
+pytestmark = pytest.mark.slow
+
 receiver = Receiver()
 word = outlast.Signal("word", str)
 stores: list[Any] = []

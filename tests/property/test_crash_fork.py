@@ -7,9 +7,13 @@ import asyncio
 import contextlib
 from typing import Any
 
+import pytest
+
 import outlast
 from outlast.client import Client
 from outlast.testing import Receiver, Trial, Workload, every_crash, undisturbed
+
+pytestmark = pytest.mark.slow
 
 part = outlast.Signal("part", int)
 over = outlast.Signal("over", str)

@@ -30,6 +30,8 @@ from outlast.workflows.definition import Workflow
 sys.path.insert(0, str(Path(__file__).parent.parent / "simulation"))
 from mutation import Break, broken
 
+pytestmark = pytest.mark.slow
+
 receiver = Receiver()
 word = outlast.Signal("word", str)
 ask = outlast.Update("ask", str, str)

@@ -30,6 +30,8 @@ from outlast.testing import (
 from outlast.testing.crash import watched
 from outlast.workflows.definition import Definition
 
+pytestmark = pytest.mark.slow
+
 RUN = RunKey("default", "r")
 receiver = Receiver()
 bodies: Counter[tuple[str, int]] = Counter()

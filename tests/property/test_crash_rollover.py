@@ -17,6 +17,8 @@ from outlast.journal.canonical import payload_sha256
 from outlast.testing import Receiver, Trial, Workload, every_crash, undisturbed
 from outlast.testing.crash import crashed
 
+pytestmark = pytest.mark.slow
+
 number = outlast.Signal("a number to be added", int)
 receiver = Receiver()
 

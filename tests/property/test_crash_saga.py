@@ -25,6 +25,8 @@ from outlast.journal.entry import (
 from outlast.store.change import Status
 from outlast.testing import Receiver, Trial, Workload, every_crash, undisturbed
 
+pytestmark = pytest.mark.slow
+
 receiver = Receiver()
 TIMEOUT = timedelta(seconds=5)
 THRICE = outlast.RetryPolicy(maximum_attempts=3)

@@ -301,6 +301,7 @@ def assert_nothing_settled_was_done_again(origin: list[Entry], fork: list[Entry]
     assert sum(isinstance(one, Forked) for one in fork) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effects", ["refuse", "same_key", "new_key"])
 def test_every_position_of_one_long_run(effects: Any) -> None:
     """Not drawn but enumerated: everything that the laws draw, in one run."""

@@ -226,6 +226,7 @@ LONG = ("seq", ("own", ("seq", ("pay",), ("child", ("pay",)))), ("gather", ("twi
         ("terminate", ("sleep", 9)), ("child", ("tell",)), ("tell",), ("pay",))  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effects", POLICIES)
 def test_every_position_of_one_long_run(effects):
     """A fork of a run that is over ends as it did; nothing is attempted, sent or started by it."""

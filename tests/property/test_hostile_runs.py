@@ -31,6 +31,8 @@ from outlast.store.change import (
 from outlast.testing import Simulation
 from outlast.worker.worker import WorkerOptions
 
+pytestmark = pytest.mark.slow
+
 go = outlast.Signal("hostile go", int)
 
 

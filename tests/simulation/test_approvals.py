@@ -330,6 +330,7 @@ FIRST = {
 """The seed from which on some are looked for: those before it show nothing."""
 
 
+@pytest.mark.slow
 @pytest.mark.without_always_replay("what the simulator sees by itself is the question")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_check_is_found(name: str) -> None:

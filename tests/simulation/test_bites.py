@@ -62,6 +62,7 @@ from outlast.worker.worker import Worker
 from outlast.worker.writer import Writer
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.without_always_replay("what the simulator sees by itself is the question"),
 ]

@@ -325,6 +325,7 @@ SEEN_FROM = {
 """The first seeds that see a break which those before do not."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.without_always_replay("what the simulator sees by itself is the question")
 @pytest.mark.parametrize("name", BREAKS)

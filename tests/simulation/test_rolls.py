@@ -84,6 +84,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.without_always_replay("what the simulator sees by itself is the question")
 @pytest.mark.parametrize("name", MUTANTS)

@@ -64,6 +64,7 @@ MUTANTS = {
 RARE = {"nothing begins in a saga that is being undone": (98, 114, 255)}
 
 
+@pytest.mark.slow
 @pytest.mark.without_always_replay("what the simulator sees by itself is the question")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_saga_is_found(name: str) -> None:

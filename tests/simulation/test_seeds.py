@@ -68,6 +68,7 @@ def test_what_failed_once_holds(path: Path) -> None:
     assert played.violation is None, f"{played.violation}\n" + "\n".join(played.trace[-40:])
 
 
+@pytest.mark.slow
 @pytest.mark.without_always_replay("what the simulator sees by itself is the question")
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_what_failed_once_fails_again_without_its_mend(path: Path) -> None:

@@ -178,6 +178,7 @@ class _Cover:
 
     Args:
         is_second: It was asked because the call has the purpose of an earlier one: it permits nothing else.
+        number: Which one of the run's covers, in the order in which they were asked.
     """
 
     approval_id: str
@@ -185,6 +186,7 @@ class _Cover:
     cover: Cover
     subject: bytes = b"{}"
     is_second: bool = False
+    number: int = 0
     spent_by: OperationId | None = None
 
     def arguments(self) -> dict[str, Any]:
@@ -217,6 +219,7 @@ class EffectLedger:
         # By effect and hash, so that a run with thousands of approvals finds its cover at once; patterns have no hash.
         self._covers: dict[tuple[str, str], list[_Cover]] = {}
         self._taken: dict[OperationId, list[_Cover]] = {}
+        self._count = 0
         self._covered: set[str] = set()
         self._approved: set[str] = set()
 
@@ -330,7 +333,10 @@ class EffectLedger:
         """
         for index, cover in enumerate(covers):
             key = cover.effect, cover.action_sha256
-            known = _Cover(approval_id, index, cover, subject, is_second=not demands)
+            self._count += 1
+            known = _Cover(
+                approval_id, index, cover, subject, is_second=not demands, number=self._count
+            )
             self._covers.setdefault(key, []).append(known)
             if demands:
                 self._covered.add(cover.effect)
@@ -357,6 +363,9 @@ class EffectLedger:
         own = [one for one in fitting if not one.is_second]
         free = next((one for one in own if one.spent_by is None), None)
         if free is None and request.name in self._covered:
+            alike = (one for one in self._alike(request) if not one.is_second)
+            free = next((one for one in alike if one.spent_by is None), None)
+        if free is None and request.name in self._covered:
             spent_by = own[-1].spent_by if own else None
             raise self._uncovered(request, operation, spent_by)
         second: _Cover | None = None
@@ -380,14 +389,8 @@ class EffectLedger:
         return any(one.cover.action_sha256 and not one.spent_by for one in self._fitting(request))
 
     def _fitting(self, request: EffectRequest) -> Iterator[_Cover]:
-        """Return the granted covers that fit a call: those of exactly this call, then patterns; the newest lives longest.
-
-        A call that code of today writes otherwise, and means the same by, goes on with the cover of then: whether that still lets it
-        begin the store says, by its hash. What has begun, has.
-        """
+        """Return the granted covers that fit a call: those of exactly this call, then patterns; the newest lives longest."""
         exact = self._covers.get((request.name, request.action_sha256), [])
-        if not any(one.approval_id in self._approved for one in exact):
-            exact = self._alike(request)
         patterns = self._covers.get((request.name, ""), [])
         for one in chain(reversed(exact), reversed(patterns)):
             where = one.cover.where.items()
@@ -399,16 +402,25 @@ class EffectLedger:
             ):
                 yield one
 
-    def _alike(self, request: EffectRequest) -> list[_Cover]:
-        """Return the covers of calls that were written otherwise, and mean this one."""
-        return [
+    def _alike(self, request: EffectRequest) -> Iterator[_Cover]:
+        """Yield the covers of calls that the code of then wrote otherwise, and that mean this one, the newest first.
+
+        Whether such a cover still lets the call begin the store says, by its hash. What has begun, has.
+        """
+        others = [
             one
             for (name, action_sha256), found in self._covers.items()
-            if name == request.name and action_sha256
+            if name == request.name and action_sha256 not in ("", request.action_sha256)
             for one in found
-            if one.approval_id in self._approved
-            and request.same_arguments(msgspec.json.encode(one.arguments()))
+            if one.approval_id in self._approved and one.cover.agent in ("", request.agent)
         ]
+        called = {name: msgspec.json.decode(value) for name, value in request.fields.items()}
+        for one in sorted(others, key=lambda one: one.number, reverse=True):
+            shown = one.arguments()
+            # What is shown of some values is not how they are stored; and what was added since is shown of none.
+            is_same = bool(shown) and not _differences(shown, called)
+            if is_same or request.same_arguments(msgspec.json.encode(shown)):
+                yield one
 
     def _uncovered(
         self, request: EffectRequest, operation: OperationId, spent_by: OperationId | None
