@@ -1,7 +1,7 @@
 # Outlast's commands. Each one does its own set-up in .venv: Python >= 3.11 and make are enough (the demo also needs git).
 #
 #   make demo                 the agent that survives being killed (ARGS="--yes" runs it unattended)
-#   make test                 all tests but the long searches
+#   make test                 all tests but the long ones
 #   make check                lint, format, types, layers, sizes (each a target of its own; -k shows all faults)
 #   make replay               the golden journals, on every Python that is found (PYTHONS="python3.12 /opt/…/python3.14")
 #   make slow                 what is too long for each test run: whole enumerations, and engines broken line by line

@@ -32,8 +32,10 @@ from outlast.journal.entry import (
     EffectRefused,
     Failed,
     GrantUse,
+    OperationId,
 )
 from outlast.journal.failure import capture
+from outlast.journal.subject import subject_of
 from outlast.replay.command import (
     Abandon,
     AwaitDecision,
@@ -43,6 +45,7 @@ from outlast.replay.command import (
     RunStep,
     SettleEffect,
 )
+from outlast.replay.ledger import EffectLedger
 from outlast.workflows.definition import AttemptOptions, Effect, EffectOptions, Step
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
@@ -718,3 +721,31 @@ def test_mismatch_says_that_nobody_granted(drive):
         return caught.value.message
 
     assert "approval 1~r.1:1, which speaks of it, was not granted" in drive(body).result()
+
+
+def test_a_cover_of_a_call_that_was_written_otherwise_comes_last():
+    """It is known by what its approver saw, and keeps the hash of then: the store says whether that lets anything begin."""
+
+    async def one(n: int) -> int:
+        return n
+
+    async def more(n: int, note: str = "") -> int:
+        return n
+
+    before, after = make_effect("order", function=one), make_effect("order", function=more)
+    large = 2**53 + 1
+    exact, pattern = before.cover(before(large)), before.where(n=large)
+    covers = (exact[0], pattern.cover)
+    subject = subject_of(b"null", [exact, (pattern.cover, pattern.fields)])
+    ledger = EffectLedger("r")
+    ledger.asked("1~r:1#2", covers, bytes(subject.body))
+    ledger.approved("1~r:1#2")
+    call = after.remake(b'{"n":%d}' % large)
+    assert call.action_sha256 != exact[0].action_sha256
+    assert ledger.find_cover(call, OperationId("r:2"))[0] == GrantUse("1~r:1#2", 1)
+    found = ledger.find_cover(call, OperationId("r:3"))
+    assert found == (GrantUse("1~r:1#2", 0), exact[0].action_sha256)
+    with pytest.raises(ApprovalSpentError):
+        ledger.find_cover(call, OperationId("r:4"))
+    with pytest.raises(ApprovalMismatchError):
+        ledger.find_cover(after.remake(b'{"n":7}'), OperationId("r:5"))
