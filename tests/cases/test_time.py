@@ -20,6 +20,7 @@ from cases_bench import LocalApp
 import outlast
 from outlast.app import SystemThreads
 from outlast.journal.entry import EffectInDoubt, EffectIntended
+from outlast.policy import ForeignTool
 from outlast.store.change import RunKey
 from outlast.testing import Receiver, Simulation
 from outlast.worker.executor import Executor, Returned
@@ -389,6 +390,10 @@ OPTIONS: dict[tuple[str, str], tuple[str, dict[str, Any], Any, str, Any, Any]] =
     ("effect", "approval"): (
         "work", {"idempotent": True}, outlast.Approval("boss", expires_in=3 * SECOND), "result",
         ["5", "RepeatedEffectError", "5"], ["ApprovalExpiredError"] * 3,
+    ),
+    ("effect", "tool"): (
+        "work", {"idempotent": True}, ForeignTool("files", "save", {"name": "save"}), "result",
+        ["5", "RepeatedEffectError", "5"], None,
     ),
     # The attempt after the one at 3 s could act until after the receiver has forgotten the key; in doubt when that one cannot.
     ("effect", "idempotent_for"): (

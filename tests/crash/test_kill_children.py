@@ -21,6 +21,8 @@ from outlast.store.change import Status
 pytestmark = pytest.mark.slow
 
 FAMILY = (
+    # Who is local, which the first process writes.
+    "PutControl",
     *("register", "start", "step:read", "step_completed:read"),
     # A child through a handle: requested, started, cleared and told in one; consumed.
     *("child_requested:waits_for_ever", "start", "ClearOutbox", "child_started"),

@@ -7,9 +7,11 @@ import base64
 import contextvars
 import dataclasses
 import hashlib
+import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -27,9 +29,11 @@ from outlast.approvals.request import still_asks, subject_of
 from outlast.cli.answer import is_guarded
 from outlast.cli.approval import _edits as edits_typed
 from outlast.cli.output import plain
+from outlast.cli.pin import tool_in
 from outlast.cli.receipt import _subject
 from outlast.cli.session import json_of
 from outlast.cli.text import parse_length
+from outlast.client import sticky as sticky_view
 from outlast.client.mail import arrived, mail_of
 from outlast.client.update import _answer_in
 from outlast.client.view import JournalEntry, room_in, status_of, view_of
@@ -80,6 +84,8 @@ from outlast.notify.message import message_of
 from outlast.notify.setting import _is_base
 from outlast.policy import Pin, Pins, PolicyFile, Stop, Stops
 from outlast.policy.binding import Bindings, RoleBinding, first_bindings
+from outlast.policy.local import LocalUser
+from outlast.policy.pinned import PinRecord
 from outlast.policy.switch import Switch
 from outlast.replay.asking import edited
 from outlast.replay.context import StepRequest
@@ -118,6 +124,7 @@ from outlast.store.sqlite.row import (
     unfit_of,
     worker_of,
 )
+from outlast.store.sticky import StickyPut, StickyRow
 from outlast.store.task import TaskKey, TaskRow
 from outlast.testing.golden import Golden, GoldenRow
 from outlast.worker.inbox import proposal_of
@@ -128,6 +135,7 @@ from outlast.worker.relay import _bodies
 from outlast.worker.remote import RemoteSteps
 from outlast.worker.rest import Completion, Rest
 from outlast.worker.series import rest_of
+from outlast.worker.sticky import _asks_for
 from outlast.worker.wait import Waits
 from outlast.workflows.attempt import Attempt, current_attempt
 from outlast.workflows.completion import CompletionToken
@@ -508,6 +516,41 @@ def stored(read_row: Callable[[str], Any]) -> Callable[[bytes], Any]:
     return call
 
 
+def in_file(function: Callable[[Path], Any]) -> Callable[[bytes], Any]:
+    """Return a function of bytes that reads them from a file."""
+
+    def call(data: bytes) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "it.json"
+            path.write_bytes(data)
+            return function(path)
+
+    return call
+
+
+def _asked_of_it(row_of: Callable[[bytes], StickyPut]) -> Callable[[bytes], Any]:
+    """Return a function that holds a call against what a decision asks of arguments."""
+    action = Effect(_pay, "pay", AttemptOptions(), EffectOptions(idempotent=True)).remake(
+        b'{"amount":5}'
+    )
+
+    def call(data: bytes) -> Any:
+        row = StickyRow(
+            "default", "s1", "r", 1, "flow", "1~r:1", "boss", True, "ann", "", NOW, row_of(data)
+        )  # fmt: skip
+        return _asks_for(row, action)
+
+    return call
+
+
+async def _pay(amount: int) -> int:
+    return amount
+
+
+_sticks_where = _asked_of_it(lambda data: StickyPut("s1", "pay", "run", where=data))
+_sticks_when = _asked_of_it(lambda data: StickyPut("s1", "pay", "run", when=data))
+
+
 def of_text(function: Callable[[str], Any]) -> Callable[[bytes], Any]:
     return lambda data: function(data.decode("utf-8", "surrogateescape"))
 
@@ -596,6 +639,9 @@ ROLE_ROW = (
     .granting(
         RoleBinding(subject="bob", role="boss", until=NOW + timedelta(1), delegated_by="ann"), NOW
     )
+)
+PIN_RECORD = PinRecord().pinning(
+    Pin(server="files", tool="read", sha256="a" * 64, first_seen=NOW), reason="read it"
 )
 PINS = Pins((Pin(server="files", tool="read", sha256="a" * 64, first_seen=NOW),))
 RESOLUTION = msgspec.json.encode(Resolution("r:1", 1, "applied", Raw(b"5"), FAILURE))
@@ -753,6 +799,12 @@ DECODERS: dict[str, Decoder] = {
     "one edit that was typed": Decoder(of_text(lambda text: edits_typed([text], "")), [b'0.amount={"a":5}'], ("cli.session:json_of",), (USAGE,)),
     "kill switch": Decoder(Stops.decode, [STOPS.encode()], ("policy.stop:Stops.decode",)),
     "pinned definitions": Decoder(Pins.decode, [PINS.encode()], ("policy.pin:Pins.decode",)),
+    "who is local": Decoder(LocalUser.decode, [LocalUser("me", NOW).encode()], ("policy.local:LocalUser.decode",)),
+    "pins as they are kept": Decoder(PinRecord.decode, [PIN_RECORD.encode()], ("policy.pinned:PinRecord.decode",)),
+    "what sticks, where": Decoder(_sticks_where, [b'{"amount":"5"}'], ("worker.sticky:_asks_for", "worker.sticky:_shown")),
+    "what sticks, when": Decoder(_sticks_when, [b'[["amount","at_most",50]]'], ("worker.sticky:_asks_for", "worker.sticky:predicates")),
+    "what is shown of what sticks": Decoder(lambda data: (sticky_view._same(data), sticky_view._words(data)), [b'{"amount":"5"}', b'[["amount","at_most",50]]'], ("client.sticky:_same", "client.sticky:_words")),
+    "definition in a file": Decoder(in_file(lambda path: tool_in(path, "files", "read")), [b'{"name":"read","inputSchema":{"type":"object"}}', b'{"tools":[{"name":"read","inputSchema":{"type":"object"}}]}'], ("cli.pin:tool_in",), (USAGE,)),
     "TOML": Decoder(manifest("pyproject.toml"), [TOML], ("demo.manifest:_toml",)),
     "requirements": Decoder(manifest("requirements.txt"), [b"x==1.0 ; python_version > '3'\ny>=2\n"], ()),
     "canonical form of what was read": Decoder(lambda data: canonical(read(data, "it")), [TREE], ("journal.parse:parse",)),
@@ -765,6 +817,8 @@ EXCEPTIONS = {
     "journal.subject:_fact": "what `canonical` and the codec wrote in the same call",
     "worker.permit:Finder._call": "what the codec wrote of this call, or `from_row` has read",
     "replay.ledger:EffectLedger._nearest": "what `canonical` wrote of this call",
+    "replay.ledger:EffectLedger._alike": "what `canonical` wrote of this call",
+    "worker.permit:Finder.__init__": "it reads rows, which the store decodes",
     "client.update:_message": "what the codec wrote in the same call",
     "client.approval:Approvals.answer": "what the codec wrote in the same call",
     "client.approval:Approvals.edit": "what the codec wrote in the same call, beside what `client.view` has read",

@@ -46,7 +46,9 @@ def test_the_settings_of_the_page_are_taken() -> None:
 def test_the_command_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker has the option; a file that is not there, or is none, is said before anything runs."""
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "agent", raising=False)
+    # Noted, so that what is loaded under this name is forgotten afterwards.
+    monkeypatch.setitem(sys.modules, "agent", None)
+    monkeypatch.delitem(sys.modules, "agent")
     (tmp_path / "agent.py").write_text(
         "import outlast\n\n@outlast.workflow\nasync def flow(kind: str) -> None:\n    pass\n"
     )

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -140,6 +141,17 @@ class World:
     def cli(self, *words: str) -> Result:
         """Run a command in this process."""
         return CliRunner(env={"OUTLAST_DATABASE_URL": self.url}).invoke(app, list(words))
+
+
+@pytest.fixture(autouse=True)
+def _no_code_stays() -> Iterator[None]:
+    """Forget the code that a command has loaded: another test has other code of that name."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and Path(file).is_relative_to(tempfile.gettempdir()):
+            del sys.modules[name]
 
 
 def write_code(folder: Path) -> None:

@@ -156,7 +156,7 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
     with_bench(path, fill)
     edit(
         path,
-        "DROP TABLE notice; DROP TABLE request; DROP TABLE task; ALTER TABLE worker DROP COLUMN queues",
+        "DROP TABLE sticky; DROP TABLE notice; DROP TABLE request; DROP TABLE task; ALTER TABLE worker DROP COLUMN queues",
         "DROP INDEX run_due; DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN unfit",
         "CREATE INDEX run_due ON run (workflow, due) WHERE due IS NOT NULL",
         "ALTER TABLE run DROP COLUMN due_set_at; DELETE FROM migration WHERE number > 1",
@@ -203,7 +203,12 @@ def test_file_of_before_votes_goes_on(tmp_path):
         return [(row.state, row.spent) for row in image.approvals]
 
     with_bench(path, fill)
-    edit(path, "DROP TABLE notice", *WITHOUT_VOTES, "DELETE FROM migration WHERE number > 13")
+    edit(
+        path,
+        "DROP TABLE sticky; DROP TABLE notice",
+        *WITHOUT_VOTES,
+        "DELETE FROM migration WHERE number > 13",
+    )
     assert with_bench(path, go_on) == [("approved", ("r:2", ""))] * 2
 
 
@@ -225,7 +230,7 @@ def test_file_of_before_notices_goes_on(tmp_path):
         return [(due.notice.run_id, due.notice.notice) for due in taken.notices]
 
     with_bench(path, fill)
-    edit(path, "DROP TABLE notice; DELETE FROM migration WHERE number > 14")
+    edit(path, "DROP TABLE sticky; DROP TABLE notice; DELETE FROM migration WHERE number > 14")
     assert with_bench(path, go_on) == [("waits", "asked")]
 
 
