@@ -60,12 +60,14 @@ class Cover(Struct, frozen=True):
         action_sha256: For a call, the hash of its whole effective action; empty for a pattern.
         where: For a pattern, the canonical JSON of each bound parameter by name; empty for a call.
         agent: In whose name it was asked for: calls in another one's are not covered. Empty for calls in anybody's.
+        version: For a pattern, of the effect that it was asked for; the hash of a call holds it. Absent for none.
     """
 
     effect: str
     action_sha256: str = ""
     where: dict[str, str] = {}
     agent: str = ""
+    version: str | UnsetType = UNSET
 
 
 class GrantUse(Struct, frozen=True):

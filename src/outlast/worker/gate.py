@@ -229,7 +229,7 @@ class Gate:
         if command.grant is not None:
             match = self._match(command, found)
             if match is None:
-                words = "what would run does not fit the pattern that was approved"
+                words = "what would run does not fit the pattern that was approved, or the effect is another version by now"
                 return self._refuse(_mismatch(words), command)
             spends.append(
                 GrantSpend(command.grant.approval_id, command.grant.cover, command.operation, match)
@@ -278,6 +278,8 @@ class Gate:
         cover = request.covers[command.grant.cover]
         if cover.action_sha256:
             return found.action.action_sha256
+        if (cover.version or "") != found.action.version:
+            return None
         fields = found.action.fields
         fits = all(fields.get(name) == value for name, value in cover.where.items())
         return command.match_sha256 if fits else None

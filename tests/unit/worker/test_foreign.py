@@ -92,6 +92,16 @@ async def write_after_yes(text: str) -> str:
 
 
 @outlast.workflow
+async def write_by_pattern(text: str) -> str:
+    covers = [save.where(text=text)]
+    await outlast.approval("save", covers=covers, role="approver", expires_in=timedelta(1))
+    try:
+        return await save(text)
+    except outlast.OutlastError as error:
+        return error.code
+
+
+@outlast.workflow
 async def note_and_fall() -> None:
     async with outlast.saga():
         await note("abc")
@@ -103,7 +113,7 @@ async def note_only() -> None:
     await note("abcd")
 
 
-CODE = [save, erase, note, write, write_after_yes, note_and_fall, note_only]
+CODE = [save, erase, note, write, write_after_yes, write_by_pattern, note_and_fall, note_only]
 
 
 @pytest.fixture(autouse=True)
@@ -397,13 +407,14 @@ def test_a_yes_to_one_definition_is_none_to_another() -> None:
     assert [value for _, value in receiver.log] == [3]
 
 
-def test_a_grant_of_the_workflow_is_for_the_definition_that_was_there() -> None:
-    """The store holds what would run against what was approved."""
+@pytest.mark.parametrize("writing", [write_after_yes, write_by_pattern])
+def test_a_grant_of_the_workflow_is_for_the_definition_that_was_there(writing: Any) -> None:
+    """What would run is held against what was approved; a pattern is one of the version of then, too."""
 
     async def scenario(sim: Simulation, later: ForeignTool) -> str:
         await sim.client.pins.pin(later)
         worker = await sim.start_worker()
-        handle = await sim.client.start(write_after_yes("abc"), id="r")
+        handle = await sim.client.start(writing("abc"), id="r")
         await asked(sim)
         worker.freeze()
         await approve(sim)
