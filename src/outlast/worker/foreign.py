@@ -78,6 +78,11 @@ def looked(
     return rules.whole.called(call, tool, control.pins)
 
 
+def is_unseen(call: ToolCall) -> bool:
+    """Whether a call is one of a definition that nobody has looked at: it is new, or another one than the pinned."""
+    return call.definition not in ("", "pinned")
+
+
 def guards(effect: Effect[..., Any], control: Control) -> tuple[Guard, ...]:
     """Return the row on which that rests."""
     return (control.by_pins,) if is_foreign(effect) else ()

@@ -61,6 +61,7 @@ class Demand:
         rule: Which one of the policy.
         preconditions: On what the yes rests, as it is now.
         why: What the approver is told.
+        must_show: Only a yes to what the gate itself has asked about the call counts: it shows a definition that nobody has looked at.
     """
 
     source: Literal["declared", "policy"]
@@ -69,6 +70,7 @@ class Demand:
     policy_version: str = ""
     preconditions: tuple[Precondition, ...] = ()
     why: str = "declared"
+    must_show: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +288,9 @@ class Gate:
 
     def _is_granted(self, demand: Demand, command: IntendEffect, asked: list[str]) -> bool:
         """Whether somebody has said yes on terms that are as strict, with all the facts in sight."""
-        ids = [*asked] if command.grant is None else [*asked, command.grant.approval_id]
+        ids = [*asked]
+        if command.grant is not None and not demand.must_show:
+            ids.append(command.grant.approval_id)
         requests = [self._requests[one] for one in ids if one in self._requests]
         return any(
             one.source != "purpose"

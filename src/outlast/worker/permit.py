@@ -169,7 +169,7 @@ class Finder:
         demands: tuple[Demand, ...] = ()
         if rules is not None:
             verdict = await self._judge(rules.whole, call, control, version)
-            demands = _demanded(verdict)
+            demands = _demanded(verdict, must_show=foreign.is_unseen(call))
             arguments = _narrowed(call, verdict, arguments)
         action = _action(command, request, effect, arguments)
         guards = await self._people.check(control, self._grants.voters(command))
@@ -349,13 +349,22 @@ class Finder:
         return Permit(operation, checked_at, within, guards, control.by_stops)
 
 
-def _demanded(verdict: Allowed | Asked) -> tuple[Demand, ...]:
+def _demanded(verdict: Allowed | Asked, *, must_show: bool) -> tuple[Demand, ...]:
     if isinstance(verdict, Allowed):
         return ()
     terms = Terms(
         verdict.role or DEFAULT_ROLE, verdict.expires_in or DEFAULT_EXPIRY, sticky=verdict.sticky
     )
-    return (Demand("policy", terms, verdict.rule, verdict.policy_version, why=verdict.reason),)
+    return (
+        Demand(
+            "policy",
+            terms,
+            verdict.rule,
+            verdict.policy_version,
+            why=verdict.reason,
+            must_show=must_show,
+        ),
+    )
 
 
 def _action(

@@ -425,6 +425,28 @@ def test_a_grant_of_the_workflow_is_for_the_definition_that_was_there(writing: A
     assert played(lambda sim: scenario(sim, OTHER), ALLOW) == "approval_mismatch"
 
 
+@pytest.mark.parametrize("policy", [None, Policy((Rule("ask", "files:*"),))])
+@pytest.mark.parametrize("writing", [write_after_yes, write_by_pattern])
+def test_a_grant_of_the_workflow_is_no_yes_to_a_definition(
+    writing: Any, policy: Policy | None
+) -> None:
+    """It shows nothing of one that nobody has looked at: a person is asked beside it, also where a rule asks."""
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker()
+        handle = await sim.client.start(writing("abc"), id="r")
+        first = await approve(sim)
+        assert "tool" not in str(first.subject)
+        while (view := await asked(sim)).approval_id == first.approval_id:
+            await asyncio.sleep(0.1)
+        assert "Writes a file" in str(view.subject)
+        assert not any(isinstance(one, EffectIntended) for one in await entries(sim))
+        await approve(sim)
+        return await handle.result()
+
+    assert played(scenario, policy) == "abc"
+
+
 def test_a_later_attempt_is_of_the_same_definition() -> None:
     """Of another one only when that is pinned; one that nobody looked at does not run on the pin of the former one."""
 
