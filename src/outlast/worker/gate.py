@@ -231,7 +231,7 @@ class Gate:
         if command.grant is not None:
             match = self._match(command, found)
             if match is None:
-                words = "what would run does not fit the pattern that was approved, or the effect is another version by now"
+                words = "what would run does not fit what was approved, or the effect is another version by now"
                 return self._refuse(_mismatch(words), command)
             spends.append(
                 GrantSpend(command.grant.approval_id, command.grant.cover, command.operation, match)
@@ -272,11 +272,11 @@ class Gate:
         return request.covers[0].action_sha256 == found.action.action_sha256
 
     def _match(self, command: IntendEffect, found: Found) -> str | None:
-        """Return the hash by which the store compares the cover that the run's code has asked for; None when it does not fit."""
+        """Return the hash by which the store compares the cover that the run's code has asked for; None when it does not fit, or is unknown."""
         assert command.grant is not None
         request = self._requests.get(command.grant.approval_id)
-        if request is None or command.grant.cover >= len(request.covers):
-            return command.match_sha256
+        if request is None or not 0 <= command.grant.cover < len(request.covers):
+            return None
         cover = request.covers[command.grant.cover]
         if cover.action_sha256:
             return found.action.action_sha256
