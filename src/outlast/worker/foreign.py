@@ -22,6 +22,8 @@ from outlast.workflows.definition import Effect
 WITHOUT_A_POLICY = Rules(Policy(), Policy(), Policy())
 """By these a foreign tool is judged where nobody has given a policy: a person is asked."""
 
+_PIN = "look at it, and pin it: `outlast policy pins pin`"
+
 _SHOWN = 2_000
 """Characters of a description that are shown to who is asked."""
 
@@ -95,13 +97,13 @@ def shown(effect: Effect[..., Any], call: ToolCall) -> dict[str, Any]:
 
 
 def check_undoing(call: ToolCall) -> None:
-    """Refuse a compensation whose definition has changed: nobody is asked for it, and the yes to what it undoes was to another tool.
+    """Refuse a compensation whose definition is not pinned: nobody is asked for it, and the yes to what it undoes showed nothing of it.
 
     Raises:
         PermissionDeniedError: It is so.
     """
-    if call.definition == "changed":
-        raise _changed(call)
+    if is_unseen(call):
+        raise _unpinned(call)
 
 
 def check_again(call: ToolCall, effect: Effect[..., Any], intent: EffectIntended) -> None:
@@ -137,9 +139,19 @@ def _told(tool: ForeignTool, call: ToolCall) -> dict[str, Any]:
     return told
 
 
+def _unpinned(call: ToolCall) -> PermissionDeniedError:
+    if call.definition == "changed":
+        return _changed(call)
+    return PermissionDeniedError(
+        f"nobody has looked at the definition of the tool {call.server}:{call.name} yet",
+        reason="definition_new",
+        hint=_PIN,
+    )
+
+
 def _changed(call: ToolCall) -> PermissionDeniedError:
     return PermissionDeniedError(
         f"the definition of the tool {call.server}:{call.name} has changed since somebody looked at it",
         reason="definition_changed",
-        hint="look at it, and pin it: `outlast policy pins pin`",
+        hint=_PIN,
     )

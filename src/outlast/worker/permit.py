@@ -159,7 +159,7 @@ class Finder:
         call = foreign.looked(call, effect, control, rules)
         version = "" if rules is None else rules.version
         if command.compensates:
-            # It is never asked for, and nothing holds it up but the kill switch, a rule that denies it, and a tool that is another one.
+            # It is never asked for, and nothing holds it up but the kill switch, a rule that denies it, and a tool that is not pinned.
             foreign.check_undoing(call)
             if rules is not None:
                 await self._judge(rules.undoing, call, control, version)

@@ -526,11 +526,12 @@ def test_a_pin_that_changes_before_a_compensation_is_written_does_not_count(
     async def scenario(sim: Simulation) -> None:
         async def found(self: Finder, command: Any, *about: Any) -> Any:
             answer = await find(self, command, *about)
-            if command.compensates and not await sim.client.pins.list():
+            if command.compensates:
                 await sim.client.pins.pin(OTHER)
             return answer
 
         monkeypatch.setattr(Finder, "find", found)
+        await sim.client.pins.pin(FIRST)
         await sim.start_worker()
         await sim.client.start(note_and_fall(), id="r")
         await sim.until("r", lambda head: head.status is Status.BLOCKED)
@@ -539,14 +540,20 @@ def test_a_pin_that_changes_before_a_compensation_is_written_does_not_count(
     assert [value for _, value in receiver.log] == [3]
 
 
-def test_a_compensation_by_a_tool_that_has_changed_is_for_an_operator() -> None:
-    """Nobody is asked for it, and the yes to what it undoes was to another tool; once the new one is pinned, it is undone."""
+@pytest.mark.parametrize("word", ["changed", "new", "forgotten"])
+def test_a_compensation_by_a_tool_that_is_not_pinned_is_for_an_operator(word: str) -> None:
+    """Nobody is asked for it, and the yes to what it undoes showed nothing of it; once it is pinned, it is undone."""
 
     async def scenario(sim: Simulation) -> Status:
-        await sim.client.pins.pin(OTHER)
+        if word != "new":
+            await sim.client.pins.pin(OTHER if word == "changed" else FIRST)
+        if word == "forgotten":
+            await sim.client.pins.forget("files", "write_file")
         await sim.start_worker()
         handle = await sim.client.start(note_and_fall(), id="r")
         await sim.until("r", lambda head: head.status is Status.BLOCKED)
+        (doubt,) = [one for one in await entries(sim) if isinstance(one, EffectInDoubt)]
+        assert ("has changed" if word == "changed" else "nobody has looked") in doubt.why
         await sim.client.pins.pin(FIRST)
         await handle.resolve("r:1u:1", not_applied=True, reason="I looked at it")
         return (await sim.closed("r")).status
