@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from outlast.errors import OutlastError, PermissionDeniedError
+from outlast.errors import PermissionDeniedError
 from outlast.journal.entry import EffectIntended
 from outlast.policy import ForeignTool, Policy, ToolCall
 from outlast.store.change import Guard
@@ -85,6 +85,12 @@ def is_unseen(call: ToolCall) -> bool:
     return call.definition not in ("", "pinned")
 
 
+def definition_of(effect: Effect[..., Any]) -> str:
+    """Return the hash of the definition of the tool that an effect calls; empty where it calls none."""
+    tool = effect.rules.tool
+    return "" if tool is None else tool.sha256
+
+
 def guards(effect: Effect[..., Any], control: Control) -> tuple[Guard, ...]:
     """Return the row on which that rests."""
     return (control.by_pins,) if is_foreign(effect) else ()
@@ -107,22 +113,20 @@ def check_undoing(call: ToolCall) -> None:
 
 
 def check_again(call: ToolCall, effect: Effect[..., Any], intent: EffectIntended) -> None:
-    """Refuse another attempt with a definition that is neither pinned nor that of the intent.
+    """Refuse another attempt with a definition that is neither pinned nor the one by which the intent was let through.
+
+    What has begun is the same act as long as that is the same, whatever else the code says of it by now.
 
     Raises:
         PermissionDeniedError: It is so.
     """
-    if is_foreign(effect) and call.definition != "pinned" and not _is_same(effect, intent):
+    if not is_foreign(effect) or call.definition == "pinned":
+        return
+    if not intent.definition:
+        # Nothing has let it through: an operator was told so.
+        raise _unpinned(call)
+    if intent.definition != definition_of(effect):
         raise _changed(call)
-
-
-def _is_same(effect: Effect[..., Any], intent: EffectIntended) -> bool:
-    """Whether an effect is the one that was intended: the definition is a part of the hash."""
-    try:
-        made = effect.remake(bytes(intent.effective))
-    except OutlastError:
-        return False
-    return made.action_sha256 == intent.action_sha256
 
 
 def _told(tool: ForeignTool, call: ToolCall) -> dict[str, Any]:

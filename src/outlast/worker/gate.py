@@ -86,6 +86,7 @@ class Found:
         shown: What whoever is asked is shown beside the call.
         sticky: Each yes of before that sticks, and fits the call.
         server: Of a foreign tool: whose it is.
+        definition: Of a foreign tool: the hash of its definition.
         turn: Which turn of the run it is.
     """
 
@@ -97,6 +98,7 @@ class Found:
     shown: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sticky: tuple[StickyRow, ...] = ()
     server: str = ""
+    definition: str = ""
     turn: str = ""
 
     @property
@@ -406,6 +408,7 @@ def _intent(
         saga=command.saga,
         compensates=command.compensates,
         agent=command.agent,
+        definition="" if found is None else found.definition,
     )
 
 

@@ -165,7 +165,8 @@ class Finder:
                 await self._judge(rules.undoing, call, control, version)
             pins = foreign.guards(effect, control)
             permit = self._permit(command.operation, checked_at, control, pins)
-            return Found(request, policy_version=version, permit=permit)
+            definition = foreign.definition_of(effect)
+            return Found(request, policy_version=version, permit=permit, definition=definition)
         demands: tuple[Demand, ...] = ()
         if rules is not None:
             verdict = await self._judge(rules.whole, call, control, version)
@@ -184,6 +185,7 @@ class Finder:
             is_asked=is_asked,
             shown=foreign.shown(effect, call),
             server=call.server,
+            definition=foreign.definition_of(effect),
             turn=self._sticking.turn,
         )
         found = await self._with_declared(command, found, effect)

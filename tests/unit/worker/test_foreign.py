@@ -485,6 +485,28 @@ def test_a_later_attempt_goes_on_without_the_pin() -> None:
     assert played(scenario) == "abc"
 
 
+def test_a_later_attempt_of_the_same_definition_goes_on_whatever_else_the_code_says() -> None:
+    """Another `version=`, or another hash of the action for any reason, is told as no change of the definition."""
+
+    async def scenario(sim: Simulation) -> str:
+        failing.append(True)
+        await sim.start_worker()
+        handle = await sim.client.start(write("abc"), id="r")
+        await approve(sim)
+        while failing:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
+        sim.workers[-1].kill()
+        save.rules = replace(save.rules, version="2")
+        await sim.start_worker()
+        (intent,) = [one for one in await entries(sim) if isinstance(one, EffectIntended)]
+        assert intent.definition == FIRST.sha256
+        return await handle.result()
+
+    assert played(scenario) == "abc"
+    assert len(receiver.log) == 1
+
+
 def test_a_pin_that_is_taken_away_before_an_attempt_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -554,6 +576,9 @@ def test_a_compensation_by_a_tool_that_is_not_pinned_is_for_an_operator(word: st
         await sim.until("r", lambda head: head.status is Status.BLOCKED)
         (doubt,) = [one for one in await entries(sim) if isinstance(one, EffectInDoubt)]
         assert ("has changed" if word == "changed" else "nobody has looked") in doubt.why
+        await handle.resolve("r:1u:1", not_applied=True, reason="I looked at nothing")
+        await asyncio.sleep(10)
+        assert (await handle.status()).status is Status.BLOCKED
         await sim.client.pins.pin(FIRST)
         await handle.resolve("r:1u:1", not_applied=True, reason="I looked at it")
         return (await sim.closed("r")).status
