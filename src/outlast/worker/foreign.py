@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from outlast.errors import PermissionDeniedError
 from outlast.journal.entry import EffectIntended
 from outlast.policy import ForeignTool, Policy, ToolCall
+from outlast.policy.tool import words_of
 from outlast.store.change import Guard
 from outlast.worker.control import Control
 from outlast.worker.rules import Rules
@@ -25,7 +26,7 @@ WITHOUT_A_POLICY = Rules(Policy(), Policy(), Policy())
 _PIN = "look at it, and pin it: `outlast policy pins pin`"
 
 _SHOWN = 2_000
-"""Characters of a description that are shown to who is asked."""
+"""Characters of a description, and of a schema, that are shown to who is asked."""
 
 
 def is_foreign(effect: Effect[..., Any]) -> bool:
@@ -130,17 +131,21 @@ def check_again(call: ToolCall, effect: Effect[..., Any], intent: EffectIntended
 
 
 def _told(tool: ForeignTool, call: ToolCall) -> dict[str, Any]:
-    description: Any = tool.definition.get("description")
-    told: dict[str, Any] = {
+    return {
         "server": tool.server,
         "name": tool.name,
         "definition": call.definition,
         "sha256": tool.sha256,
         "reads_only": call.is_known_to_read,
+        **{name: _cut(text) for name, text in words_of(tool).items()},
     }
-    if isinstance(description, str) and description:
-        told["description"] = description[:_SHOWN]
-    return told
+
+
+def _cut(text: str) -> str:
+    """Return a text, or its beginning with what is left of it and where that is shown."""
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[:_SHOWN]}… ({len(text) - _SHOWN} more characters: `outlast policy explain --definition`)"
 
 
 def _unpinned(call: ToolCall) -> PermissionDeniedError:

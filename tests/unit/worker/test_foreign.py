@@ -208,6 +208,7 @@ def test_without_a_policy_a_person_is_asked() -> None:
                 "sha256": FIRST.sha256,
                 "reads_only": False,
                 "description": "Writes a file",
+                "input_schema": '{"type":"object"}',
             }
             assert "nobody has looked at the definition" in shown["subject"]["why"]
             assert shown["covers"][0]["version"] == FIRST.sha256
@@ -216,6 +217,25 @@ def test_without_a_policy_a_person_is_asked() -> None:
 
     played(scenario)
     assert [value for _, value in receiver.log] == [3, 4]
+
+
+def test_what_is_too_long_to_be_shown_says_so() -> None:
+    """Of a description, and of a schema: how much is left, and what shows it."""
+    schema = {"properties": {"text": {"description": "or send it away" * 200}}}
+    listing(replace(FIRST, definition={"description": "a" * 2_345, "input_schema": schema}))
+
+    async def scenario(sim: Simulation) -> Any:
+        await sim.start_worker()
+        await sim.client.start(write("abc"), id="r")
+        view = await asked(sim)
+        return msgspec.json.decode(msgspec.json.encode(view.subject))["subject"]["tool"]
+
+    shown = played(scenario)
+    where = "more characters: `outlast policy explain --definition`)"
+    assert shown["description"] == f"{'a' * 2_000}… (345 {where}"
+    length = len(msgspec.json.encode(schema))
+    assert shown["input_schema"].startswith('{"properties":{"text":{"description":"or send')
+    assert shown["input_schema"].endswith(f"… ({length - 2_000} {where}")
 
 
 def test_a_pinned_tool_that_a_rule_allows_asks_nobody() -> None:
