@@ -1203,7 +1203,7 @@ class PermissionDeniedError(OutlastError):
     Args:
         reason: What denied it: `rule`, `hook`, `callback`, `unlisted` (the agent does not have it), `plan` or `dont_ask` (the mode), or
             `error`: something failed that should have judged; or `definition_changed`: the foreign tool is another one than the one that was
-            looked at, and nobody can be asked any more.
+            looked at, and nobody can be asked any more; `definition_new`: nobody has looked at it.
         rule: The rule, hook or callback that denied it; empty where none has a part in it.
         policy_version: Of the policy that decided.
 

@@ -13,6 +13,7 @@ from outlast.cli.text import at
 from outlast.errors import DefinitionError
 from outlast.journal.parse import NotJsonError, parse
 from outlast.policy import ForeignTool, Pin, Pins
+from outlast.policy.tool import words_of
 
 pins = typer.Typer(
     no_args_is_help=True, help="See which definitions of foreign tools are pinned, and change it."
@@ -26,6 +27,9 @@ Tool = Annotated[
 ]
 Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the change.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+_OF_A_TOOL = ("name", "inputSchema", "input_schema")
+"""What an object holds, one or the other, that defines a tool."""
 
 _DIGITS = 16
 """Of a hash, in a table."""
@@ -58,7 +62,7 @@ def pin(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="Its definition, in JSON; or what the server answers to tools/list.",
+            help="Its definition, in JSON; or what the server answers to tools/list, also as JSON-RPC has it.",
         ),
     ],
     reason: Reason = "",
@@ -71,6 +75,8 @@ def pin(
         print_json(made)
     else:
         say(f"pinned: {listed} as {made.sha256}")
+        for line in told(listed):
+            say(line)
 
 
 @pins.command("forget", no_args_is_help=True)
@@ -106,10 +112,24 @@ def tool_in(file: Path, server: str, name: str, identity: str = "") -> ForeignTo
         raise usage_error(f"{error.message}; {error.hint}") from None
 
 
+def told(tool: ForeignTool) -> list[str]:
+    """Return the lines that say what a tool says of itself, in whole."""
+    return [f"    {name.replace('_', ' ')}: {text}" for name, text in words_of(tool).items()] or [
+        "    it says nothing of itself"
+    ]
+
+
 def _definition(held: Any, name: str, file: Path) -> dict[str, Any]:
     whole = cast("dict[str, Any]", held) if isinstance(held, dict) else {"tools": held}
+    if "jsonrpc" in whole:
+        whole = _result(whole, file)
     listed: Any = whole.get("tools")
     if listed is None:
+        if whole.keys().isdisjoint(_OF_A_TOOL):
+            raise usage_error(
+                f"{file} holds no definition of a tool: it has neither a name nor an inputSchema; give it as the server lists it, or all that the "
+                "server answers to tools/list"
+            )
         return whole
     tools = cast("list[Any]", listed) if isinstance(listed, list) else []
     found = [cast("dict[str, Any]", one) for one in tools if isinstance(one, dict)]
@@ -117,3 +137,13 @@ def _definition(held: Any, name: str, file: Path) -> dict[str, Any]:
     if len(of_name) != 1:
         raise usage_error(f"{file} holds {len(of_name) or 'no'} definitions of a tool {name!r:.80}")
     return of_name[0]
+
+
+def _result(answer: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Return what is in an answer as it came over the wire."""
+    result: Any = answer.get("result")
+    if not isinstance(result, dict):
+        raise usage_error(
+            f"{file} holds an answer of JSON-RPC without a result; give what the server answers to tools/list"
+        )
+    return cast("dict[str, Any]", result)

@@ -16,7 +16,7 @@ import msgspec
 import typer
 
 from outlast.cli.output import complain, print_json, say
-from outlast.cli.pin import pins, pins_of, tool_in
+from outlast.cli.pin import pins, pins_of, told, tool_in
 from outlast.cli.session import Session, json_of, usage_error
 from outlast.cli.text import counted
 from outlast.errors import PolicyError
@@ -109,9 +109,11 @@ def explain_call(  # noqa: PLR0913 - what can be said of a call, each an option
     )  # fmt: skip
     now = _time(at)
     found = _load(file)
+    says: list[str] = []
     if definition is not None:
         listed = tool_in(definition, server, tool, identity)
         call = found.called(call, listed, pins_of(session, call.tenant))
+        says = told(listed)
     verdict = asyncio.run(decide(found, call, stopped=None, now=now, may_bypass=may_bypass))
     if as_json:
         known = {} if definition is None else {"definition": call.definition}
@@ -121,7 +123,7 @@ def explain_call(  # noqa: PLR0913 - what can be said of a call, each an option
     say(headline)
     if definition is not None:
         say(f"definition of {server}:{tool}: {_STANDING[call.definition]}")
-    for line in lines:
+    for line in (*says, *lines):
         say(line)
 
 

@@ -60,12 +60,14 @@ class Cover(Struct, frozen=True):
         action_sha256: For a call, the hash of its whole effective action; empty for a pattern.
         where: For a pattern, the canonical JSON of each bound parameter by name; empty for a call.
         agent: In whose name it was asked for: calls in another one's are not covered. Empty for calls in anybody's.
+        version: For a pattern, of the effect that it was asked for; the hash of a call holds it. Absent for none.
     """
 
     effect: str
     action_sha256: str = ""
     where: dict[str, str] = {}
     agent: str = ""
+    version: str | UnsetType = UNSET
 
 
 class GrantUse(Struct, frozen=True):
@@ -196,6 +198,7 @@ class EffectIntended(Struct, frozen=True, tag="effect_intended", omit_defaults=T
         checked_at: When it was last asked whether who approved may still do so, and whether what they relied on still holds; by the
             store's clock. None where nothing had to be asked.
         agent: In whose name it was called: see `outlast.agent`.
+        definition: Of a foreign tool: the hash of the definition by which it was let through.
     """
 
     operation: OperationId
@@ -216,6 +219,7 @@ class EffectIntended(Struct, frozen=True, tag="effect_intended", omit_defaults=T
     requested_sha256: str = ""
     checked_at: Moment | None = None
     agent: str = ""
+    definition: str = ""
 
 
 class EffectRefused(Struct, frozen=True, tag="effect_refused"):

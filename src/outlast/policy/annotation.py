@@ -125,24 +125,24 @@ def definition_sha256(tool: Mapping[str, Any]) -> str:
         assert definition_sha256(wire) != definition_sha256({**wire, "description": "now with a twist"})
         ```
     """
-    found = _spelled(tool, _DEFINING)
+    found = spelled(tool, _DEFINING)
     said = found.get("annotations")
     if isinstance(said, Mapping):
         hints = cast("Mapping[str, Any]", said)
         known = {*_HINTS, *_HINTS.values()}
         others = {name: one for name, one in hints.items() if name not in known and one is not None}
-        found["annotations"] = {**others, **_spelled(hints, _HINTS)}
+        found["annotations"] = {**others, **spelled(hints, _HINTS)}
     if not found.get("annotations"):
         found.pop("annotations", None)
     return sha256_of(found)
 
 
 def _hint(hints: Mapping[str, Any], wire: str, *, default: bool) -> bool:
-    said = _spelled(hints, {wire: _HINTS[wire]}).get(wire)
+    said = spelled(hints, {wire: _HINTS[wire]}).get(wire)
     return said if isinstance(said, bool) else default
 
 
-def _spelled(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def spelled(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Return fields by their names on the wire; one that is there in both spellings, and differs, as both."""
     found: dict[str, Any] = {}
     for wire, python in names.items():

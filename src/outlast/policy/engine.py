@@ -165,10 +165,11 @@ class _Judgement:
         name, rule = self._first("ask")
         if rule is None:
             return None
-        reason = rule.reason or f"the policy asks a person ({rule})"
+        reason, sticky = rule.reason or f"the policy asks a person ({rule})", rule.sticky
         if changed := self._definition_text():
-            reason = f"{reason}; {changed}"
-        return self._ask("rule", reason, name, Ask(rule.role, rule.expires_in, rule.sticky))
+            # A yes to a definition that is not pinned is one to one call.
+            reason, sticky = f"{reason}; {changed}", "no"
+        return self._ask("rule", reason, name, Ask(rule.role, rule.expires_in, sticky))
 
     def _asked_by_definition(self) -> Verdict | None:
         self.place = ("definition", "")

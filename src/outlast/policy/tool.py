@@ -10,10 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlast.errors import DefinitionError, EncodeError
-from outlast.policy.annotation import definition_sha256
+from outlast.journal.canonical import canonical
+from outlast.policy.annotation import definition_sha256, spelled
 from outlast.policy.binding import LONGEST_NAME
 from outlast.policy.call import plain
 from outlast.policy.shown import shown
+
+_WORDS = {"description": "description", "inputSchema": "input_schema"}
+"""What a model reads of a tool, by its names on the wire and in Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,18 @@ class ForeignTool:
     def __str__(self) -> str:
         """Return it as a policy names it."""
         return f"{self.server}:{self.name}"
+
+
+def words_of(tool: ForeignTool) -> dict[str, str]:
+    """Return what a model reads of a tool, in whole: its description, and the schema of its arguments as JSON.
+
+    What it does not say is left out; what it says in both spellings, and differs, is there as both.
+    """
+    return {
+        _WORDS[wire]: one if isinstance(one, str) else canonical(one).decode()
+        for wire, one in spelled(tool.definition, _WORDS).items()
+        if one != ""
+    }
 
 
 def _check_name(what: str, given: Any) -> None:

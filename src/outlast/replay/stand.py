@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from outlast.journal.entry import Completed, ContinuedAsNew, OperationId
 from outlast.journal.failure import Failure
@@ -300,7 +300,8 @@ def _plain(value: Any) -> Any:
         case Failure():
             return _failure(value)
         case Struct():
-            return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+            found = ((name, getattr(value, name)) for name in value.__struct_fields__)
+            return {name: _plain(one) for name, one in found if one is not UNSET}
         case bytes() | Raw():
             return bytes(value).decode()
         case tuple():

@@ -11,9 +11,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from outlast.errors import OutlastError, PermissionDeniedError
+from outlast.errors import PermissionDeniedError
 from outlast.journal.entry import EffectIntended
 from outlast.policy import ForeignTool, Policy, ToolCall
+from outlast.policy.tool import words_of
 from outlast.store.change import Guard
 from outlast.worker.control import Control
 from outlast.worker.rules import Rules
@@ -22,8 +23,10 @@ from outlast.workflows.definition import Effect
 WITHOUT_A_POLICY = Rules(Policy(), Policy(), Policy())
 """By these a foreign tool is judged where nobody has given a policy: a person is asked."""
 
+_PIN = "look at it, and pin it: `outlast policy pins pin`"
+
 _SHOWN = 2_000
-"""Characters of a description that are shown to who is asked."""
+"""Characters of a description, and of a schema, that are shown to who is asked."""
 
 
 def is_foreign(effect: Effect[..., Any]) -> bool:
@@ -78,6 +81,17 @@ def looked(
     return rules.whole.called(call, tool, control.pins)
 
 
+def is_unseen(call: ToolCall) -> bool:
+    """Whether a call is one of a definition that nobody has looked at: it is new, or another one than the pinned."""
+    return call.definition not in ("", "pinned")
+
+
+def definition_of(effect: Effect[..., Any]) -> str:
+    """Return the hash of the definition of the tool that an effect calls; empty where it calls none."""
+    tool = effect.rules.tool
+    return "" if tool is None else tool.sha256
+
+
 def guards(effect: Effect[..., Any], control: Control) -> tuple[Guard, ...]:
     """Return the row on which that rests."""
     return (control.by_pins,) if is_foreign(effect) else ()
@@ -90,51 +104,63 @@ def shown(effect: Effect[..., Any], call: ToolCall) -> dict[str, Any]:
 
 
 def check_undoing(call: ToolCall) -> None:
-    """Refuse a compensation whose definition has changed: nobody is asked for it, and the yes to what it undoes was to another tool.
+    """Refuse a compensation whose definition is not pinned: nobody is asked for it, and the yes to what it undoes showed nothing of it.
 
     Raises:
         PermissionDeniedError: It is so.
     """
-    if call.definition == "changed":
-        raise _changed(call)
+    if is_unseen(call):
+        raise _unpinned(call)
 
 
 def check_again(call: ToolCall, effect: Effect[..., Any], intent: EffectIntended) -> None:
-    """Refuse another attempt with a definition that is neither pinned nor that of the intent.
+    """Refuse another attempt with a definition that is neither pinned nor the one by which the intent was let through.
+
+    What has begun is the same act as long as that is the same, whatever else the code says of it by now.
 
     Raises:
         PermissionDeniedError: It is so.
     """
-    if is_foreign(effect) and call.definition != "pinned" and not _is_same(effect, intent):
+    if not is_foreign(effect) or call.definition == "pinned":
+        return
+    if not intent.definition:
+        # Nothing has let it through: an operator was told so.
+        raise _unpinned(call)
+    if intent.definition != definition_of(effect):
         raise _changed(call)
 
 
-def _is_same(effect: Effect[..., Any], intent: EffectIntended) -> bool:
-    """Whether an effect is the one that was intended: the definition is a part of the hash."""
-    try:
-        made = effect.remake(bytes(intent.effective))
-    except OutlastError:
-        return False
-    return made.action_sha256 == intent.action_sha256
-
-
 def _told(tool: ForeignTool, call: ToolCall) -> dict[str, Any]:
-    description: Any = tool.definition.get("description")
-    told: dict[str, Any] = {
+    return {
         "server": tool.server,
         "name": tool.name,
         "definition": call.definition,
         "sha256": tool.sha256,
         "reads_only": call.is_known_to_read,
+        **{name: _cut(text) for name, text in words_of(tool).items()},
     }
-    if isinstance(description, str) and description:
-        told["description"] = description[:_SHOWN]
-    return told
+
+
+def _cut(text: str) -> str:
+    """Return a text, or its beginning with what is left of it and where that is shown."""
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[:_SHOWN]}… ({len(text) - _SHOWN} more characters: `outlast policy explain --definition`)"
+
+
+def _unpinned(call: ToolCall) -> PermissionDeniedError:
+    if call.definition == "changed":
+        return _changed(call)
+    return PermissionDeniedError(
+        f"nobody has looked at the definition of the tool {call.server}:{call.name} yet",
+        reason="definition_new",
+        hint=_PIN,
+    )
 
 
 def _changed(call: ToolCall) -> PermissionDeniedError:
     return PermissionDeniedError(
         f"the definition of the tool {call.server}:{call.name} has changed since somebody looked at it",
         reason="definition_changed",
-        hint="look at it, and pin it: `outlast policy pins pin`",
+        hint=_PIN,
     )

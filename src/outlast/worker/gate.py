@@ -61,6 +61,7 @@ class Demand:
         rule: Which one of the policy.
         preconditions: On what the yes rests, as it is now.
         why: What the approver is told.
+        must_show: Only a yes to what the gate itself has asked about the call counts: it shows a definition that nobody has looked at.
     """
 
     source: Literal["declared", "policy"]
@@ -69,6 +70,7 @@ class Demand:
     policy_version: str = ""
     preconditions: tuple[Precondition, ...] = ()
     why: str = "declared"
+    must_show: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Found:
         shown: What whoever is asked is shown beside the call.
         sticky: Each yes of before that sticks, and fits the call.
         server: Of a foreign tool: whose it is.
+        definition: Of a foreign tool: the hash of its definition.
         turn: Which turn of the run it is.
     """
 
@@ -95,6 +98,7 @@ class Found:
     shown: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sticky: tuple[StickyRow, ...] = ()
     server: str = ""
+    definition: str = ""
     turn: str = ""
 
     @property
@@ -229,7 +233,7 @@ class Gate:
         if command.grant is not None:
             match = self._match(command, found)
             if match is None:
-                words = "what would run does not fit the pattern that was approved"
+                words = "what would run does not fit what was approved, or the effect is another version by now"
                 return self._refuse(_mismatch(words), command)
             spends.append(
                 GrantSpend(command.grant.approval_id, command.grant.cover, command.operation, match)
@@ -270,21 +274,25 @@ class Gate:
         return request.covers[0].action_sha256 == found.action.action_sha256
 
     def _match(self, command: IntendEffect, found: Found) -> str | None:
-        """Return the hash by which the store compares the cover that the run's code has asked for; None when it does not fit."""
+        """Return the hash by which the store compares the cover that the run's code has asked for; None when it does not fit, or is unknown."""
         assert command.grant is not None
         request = self._requests.get(command.grant.approval_id)
-        if request is None or command.grant.cover >= len(request.covers):
-            return command.match_sha256
+        if request is None or not 0 <= command.grant.cover < len(request.covers):
+            return None
         cover = request.covers[command.grant.cover]
         if cover.action_sha256:
             return found.action.action_sha256
+        if (cover.version or "") != found.action.version:
+            return None
         fields = found.action.fields
         fits = all(fields.get(name) == value for name, value in cover.where.items())
         return command.match_sha256 if fits else None
 
     def _is_granted(self, demand: Demand, command: IntendEffect, asked: list[str]) -> bool:
         """Whether somebody has said yes on terms that are as strict, with all the facts in sight."""
-        ids = [*asked] if command.grant is None else [*asked, command.grant.approval_id]
+        ids = [*asked]
+        if command.grant is not None and not demand.must_show:
+            ids.append(command.grant.approval_id)
         requests = [self._requests[one] for one in ids if one in self._requests]
         return any(
             one.source != "purpose"
@@ -400,6 +408,7 @@ def _intent(
         saga=command.saga,
         compensates=command.compensates,
         agent=command.agent,
+        definition="" if found is None else found.definition,
     )
 
 

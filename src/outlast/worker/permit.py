@@ -159,17 +159,18 @@ class Finder:
         call = foreign.looked(call, effect, control, rules)
         version = "" if rules is None else rules.version
         if command.compensates:
-            # It is never asked for, and nothing holds it up but the kill switch, a rule that denies it, and a tool that is another one.
+            # It is never asked for, and nothing holds it up but the kill switch, a rule that denies it, and a tool that is not pinned.
             foreign.check_undoing(call)
             if rules is not None:
                 await self._judge(rules.undoing, call, control, version)
             pins = foreign.guards(effect, control)
             permit = self._permit(command.operation, checked_at, control, pins)
-            return Found(request, policy_version=version, permit=permit)
+            definition = foreign.definition_of(effect)
+            return Found(request, policy_version=version, permit=permit, definition=definition)
         demands: tuple[Demand, ...] = ()
         if rules is not None:
             verdict = await self._judge(rules.whole, call, control, version)
-            demands = _demanded(verdict)
+            demands = _demanded(verdict, must_show=foreign.is_unseen(call))
             arguments = _narrowed(call, verdict, arguments)
         action = _action(command, request, effect, arguments)
         guards = await self._people.check(control, self._grants.voters(command))
@@ -184,6 +185,7 @@ class Finder:
             is_asked=is_asked,
             shown=foreign.shown(effect, call),
             server=call.server,
+            definition=foreign.definition_of(effect),
             turn=self._sticking.turn,
         )
         found = await self._with_declared(command, found, effect)
@@ -349,13 +351,22 @@ class Finder:
         return Permit(operation, checked_at, within, guards, control.by_stops)
 
 
-def _demanded(verdict: Allowed | Asked) -> tuple[Demand, ...]:
+def _demanded(verdict: Allowed | Asked, *, must_show: bool) -> tuple[Demand, ...]:
     if isinstance(verdict, Allowed):
         return ()
     terms = Terms(
         verdict.role or DEFAULT_ROLE, verdict.expires_in or DEFAULT_EXPIRY, sticky=verdict.sticky
     )
-    return (Demand("policy", terms, verdict.rule, verdict.policy_version, why=verdict.reason),)
+    return (
+        Demand(
+            "policy",
+            terms,
+            verdict.rule,
+            verdict.policy_version,
+            why=verdict.reason,
+            must_show=must_show,
+        ),
+    )
 
 
 def _action(

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import msgspec
+from msgspec import UNSET
 
 from outlast.effects.intent import SETTLE, Repeat
 from outlast.effects.key import check_name
@@ -393,7 +394,9 @@ class Effect(Definition[P, R]):
                 hint=f"name at least one of: {known}",
             )
         values = {name: canonical(value).decode() for name, value in fields.items()}
-        return Pattern(Cover(self.name, where=values, agent=current_agent.get()), values, self)
+        agent, version = current_agent.get(), self.version or UNSET
+        cover = Cover(self.name, where=values, agent=agent, version=version)
+        return Pattern(cover, values, self)
 
     def cover(self, call: Call[Any]) -> tuple[Cover, Mapping[str, str]]:
         """Return the cover of exactly this call, and its arguments by name."""

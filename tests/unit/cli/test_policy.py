@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from outlast.app import local_principal
 from outlast.cli.main import app
+from outlast.policy import ForeignTool
 
 from .conftest import World
 
@@ -139,7 +140,15 @@ def test_pins_are_made_listed_and_forgotten(asking: World, listed: Path) -> None
     assert "no definition is pinned" in asking.cli(*pins, "list").stdout
     made = asking.cli(*pins, "pin", "files", "read", str(listed), "--reason", "looked")
     assert (made.exit_code, "pinned: files:read as " in made.stdout) == (0, True)
+    assert made.stdout.endswith("\n    it says nothing of itself\n")
     alone = asking.folder / "one.json"
+    both = '"input_schema": {"a": 1}, "inputSchema": {"b": 2}'
+    alone.write_text(f'{{"name": "write", "description": "Writes\\nmuch", {both}}}')
+    printed = asking.cli(*pins, "pin", "files", "write", str(alone)).stdout.splitlines()
+    assert words[1:] == [
+        "    description: Writes\\u000amuch",
+        '    input schema: [{"b":2},{"a":1}]',
+    ]
     alone.write_text('{"name": "write", "description": "Writes"}')
     document = json.loads(asking.cli(*pins, "pin", "files", "write", str(alone), "--json").stdout)
     assert (document["tool"], document["by"]) == ("write", local_principal())
@@ -156,8 +165,29 @@ def test_pins_are_made_listed_and_forgotten(asking: World, listed: Path) -> None
     assert json.loads(left) == {"server": "files", "tool": "read"}
 
 
+@pytest.mark.parametrize(
+    "held",
+    [
+        f'{{"jsonrpc": "2.0", "id": 1, "result": {LISTED}}}',
+        '{"description": "Writes", "inputSchema": null}',
+        '{"description": "Writes", "input_schema": null}',
+    ],
+)
+def test_a_definition_in_other_shapes(asking: World, held: str) -> None:
+    """As it came over the wire, or without its name: it is the same definition, of one hash."""
+    path = asking.folder / "held.json"
+    path.write_text(held)
+    made = asking.cli("policy", "pins", "pin", "files", "write", str(path), "--json")
+    tool = ForeignTool("files", "write", {"description": "Writes"})
+    assert json.loads(made.stdout)["sha256"] == tool.sha256
+
+
 def test_a_definition_that_cannot_be_used(asking: World, listed: Path) -> None:
-    """No file, no JSON, none or two of that name, or that of another tool: typed wrong, and nothing is pinned."""
+    """No file, no JSON, no definition, none or two of that name, or that of another tool: typed wrong, and nothing is pinned."""
+    told = asking.folder / "told.json"
+    told.write_text('{"description": "Reads", "server": "files"}')
+    failed = asking.folder / "failed.json"
+    failed.write_text('{"jsonrpc": "2.0", "id": 1, "error": {"code": 1}, "name": "read"}')
     bad = asking.folder / "bad.json"
     bad.write_text("{")
     other = asking.folder / "other.json"
@@ -166,6 +196,8 @@ def test_a_definition_that_cannot_be_used(asking: World, listed: Path) -> None:
         ("read", asking.folder / "none.json", "cannot be read"),
         ("read", bad, "is not JSON"),
         ("read", other, "is that of 'other'"),
+        ("read", told, "neither a name nor an inputSchema; give it as the server lists it"),
+        ("read", failed, "an answer of JSON-RPC without a result"),
         ("none", listed, "holds no definitions"),
         ("twice", listed, "holds 2 definitions"),
     ):
@@ -196,10 +228,11 @@ def test_a_definition_is_explained(asking: World, listed: Path, file: Path) -> N
     assert explained("--identity", "here") == ("asked", "definition_changed", "changed")
     assert explained("--agent", "buyer") == ("denied", "unlisted", "changed")
     words = ("policy", "explain", "read", "{}", "-f", str(file), "--definition", str(listed))
-    assert (
-        "definition of files:read: changed, another one is pinned\n"
-        in asking.cli(*words, "--server", "files").stdout
-    )
+    said = asking.cli(*words, "--server", "files").stdout
+    assert "definition of files:read: changed, another one is pinned\n" in said
+    listed.write_text(json.dumps({"name": "read", "description": "Reads" * 1_000}))
+    said = asking.cli(*words, "--server", "files").stdout
+    assert f"    description: {'Reads' * 1_000}\n" in said
     assert asking.cli(*words).exit_code == 2
 
 

@@ -290,13 +290,16 @@ def test_a_time_without_a_zone_denies() -> None:
 
 
 def test_a_new_or_changed_definition_is_asked_about() -> None:
-    """Unless a rule denies; an allow rule does not help, and what asks anyway says it too. Effects have none."""
-    policy = Policy((Rule("deny", "d"), Rule("ask", "q", reason="money"), Rule("allow", "*")))
+    """Unless a rule denies; an allow rule does not help, and what asks anyway says it too, and lets no yes stick. Effects have none."""
+    money = Rule("ask", "q", reason="money", sticky="run")
+    policy = Policy((Rule("deny", "d"), money, Rule("allow", "*")))
     for definition in ("new", "changed"):
         call: dict[str, Any] = {"kind": "tool", "writes": False, "definition": definition}
         assert outcome(judge(policy, "t", **call)) == f"Asked definition_{definition}"
         assert outcome(judge(policy, "d", **call)) == "Denied rule"
-        assert "definition" in judge(policy, "q", **call).reason
+        seen = judge(policy, "q", **call)
+        assert isinstance(seen, Asked)
+        assert ("definition" in seen.reason, seen.sticky) == (True, "no")
     assert outcome(judge(policy, "t", kind="tool", definition="pinned")) == "Allowed rule"
     assert outcome(judge(policy, "t", kind="tool", definition="what?")) == "Asked definition_new"
     assert outcome(judge(policy, "t", kind="effect", definition="new")) == "Allowed rule"

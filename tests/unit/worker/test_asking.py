@@ -23,8 +23,10 @@ from outlast.journal.entry import (
     ApprovalVoted,
     EffectIntended,
     EffectRefused,
+    GrantUse,
     Started,
 )
+from outlast.journal.failure import tell
 from outlast.replay.command import IntendEffect
 from outlast.store.change import GrantSpend, Status
 from outlast.testing import Receiver, Simulation
@@ -441,6 +443,19 @@ def test_a_yes_to_other_arguments_is_asked_for_again() -> None:
     )
     assert isinstance(leave, Leave)
     assert leave.intent.asked == (again.approval_id,)
+
+
+@pytest.mark.parametrize("use", [("2~r:7", 0), ("2~r:1", 1), ("2~r:1", -1)])
+def test_a_cover_that_is_not_in_the_journal_lets_nothing_begin(use: tuple[str, int]) -> None:
+    """Nobody could say what it covers, whatever hash the code has of it."""
+    this = gate()
+    ask(this, Found(FIVE, (DECLARED,)))
+    asked_for = {"grant": GrantUse(*use), "match_sha256": FIVE.action_sha256}
+    answer = this.ask(command(**asked_for), 1, Found(FIVE))
+    assert isinstance(answer, EffectRefused)
+    assert "does not fit what was approved" in tell(answer.failure)
+    asked_for["grant"] = GrantUse("2~r:1", 0)
+    assert isinstance(this.ask(command(**asked_for), 1, Found(FIVE)), Leave)
 
 
 def test_only_an_edit_makes_an_edited_request() -> None:

@@ -92,6 +92,16 @@ async def write_after_yes(text: str) -> str:
 
 
 @outlast.workflow
+async def write_by_pattern(text: str) -> str:
+    covers = [save.where(text=text)]
+    await outlast.approval("save", covers=covers, role="approver", expires_in=timedelta(1))
+    try:
+        return await save(text)
+    except outlast.OutlastError as error:
+        return error.code
+
+
+@outlast.workflow
 async def note_and_fall() -> None:
     async with outlast.saga():
         await note("abc")
@@ -103,7 +113,7 @@ async def note_only() -> None:
     await note("abcd")
 
 
-CODE = [save, erase, note, write, write_after_yes, note_and_fall, note_only]
+CODE = [save, erase, note, write, write_after_yes, write_by_pattern, note_and_fall, note_only]
 
 
 @pytest.fixture(autouse=True)
@@ -198,6 +208,7 @@ def test_without_a_policy_a_person_is_asked() -> None:
                 "sha256": FIRST.sha256,
                 "reads_only": False,
                 "description": "Writes a file",
+                "input_schema": '{"type":"object"}',
             }
             assert "nobody has looked at the definition" in shown["subject"]["why"]
             assert shown["covers"][0]["version"] == FIRST.sha256
@@ -206,6 +217,25 @@ def test_without_a_policy_a_person_is_asked() -> None:
 
     played(scenario)
     assert [value for _, value in receiver.log] == [3, 4]
+
+
+def test_what_is_too_long_to_be_shown_says_so() -> None:
+    """Of a description, and of a schema: how much is left, and what shows it."""
+    schema = {"properties": {"text": {"description": "or send it away" * 200}}}
+    listing(replace(FIRST, definition={"description": "a" * 2_345, "input_schema": schema}))
+
+    async def scenario(sim: Simulation) -> Any:
+        await sim.start_worker()
+        await sim.client.start(write("abc"), id="r")
+        view = await asked(sim)
+        return msgspec.json.decode(msgspec.json.encode(view.subject))["subject"]["tool"]
+
+    shown = played(scenario)
+    where = "more characters: `outlast policy explain --definition`)"
+    assert shown["description"] == f"{'a' * 2_000}… (345 {where}"
+    length = len(msgspec.json.encode(schema))
+    assert shown["input_schema"].startswith('{"properties":{"text":{"description":"or send')
+    assert shown["input_schema"].endswith(f"… ({length - 2_000} {where}")
 
 
 def test_a_pinned_tool_that_a_rule_allows_asks_nobody() -> None:
@@ -397,13 +427,14 @@ def test_a_yes_to_one_definition_is_none_to_another() -> None:
     assert [value for _, value in receiver.log] == [3]
 
 
-def test_a_grant_of_the_workflow_is_for_the_definition_that_was_there() -> None:
-    """The store holds what would run against what was approved."""
+@pytest.mark.parametrize("writing", [write_after_yes, write_by_pattern])
+def test_a_grant_of_the_workflow_is_for_the_definition_that_was_there(writing: Any) -> None:
+    """What would run is held against what was approved; a pattern is one of the version of then, too."""
 
     async def scenario(sim: Simulation, later: ForeignTool) -> str:
         await sim.client.pins.pin(later)
         worker = await sim.start_worker()
-        handle = await sim.client.start(write_after_yes("abc"), id="r")
+        handle = await sim.client.start(writing("abc"), id="r")
         await asked(sim)
         worker.freeze()
         await approve(sim)
@@ -412,6 +443,28 @@ def test_a_grant_of_the_workflow_is_for_the_definition_that_was_there() -> None:
 
     assert played(lambda sim: scenario(sim, FIRST)) == "abc"
     assert played(lambda sim: scenario(sim, OTHER), ALLOW) == "approval_mismatch"
+
+
+@pytest.mark.parametrize("policy", [None, Policy((Rule("ask", "files:*"),))])
+@pytest.mark.parametrize("writing", [write_after_yes, write_by_pattern])
+def test_a_grant_of_the_workflow_is_no_yes_to_a_definition(
+    writing: Any, policy: Policy | None
+) -> None:
+    """It shows nothing of one that nobody has looked at: a person is asked beside it, also where a rule asks."""
+
+    async def scenario(sim: Simulation) -> str:
+        await sim.start_worker()
+        handle = await sim.client.start(writing("abc"), id="r")
+        first = await approve(sim)
+        assert "tool" not in str(first.subject)
+        while (view := await asked(sim)).approval_id == first.approval_id:
+            await asyncio.sleep(0.1)
+        assert "Writes a file" in str(view.subject)
+        assert not any(isinstance(one, EffectIntended) for one in await entries(sim))
+        await approve(sim)
+        return await handle.result()
+
+    assert played(scenario, policy) == "abc"
 
 
 def test_a_later_attempt_is_of_the_same_definition() -> None:
@@ -450,6 +503,28 @@ def test_a_later_attempt_goes_on_without_the_pin() -> None:
         return await handle.result()
 
     assert played(scenario) == "abc"
+
+
+def test_a_later_attempt_of_the_same_definition_goes_on_whatever_else_the_code_says() -> None:
+    """Another `version=`, or another hash of the action for any reason, is told as no change of the definition."""
+
+    async def scenario(sim: Simulation) -> str:
+        failing.append(True)
+        await sim.start_worker()
+        handle = await sim.client.start(write("abc"), id="r")
+        await approve(sim)
+        while failing:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
+        sim.workers[-1].kill()
+        save.rules = replace(save.rules, version="2")
+        await sim.start_worker()
+        (intent,) = [one for one in await entries(sim) if isinstance(one, EffectIntended)]
+        assert intent.definition == FIRST.sha256
+        return await handle.result()
+
+    assert played(scenario) == "abc"
+    assert len(receiver.log) == 1
 
 
 def test_a_pin_that_is_taken_away_before_an_attempt_does_not_count(
@@ -493,11 +568,12 @@ def test_a_pin_that_changes_before_a_compensation_is_written_does_not_count(
     async def scenario(sim: Simulation) -> None:
         async def found(self: Finder, command: Any, *about: Any) -> Any:
             answer = await find(self, command, *about)
-            if command.compensates and not await sim.client.pins.list():
+            if command.compensates:
                 await sim.client.pins.pin(OTHER)
             return answer
 
         monkeypatch.setattr(Finder, "find", found)
+        await sim.client.pins.pin(FIRST)
         await sim.start_worker()
         await sim.client.start(note_and_fall(), id="r")
         await sim.until("r", lambda head: head.status is Status.BLOCKED)
@@ -506,14 +582,23 @@ def test_a_pin_that_changes_before_a_compensation_is_written_does_not_count(
     assert [value for _, value in receiver.log] == [3]
 
 
-def test_a_compensation_by_a_tool_that_has_changed_is_for_an_operator() -> None:
-    """Nobody is asked for it, and the yes to what it undoes was to another tool; once the new one is pinned, it is undone."""
+@pytest.mark.parametrize("word", ["changed", "new", "forgotten"])
+def test_a_compensation_by_a_tool_that_is_not_pinned_is_for_an_operator(word: str) -> None:
+    """Nobody is asked for it, and the yes to what it undoes showed nothing of it; once it is pinned, it is undone."""
 
     async def scenario(sim: Simulation) -> Status:
-        await sim.client.pins.pin(OTHER)
+        if word != "new":
+            await sim.client.pins.pin(OTHER if word == "changed" else FIRST)
+        if word == "forgotten":
+            await sim.client.pins.forget("files", "write_file")
         await sim.start_worker()
         handle = await sim.client.start(note_and_fall(), id="r")
         await sim.until("r", lambda head: head.status is Status.BLOCKED)
+        (doubt,) = [one for one in await entries(sim) if isinstance(one, EffectInDoubt)]
+        assert ("has changed" if word == "changed" else "nobody has looked") in doubt.why
+        await handle.resolve("r:1u:1", not_applied=True, reason="I looked at nothing")
+        await asyncio.sleep(10)
+        assert (await handle.status()).status is Status.BLOCKED
         await sim.client.pins.pin(FIRST)
         await handle.resolve("r:1u:1", not_applied=True, reason="I looked at it")
         return (await sim.closed("r")).status
