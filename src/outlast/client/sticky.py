@@ -85,7 +85,7 @@ class StickyView(msgspec.Struct, frozen=True):
         approved: Whether it says yes, or no.
         by: Who decided.
         behalf: Whose delegate they were.
-        action_sha256: The one action that it answers; empty where the arguments only have to fit.
+        action_sha256: The one action that it answers; empty where the arguments only have to fit, and of a no.
         same: What the arguments must be, as plain data by name.
         when: What else is asked of them, in words.
         expires_at: It does not stick from then on.
@@ -151,6 +151,9 @@ def put_of(sticky: Any, view: ApprovalView, said: Decision, sticky_id: str) -> S
     cover = covers[0]
     arguments: dict[str, Any] = cover["arguments"]
     same = sticky.same
+    if same is None and not said.approved:
+        # Of code to come an equal call may have more arguments, and another hash: it is to be the same for a no.
+        same = tuple(arguments)
     if strangers := [name for name in same or () if name not in arguments]:
         raise DefinitionError(
             f"{cover['effect']} has no argument {strangers[0]!r:.80} that could be the same",

@@ -75,13 +75,13 @@ def test_a_decision_is_made_to_stick_listed_and_taken_back(asking: World) -> Non
 
 
 def test_a_no_sticks_and_equal_calls_are_the_default(asking: World) -> None:
-    """With the hash of the one call; `--any-arguments` says that they may be any."""
+    """With all arguments of the call; `--any-arguments` says that they may be any."""
     assert decide(asking, "deny", "one", "--reason", "no", "--sticky", "run").exit_code == 0
     decide(asking, "deny", "two", "--sticky", "run", "--any-arguments")
     one, two = listed(asking)
-    assert (one["approved"], one["action_sha256"], two["action_sha256"]) == (False, "h1", "")
+    assert (one["approved"], one["same"], two["same"]) == (False, {"amount": 500, "to": "ann"}, {})
     shown = asking.cli("approvals", "sticky").stdout
-    assert "this one (h1…)" in shown
+    assert 'amount=500, to="ann"' in shown
     assert "any" in shown
 
 

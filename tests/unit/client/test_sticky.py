@@ -66,6 +66,14 @@ def test_all_arguments_are_the_same_unless_it_is_said_which(
     assert msgspec.json.decode(put.when) == when
 
 
+@pytest.mark.parametrize("reach", ["call", "run"])
+def test_a_no_is_about_the_arguments_that_the_call_has(reach: Any) -> None:
+    """Each by its name: the hash of a call is another one when the code gives it one more."""
+    put = asked(lambda asked: put_by(asked, Sticky(reach), yes=False))
+    assert put.action_sha256 == ""
+    assert msgspec.json.decode(put.where) == {"amount": "500", "to": '"ann"'}
+
+
 def test_uses_and_end_are_kept() -> None:
     """As they were given."""
     put = asked(lambda asked: put_by(asked, Sticky("workflow", uses=3, expires_in=HOUR)))

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from asking_bench import entries
 from msgspec.structs import replace
@@ -636,6 +637,27 @@ def test_what_cannot_be_told_counts_against_the_call(fields: dict[str, bytes]) -
     assert asyncio.run(of([row(**fields)])) == []
     with pytest.raises(outlast.ApprovalDeniedError, match="s1, which sticks"):
         asyncio.run(of([row(approved=False, **fields)]))
+
+
+@pytest.mark.parametrize(
+    ("where", "is_denied"),
+    [
+        ({"to": '"a"'}, True),
+        ({"to": '"a"', "gone": "1"}, True),
+        ({"gone": "1"}, True),
+        ({"to": '"b"', "gone": "1"}, False),
+    ],
+)
+def test_newer_code_sheds_no_no(where: dict[str, str], is_denied: bool) -> None:
+    """One more argument, or another name for one, leaves a no as it is; a yes to that answers nothing any more."""
+    fields = {"where": msgspec.json.encode(where)}
+    if is_denied:
+        with pytest.raises(outlast.ApprovalDeniedError):
+            asyncio.run(of([row(approved=False, **fields)]))
+    else:
+        assert asyncio.run(of([row(approved=False, **fields)])) == []
+    if "gone" in where:
+        assert asyncio.run(of([row(**fields)])) == []
 
 
 def test_a_row_that_cannot_be_read_may_say_no() -> None:
