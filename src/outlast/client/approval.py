@@ -220,7 +220,7 @@ class Approvals:
 
         Raises:
             DecisionRefusedError: There is no such decision, or it was taken back before.
-            NotAuthorisedError: Whoever acts does not hold the role in which it was made.
+            NotAuthorisedError: Whoever acts holds neither the role in which it was made nor `outlast:admin`.
             DefinitionError: No reason is given.
         """
         await StickyBook(self._client).revoke(sticky_id, reason)

@@ -20,7 +20,8 @@ from outlast.errors import DecisionRefusedError, DefinitionError, PolicyError
 from outlast.journal.asking import REACHES, Reach
 from outlast.journal.canonical import canonical
 from outlast.policy import Predicate
-from outlast.policy.authority import held, permitted
+from outlast.policy.authority import StoreAuthority, held, permitted
+from outlast.policy.binding import ADMIN
 from outlast.store.change import Guard, Refused, RevokeSticky, RunKey
 from outlast.store.sticky import StickyPut, StickyRow
 from outlast.store.sticky_condition import StickyFilter
@@ -277,15 +278,19 @@ class StickyBook:
         if not reason.strip():
             raise DefinitionError("no reason is given", hint="say why: it is kept, and shown")
         client = self._client
-        row = await self._find(sticky_id)
+        rows = await self._find(sticky_id)
         verdict: Any = None
         for _ in range(_TRIES):
-            guards = await self._held(row)
+            guards = await self._may_revoke(rows[0]) if rows else await self._administers("")
+            if guards is None:
+                raise _unknown(sticky_id)
             verdict = await client.commit(
                 RevokeSticky(client.tenant, sticky_id, client.principal, reason.encode(), guards)
             )
             if not (isinstance(verdict, Refused) and verdict.reason == "stale"):
                 break
+        if isinstance(verdict, Refused) and verdict.reason == "unknown":
+            raise _unknown(sticky_id)
         if isinstance(verdict, Refused):
             raise DecisionRefusedError(
                 f"decision {sticky_id} was not taken back: {_REFUSALS.get(verdict.reason, verdict.reason)}",
@@ -293,28 +298,37 @@ class StickyBook:
                 hint="see `outlast approvals sticky --all`",
             )
 
-    async def _held(self, row: StickyRow) -> tuple[Guard, ...]:
-        """Return the rows on which it rests that whoever acts may take a decision back: those who could have made it."""
+    async def _may_revoke(self, row: StickyRow) -> tuple[Guard, ...]:
+        """Return the rows on which it rests that whoever acts may take a decision back: those who could have made it, and admins."""
         client = self._client
-        if not row.role:
-            if not await permitted(client.authority, client.actor, "decide", row.workflow):
-                raise not_permitted(client, "decide", run=row.run_id)
+        if row.role:
+            found = await held(client.authority, client.actor, row.role, row.workflow)
+            if found is not None:
+                return found.guards
+        elif await permitted(client.authority, client.actor, "decide", row.workflow):
             return ()
-        found = await held(client.authority, client.actor, row.role, row.workflow)
-        if found is None:
+        guards = await self._administers(row.workflow)
+        if guards is not None:
+            return guards
+        if row.role:
             raise not_held(client, row.role, resource=row.workflow)
-        return found.guards
+        raise not_permitted(client, "decide", run=row.run_id)
 
-    async def _find(self, sticky_id: str) -> StickyRow:
+    async def _administers(self, workflow: str) -> tuple[Guard, ...] | None:
+        """Return the rows on which it rests that whoever acts is an admin; None where they are none."""
+        client = self._client
+        if not isinstance(client.authority, StoreAuthority):
+            is_admin = await permitted(client.authority, client.actor, "admin", workflow)
+            return () if is_admin else None
+        found = await held(client.authority, client.actor, ADMIN, workflow)
+        return None if found is None else found.guards
+
+    async def _find(self, sticky_id: str) -> Sequence[StickyRow]:
+        """Return the one of this id; none where it is not there, not shown, or cannot be read."""
+        if not sticky_id:
+            raise _unknown(sticky_id)
         wanted = StickyFilter(sticky_id=sticky_id, over=True)
-        rows = await self._visible(await self._client.store.sticky(self._client.tenant, wanted))
-        if rows and sticky_id:
-            return rows[0]
-        raise DecisionRefusedError(
-            f"there is no decision {sticky_id!r:.80} that sticks",
-            reason="unknown",
-            hint="see `outlast approvals sticky --all`",
-        )
+        return await self._visible(await self._client.store.sticky(self._client.tenant, wanted))
 
     async def _visible(self, rows: Sequence[StickyRow]) -> builtins.list[StickyRow]:
         """Return those whose workflows whoever acts may read, or in whose role they may decide."""
@@ -331,8 +345,15 @@ class StickyBook:
         return [row for row in rows if known[row.workflow, row.role]]
 
 
+def _unknown(sticky_id: str) -> DecisionRefusedError:
+    return DecisionRefusedError(
+        f"there is no decision {sticky_id!r:.80} that sticks",
+        reason="unknown",
+        hint="see `outlast approvals sticky --all`",
+    )
+
+
 _REFUSALS = {
-    "unknown": "there is no such decision",
     "revoked": "it was taken back before",
     "stale": "who may decide was changed at this very moment",
 }

@@ -86,7 +86,7 @@ class Sticking:
             raise PermissionDeniedError(
                 f"a decision that sticks cannot be read, and it may say no: {error.message}",
                 reason="error",
-                hint="`outlast doctor` looks at the store",
+                hint=error.hint or "`outlast doctor` looks at the store",
             ) from None
 
     def _fits(self, row: StickyRow, action: EffectRequest, server: str) -> bool:

@@ -245,6 +245,8 @@ def test_who_holds_the_role_takes_it_back_and_nobody_else() -> None:
             with pytest.raises(DecisionRefusedError) as refused:
                 await ann.revoke(unknown, "no")
             assert refused.value.reason == "unknown"
+        await roles.grant("zoe", "outlast:admin")
+        await asked.client("zoe").approvals.revoke(ids[1], "an admin may, too")
         await ann.revoke(ids[0], "gone")
         with pytest.raises(DecisionRefusedError) as again:
             await ann.revoke(ids[0], "gone")
