@@ -29,7 +29,8 @@ from outlast.store.sticky_condition import StickyFilter
 _TRIES = 10
 """So often roles may be changed at the very moment of a revocation."""
 
-_LONGEST = timedelta(days=36_500)
+LONGEST = timedelta(days=36_500)
+"""It sticks for less than that."""
 
 
 class Sticky(msgspec.Struct, frozen=True):
@@ -135,31 +136,12 @@ def put_of(sticky: Any, view: ApprovalView, said: Decision, sticky_id: str) -> S
     """
     if sticky is None:
         return None
-    _check(sticky)
-    if sticky.uses is not None and not said.approved:
-        raise DefinitionError(
-            "a no that sticks is not used up", hint="leave uses= out; expires_in= ends it"
-        )
-    covers: list[dict[str, Any]] = view.subject["covers"]
-    is_of_effect = view.kind == "approval" and view.source in ("declared", "policy")
-    if not is_of_effect or len(covers) != 1 or covers[0]["kind"] != "call":
-        raise DecisionRefusedError(
-            "the decision was not accepted: only one on a request for one call of an effect can stick",
-            reason="sticky",
-            run=view.run_id,
-            hint="decide without sticky=; outlast.approval(), and what asks about a second call of one purpose, ask each time",
-        )
-    cover = covers[0]
+    cover = check_call(sticky, view, yes=said.approved)
     arguments: dict[str, Any] = cover["arguments"]
     same = sticky.same
     if same is None and not said.approved:
         # Of code to come an equal call may have more arguments, and another hash: it is to be the same for a no.
         same = tuple(arguments)
-    if strangers := [name for name in same or () if name not in arguments]:
-        raise DefinitionError(
-            f"{cover['effect']} has no argument {strangers[0]!r:.80} that could be the same",
-            hint=f"its arguments are {', '.join(arguments) or 'none'}",
-        )
     return StickyPut(
         sticky_id=sticky_id,
         effect=cover["effect"],
@@ -177,6 +159,37 @@ def put_of(sticky: Any, view: ApprovalView, said: Decision, sticky_id: str) -> S
         expires_in=sticky.expires_in,
         reason=said.reason.encode(),
     )
+
+
+def check_call(sticky: Any, view: ApprovalView, *, yes: bool) -> dict[str, Any]:
+    """Return the call to which something is to stick, as it is shown.
+
+    Raises:
+        DefinitionError: It could not be meant.
+        DecisionRefusedError: No single call of an effect is decided.
+    """
+    _check(sticky)
+    if sticky.uses is not None and not yes:
+        raise DefinitionError(
+            "a no that sticks is not used up", hint="leave uses= out; expires_in= ends it"
+        )
+    covers: list[dict[str, Any]] = view.subject["covers"]
+    is_of_effect = view.kind == "approval" and view.source in ("declared", "policy")
+    if not is_of_effect or len(covers) != 1 or covers[0]["kind"] != "call":
+        raise DecisionRefusedError(
+            "the decision was not accepted: only one on a request for one call of an effect can stick",
+            reason="sticky",
+            run=view.run_id,
+            hint="decide without having it stick; outlast.approval(), and what asks about a second call of one purpose, ask each time",
+        )
+    (cover,) = covers
+    arguments: dict[str, Any] = cover["arguments"]
+    if strangers := [name for name in sticky.same or () if name not in arguments]:
+        raise DefinitionError(
+            f"{cover['effect']} has no argument {strangers[0]!r:.80} that could be the same",
+            hint=f"its arguments are {', '.join(arguments) or 'none'}",
+        )
+    return cover
 
 
 def mark_of(put: StickyPut | None) -> str:
@@ -230,7 +243,7 @@ def _check_end(given: Any) -> None:
         raise DefinitionError(
             "what sticks to a workflow has no end", hint="give expires_in=timedelta(days=7), say"
         )
-    is_time = isinstance(lasts, timedelta) and timedelta(0) < lasts < _LONGEST
+    is_time = isinstance(lasts, timedelta) and timedelta(0) < lasts < LONGEST
     if lasts is not None and not is_time:
         raise DefinitionError(
             f"expires_in={lasts!r:.80} is no length of time",

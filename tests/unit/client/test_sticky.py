@@ -280,6 +280,7 @@ def test_a_decision_of_a_later_rung_does_not_stick() -> None:
             putting(asked, terms=terms, source="declared"), role="treasurer"
         )
         await asked.ask(put)
+        assert (await asked.view()).sticky == "no"
         with pytest.raises(DecisionRefusedError) as refused:
             await decide(asked, Sticky("run"))
         assert refused.value.reason == "sticky"
