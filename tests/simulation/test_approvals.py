@@ -146,8 +146,8 @@ MUTANTS: dict[str, tuple[Shape | Callable[[int], Shape] | None, Sequence[Break]]
             Break(
                 Authorised,
                 "_read",
-                "if voter is None or roles.holds(voter, role, self._workflow, now) is None:",
-                "if False:",
+                "how = voter and roles.holds(voter, role, self._workflow, now)",
+                "how = Held()",
             )
         ],
     ),

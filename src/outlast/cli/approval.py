@@ -20,7 +20,7 @@ from outlast.cli.session import Session, json_of, stored, time_length, usage_err
 from outlast.cli.text import ago, at, counted, hidden_count, json_text, safe
 from outlast.cli.worker import author_errors, load
 from outlast.client import ApprovalView, Client, NextAsked, Sticky, Told
-from outlast.client.approval import check_answer, check_edit, edited
+from outlast.client.approval import check_answer, check_edit, check_sticky, edited
 from outlast.store.notice import ASKED
 
 _PAGE = 1000
@@ -119,7 +119,7 @@ def approve(  # noqa: PLR0913 - each parameter is an option of the command
     lasts: stick.Lasts = None,
 ) -> None:
     """Say yes to exactly what was shown; with --sticky to later calls, too."""
-    sticky = stick.sticky_of(reach, same, when, uses, lasts, any_arguments=any_arguments)
+    sticky = stick.sticky_of(reach, same, when, uses, lasts, any_arguments=any_arguments, yes=True)
     _decide(session, (run, approval), reason, seen, yes=True, sticky=sticky)
 
 
@@ -139,7 +139,7 @@ def deny(  # noqa: PLR0913 - each parameter is an option of the command
     lasts: stick.Lasts = None,
 ) -> None:
     """Say no; with --sticky to later calls, too."""
-    sticky = stick.sticky_of(reach, same, when, uses, lasts, any_arguments=any_arguments)
+    sticky = stick.sticky_of(reach, same, when, uses, lasts, any_arguments=any_arguments, yes=False)
     _decide(session, (run, approval), reason, seen, yes=False, sticky=sticky)
 
 
@@ -431,8 +431,9 @@ def _decide(
         verb = client.approvals.approve if yes else client.approvals.deny
         await verb(which[0], approval, seen_sha256=sha256, reason=reason, sticky=sticky)
 
-    def show_reach(_: ApprovalView) -> None:
+    def show_reach(view: ApprovalView) -> None:
         if sticky is not None:
+            check_sticky(view, sticky, yes=yes)
             say(f"it sticks, too: {stick.text(sticky)}")
 
     done = "approved" if yes else "denied"

@@ -9,7 +9,9 @@ import typer
 
 from outlast.cli.session import json_of, time_length, usage_error
 from outlast.client import Sticky
+from outlast.client.sticky import LONGEST
 from outlast.errors import PolicyError
+from outlast.journal.asking import REACHES
 from outlast.policy import Predicate
 
 Reach = Annotated[
@@ -48,7 +50,7 @@ Lasts = Annotated[
 ]
 
 
-def sticky_of(
+def sticky_of(  # noqa: PLR0913 - each is what an option says
     reach: str,
     same: list[str] | None,
     when: list[str] | None,
@@ -56,19 +58,49 @@ def sticky_of(
     lasts: timedelta | None,
     *,
     any_arguments: bool,
+    yes: bool,
 ) -> Sticky | None:
-    """Return what of a decision is to stick; None where nothing is."""
+    """Return what of a decision is to stick; None where nothing is.
+
+    Args:
+        yes: Whether it says so.
+    """
     if not reach:
-        if same or when or uses or lasts or any_arguments:
+        if same or when or uses or lasts is not None or any_arguments:
             raise usage_error("how long a decision sticks is of no use without --sticky REACH")
         return None
+    names = () if any_arguments else tuple(same) if same else None
+    predicates = tuple(map(_predicate, when or []))
+    sticky = Sticky(cast("Any", reach), names, predicates, uses, lasts)
     if same and any_arguments:
         raise usage_error(
             "--same says what the arguments are, and --any-arguments that they may be any"
         )
-    names = () if any_arguments else tuple(same) if same else None
-    predicates = tuple(map(_predicate, when or []))
-    return Sticky(cast("Any", reach), names, predicates, uses, lasts)
+    if why := _wrong_reach(sticky) or _wrong_end(sticky, yes=yes):
+        raise usage_error(why)
+    return sticky
+
+
+def _wrong_reach(sticky: Sticky) -> str:
+    """Return why something cannot stick so far, or to such calls; empty where it can."""
+    if sticky.reach not in REACHES[1:]:
+        return f"--sticky is one of {', '.join(REACHES[1:])}"
+    is_narrowed = sticky.same is not None or bool(sticky.when)
+    if sticky.reach == "call" and is_narrowed:
+        return "--sticky call is about the very arguments of the call: leave --same, --any-arguments and --when out, or say --sticky run"
+    if sticky.when and sticky.same is None:
+        return "--when asks nothing more of arguments that are all the same: say which are, by --same, or --any-arguments"
+    return ""
+
+
+def _wrong_end(sticky: Sticky, *, yes: bool) -> str:
+    """Return why something cannot end so; empty where it can."""
+    if sticky.uses is not None and not yes:
+        return "a no that sticks is not used up: leave --uses out; --for ends it"
+    if sticky.expires_in is None:
+        return "--sticky workflow needs an end: --for 7d, say" if sticky.reach == "workflow" else ""
+    is_time = timedelta(0) < sticky.expires_in < LONGEST
+    return "" if is_time else "--for is a length of time of less than 100 years"
 
 
 def _predicate(text: str) -> Predicate:

@@ -47,7 +47,7 @@ def list_sticky(
         say("no decision sticks" if not every else "no decisions")
     else:
         print_table(
-            ("ID", "SAYS", "EFFECT", "CALLS", "REACH", "LEFT", "UNTIL", "BY", "STATE"),
+            ("ID", "SAYS", "EFFECT", "CALLS", "REACH", "LEFT", "UNTIL", "BY", "ROLE", "STATE"),
             [
                 (
                     one.sticky_id,
@@ -57,7 +57,8 @@ def list_sticky(
                     f"{one.reach} {safe(one.workflow if one.reach == 'workflow' else one.run_id)}",
                     "any" if one.uses is None else str(one.uses),
                     at(one.expires_at) if one.expires_at else "",
-                    safe(one.by),
+                    safe(one.by) + (f" for {safe(one.behalf)}" if one.behalf else ""),
+                    safe(one.role) or "anybody",
                     _state(one),
                 )
                 for one in found

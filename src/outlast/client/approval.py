@@ -19,11 +19,11 @@ from outlast.client.page import check_limit
 from outlast.client.port import Port
 from outlast.client.receipt import draw_receipt
 from outlast.client.role import RoleBook
-from outlast.client.sticky import Sticky, StickyBook, StickyView, mark_of, put_of
+from outlast.client.sticky import Sticky, StickyBook, StickyView, check_call, mark_of, put_of
 from outlast.client.view import ApprovalView, changes_between, told_of, view_of
 from outlast.effects.key import check_run_id
 from outlast.errors import DecisionRefusedError, DefinitionError, StoreCorruptError
-from outlast.journal.asking import Edited
+from outlast.journal.asking import REACHES, Edited
 from outlast.journal.canonical import sha256_of
 from outlast.journal.codec import codec_of
 from outlast.journal.parse import parse
@@ -52,7 +52,7 @@ _REMEDIES = {
     "self": "somebody else has to decide who holds the role, and not as a delegate of theirs: `outlast roles list`, `outlast roles grant`",
     "voted": "somebody else who holds the role has to say yes, too: `outlast approvals show` says how many are missing",
     "uneditable": "approve it or deny it, with a reason that says what it should be",
-    "sticky": "decide without it; `outlast approvals show` says how far a yes may stick, which the declaration or the policy sets",
+    "sticky": "decide without it, or give a nearer --sticky; `outlast approvals show` says how far a yes may stick, which the declaration or the policy sets",
     "stale": "decide again",
 }
 
@@ -220,7 +220,7 @@ class Approvals:
 
         Raises:
             DecisionRefusedError: There is no such decision, or it was taken back before.
-            NotAuthorisedError: Whoever acts does not hold the role in which it was made.
+            NotAuthorisedError: Whoever acts holds neither the role in which it was made nor `outlast:admin`.
             DefinitionError: No reason is given.
         """
         await StickyBook(self._client).revoke(sticky_id, reason)
@@ -468,6 +468,18 @@ def check_edit(view: ApprovalView, edits: Sequence[Edited]) -> None:
                 f"{effect} cannot be called so: {why}",
                 "give values of the types that its parameters have",
             )
+
+
+def check_sticky(view: ApprovalView, sticky: Sticky, *, yes: bool) -> None:
+    """Refuse what cannot stick of a decision on a request, or not so far by its terms.
+
+    Raises:
+        DefinitionError: It could not be meant.
+        DecisionRefusedError: It is so.
+    """
+    check_call(sticky, view, yes=yes)
+    if yes and REACHES.index(sticky.reach) > REACHES.index(view.sticky):
+        raise _refused(view, "sticky")
 
 
 def edited(view: ApprovalView, arguments: Mapping[int, Mapping[str, Any]]) -> tuple[Edited, ...]:

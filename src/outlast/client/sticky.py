@@ -20,7 +20,8 @@ from outlast.errors import DecisionRefusedError, DefinitionError, PolicyError
 from outlast.journal.asking import REACHES, Reach
 from outlast.journal.canonical import canonical
 from outlast.policy import Predicate
-from outlast.policy.authority import held, permitted
+from outlast.policy.authority import StoreAuthority, held, permitted
+from outlast.policy.binding import ADMIN
 from outlast.store.change import Guard, Refused, RevokeSticky, RunKey
 from outlast.store.sticky import StickyPut, StickyRow
 from outlast.store.sticky_condition import StickyFilter
@@ -28,7 +29,8 @@ from outlast.store.sticky_condition import StickyFilter
 _TRIES = 10
 """So often roles may be changed at the very moment of a revocation."""
 
-_LONGEST = timedelta(days=36_500)
+LONGEST = timedelta(days=36_500)
+"""It sticks for less than that."""
 
 
 class Sticky(msgspec.Struct, frozen=True):
@@ -85,7 +87,7 @@ class StickyView(msgspec.Struct, frozen=True):
         approved: Whether it says yes, or no.
         by: Who decided.
         behalf: Whose delegate they were.
-        action_sha256: The one action that it answers; empty where the arguments only have to fit.
+        action_sha256: The one action that it answers; empty where the arguments only have to fit, and of a no.
         same: What the arguments must be, as plain data by name.
         when: What else is asked of them, in words.
         expires_at: It does not stick from then on.
@@ -134,28 +136,12 @@ def put_of(sticky: Any, view: ApprovalView, said: Decision, sticky_id: str) -> S
     """
     if sticky is None:
         return None
-    _check(sticky)
-    if sticky.uses is not None and not said.approved:
-        raise DefinitionError(
-            "a no that sticks is not used up", hint="leave uses= out; expires_in= ends it"
-        )
-    covers: list[dict[str, Any]] = view.subject["covers"]
-    is_of_effect = view.kind == "approval" and view.source in ("declared", "policy")
-    if not is_of_effect or len(covers) != 1 or covers[0]["kind"] != "call":
-        raise DecisionRefusedError(
-            "the decision was not accepted: only one on a request for one call of an effect can stick",
-            reason="sticky",
-            run=view.run_id,
-            hint="decide without sticky=; outlast.approval(), and what asks about a second call of one purpose, ask each time",
-        )
-    cover = covers[0]
+    cover = check_call(sticky, view, yes=said.approved)
     arguments: dict[str, Any] = cover["arguments"]
     same = sticky.same
-    if strangers := [name for name in same or () if name not in arguments]:
-        raise DefinitionError(
-            f"{cover['effect']} has no argument {strangers[0]!r:.80} that could be the same",
-            hint=f"its arguments are {', '.join(arguments) or 'none'}",
-        )
+    if same is None and not said.approved:
+        # Of code to come an equal call may have more arguments, and another hash: it is to be the same for a no.
+        same = tuple(arguments)
     return StickyPut(
         sticky_id=sticky_id,
         effect=cover["effect"],
@@ -173,6 +159,37 @@ def put_of(sticky: Any, view: ApprovalView, said: Decision, sticky_id: str) -> S
         expires_in=sticky.expires_in,
         reason=said.reason.encode(),
     )
+
+
+def check_call(sticky: Any, view: ApprovalView, *, yes: bool) -> dict[str, Any]:
+    """Return the call to which something is to stick, as it is shown.
+
+    Raises:
+        DefinitionError: It could not be meant.
+        DecisionRefusedError: No single call of an effect is decided.
+    """
+    _check(sticky)
+    if sticky.uses is not None and not yes:
+        raise DefinitionError(
+            "a no that sticks is not used up", hint="leave uses= out; expires_in= ends it"
+        )
+    covers: list[dict[str, Any]] = view.subject["covers"]
+    is_of_effect = view.kind == "approval" and view.source in ("declared", "policy")
+    if not is_of_effect or len(covers) != 1 or covers[0]["kind"] != "call":
+        raise DecisionRefusedError(
+            "the decision was not accepted: only one on a request for one call of an effect can stick",
+            reason="sticky",
+            run=view.run_id,
+            hint="decide without having it stick; outlast.approval(), and what asks about a second call of one purpose, ask each time",
+        )
+    (cover,) = covers
+    arguments: dict[str, Any] = cover["arguments"]
+    if strangers := [name for name in sticky.same or () if name not in arguments]:
+        raise DefinitionError(
+            f"{cover['effect']} has no argument {strangers[0]!r:.80} that could be the same",
+            hint=f"its arguments are {', '.join(arguments) or 'none'}",
+        )
+    return cover
 
 
 def mark_of(put: StickyPut | None) -> str:
@@ -226,7 +243,7 @@ def _check_end(given: Any) -> None:
         raise DefinitionError(
             "what sticks to a workflow has no end", hint="give expires_in=timedelta(days=7), say"
         )
-    is_time = isinstance(lasts, timedelta) and timedelta(0) < lasts < _LONGEST
+    is_time = isinstance(lasts, timedelta) and timedelta(0) < lasts < LONGEST
     if lasts is not None and not is_time:
         raise DefinitionError(
             f"expires_in={lasts!r:.80} is no length of time",
@@ -274,15 +291,19 @@ class StickyBook:
         if not reason.strip():
             raise DefinitionError("no reason is given", hint="say why: it is kept, and shown")
         client = self._client
-        row = await self._find(sticky_id)
+        rows = await self._find(sticky_id)
         verdict: Any = None
         for _ in range(_TRIES):
-            guards = await self._held(row)
+            guards = await self._may_revoke(rows[0]) if rows else await self._administers("")
+            if guards is None:
+                raise _unknown(sticky_id)
             verdict = await client.commit(
                 RevokeSticky(client.tenant, sticky_id, client.principal, reason.encode(), guards)
             )
             if not (isinstance(verdict, Refused) and verdict.reason == "stale"):
                 break
+        if isinstance(verdict, Refused) and verdict.reason == "unknown":
+            raise _unknown(sticky_id)
         if isinstance(verdict, Refused):
             raise DecisionRefusedError(
                 f"decision {sticky_id} was not taken back: {_REFUSALS.get(verdict.reason, verdict.reason)}",
@@ -290,28 +311,37 @@ class StickyBook:
                 hint="see `outlast approvals sticky --all`",
             )
 
-    async def _held(self, row: StickyRow) -> tuple[Guard, ...]:
-        """Return the rows on which it rests that whoever acts may take a decision back: those who could have made it."""
+    async def _may_revoke(self, row: StickyRow) -> tuple[Guard, ...]:
+        """Return the rows on which it rests that whoever acts may take a decision back: those who could have made it, and admins."""
         client = self._client
-        if not row.role:
-            if not await permitted(client.authority, client.actor, "decide", row.workflow):
-                raise not_permitted(client, "decide", run=row.run_id)
+        if row.role:
+            found = await held(client.authority, client.actor, row.role, row.workflow)
+            if found is not None:
+                return found.guards
+        elif await permitted(client.authority, client.actor, "decide", row.workflow):
             return ()
-        found = await held(client.authority, client.actor, row.role, row.workflow)
-        if found is None:
+        guards = await self._administers(row.workflow)
+        if guards is not None:
+            return guards
+        if row.role:
             raise not_held(client, row.role, resource=row.workflow)
-        return found.guards
+        raise not_permitted(client, "decide", run=row.run_id)
 
-    async def _find(self, sticky_id: str) -> StickyRow:
+    async def _administers(self, workflow: str) -> tuple[Guard, ...] | None:
+        """Return the rows on which it rests that whoever acts is an admin; None where they are none."""
+        client = self._client
+        if not isinstance(client.authority, StoreAuthority):
+            is_admin = await permitted(client.authority, client.actor, "admin", workflow)
+            return () if is_admin else None
+        found = await held(client.authority, client.actor, ADMIN, workflow)
+        return None if found is None else found.guards
+
+    async def _find(self, sticky_id: str) -> Sequence[StickyRow]:
+        """Return the one of this id; none where it is not there, not shown, or cannot be read."""
+        if not sticky_id:
+            raise _unknown(sticky_id)
         wanted = StickyFilter(sticky_id=sticky_id, over=True)
-        rows = await self._visible(await self._client.store.sticky(self._client.tenant, wanted))
-        if rows and sticky_id:
-            return rows[0]
-        raise DecisionRefusedError(
-            f"there is no decision {sticky_id!r:.80} that sticks",
-            reason="unknown",
-            hint="see `outlast approvals sticky --all`",
-        )
+        return await self._visible(await self._client.store.sticky(self._client.tenant, wanted))
 
     async def _visible(self, rows: Sequence[StickyRow]) -> builtins.list[StickyRow]:
         """Return those whose workflows whoever acts may read, or in whose role they may decide."""
@@ -328,8 +358,15 @@ class StickyBook:
         return [row for row in rows if known[row.workflow, row.role]]
 
 
+def _unknown(sticky_id: str) -> DecisionRefusedError:
+    return DecisionRefusedError(
+        f"there is no decision {sticky_id!r:.80} that sticks",
+        reason="unknown",
+        hint="see `outlast approvals sticky --all`",
+    )
+
+
 _REFUSALS = {
-    "unknown": "there is no such decision",
     "revoked": "it was taken back before",
     "stale": "who may decide was changed at this very moment",
 }

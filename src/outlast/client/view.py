@@ -504,7 +504,8 @@ def view_of(row: ApprovalRow) -> ApprovalView:
         rule="" if request is None else request.rule,
         policy_version="" if request is None else request.policy_version,
         next=() if request is None or row.state != PENDING else tuple(_next_in(request, terms)),
-        sticky=terms.sticky,
+        # Whoever is asked later, in another role, is not whom the next request asks.
+        sticky=terms.sticky if terms.role == row.put.role else "no",
         server="" if request is None else request.server,
         turn="" if request is None else request.turn,
     )

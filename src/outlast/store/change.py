@@ -541,7 +541,7 @@ class Decide(Struct, frozen=True, tag="decide"):
 
 
 class RevokeSticky(Struct, frozen=True, tag="revoke_sticky"):
-    """Take a decision back that sticks: it answers nothing any more. The tenant's control row `sticky` goes to its next version.
+    """Take a decision back that sticks, also one that cannot be read: it answers nothing any more. The tenant's control row `sticky` goes to its next version.
 
     Refused, in this order, with `unknown`, with `revoked` where it was taken back before, and with `stale` where a guard does not hold.
 

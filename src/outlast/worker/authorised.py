@@ -78,26 +78,31 @@ class Authorised:
         Raises:
             ApprovalUnauthorisedError: One may not or does not, or nobody could find out.
         """
-        authority, voters = self._authority, list(voters)
+        found = await self._found(control, list(voters))
+        return tuple(dict.fromkeys(guard for one in found for guard in one.guards))
+
+    async def held(self, control: Control, who: str, role: str) -> Held | None:
+        """Return how somebody holds a role, as who approved must; None where they do not."""
+        try:
+            found = await self._found(control, [(who, role)])
+        except ApprovalUnauthorisedError:
+            return None
+        return found[-1] if found else Held()
+
+    async def _found(self, control: Control, voters: list[tuple[str, str]]) -> list[Held]:
+        """Return by what who started the run may act, and then how each of those who approved holds their role; nothing where nobody is asked."""
+        authority = self._authority
         if authority is None:
-            return ()
+            return []
         if not isinstance(authority, StoreAuthority):
             return await self._asked(authority, voters)
-        error = self._read(control.roles, voters)
-        if error is not None:
+        found = self._read(control.roles, voters)
+        if isinstance(found, ApprovalUnauthorisedError):
             control = await self._fresh()
-            error = self._read(control.roles, voters)
-        if error is not None:
-            raise error
-        return self.guards(control)
-
-    async def holds(self, control: Control, who: str, role: str) -> bool:
-        """Return whether somebody holds a role, as who approved must."""
-        try:
-            await self.check(control, [(who, role)])
-        except ApprovalUnauthorisedError:
-            return False
-        return True
+            found = self._read(control.roles, voters)
+        if isinstance(found, ApprovalUnauthorisedError):
+            raise found
+        return [Held(guards=self.guards(control)), *found]
 
     async def may_bypass(self, control: Control) -> bool:
         """Return whether who started the run may work in the mode `bypass`; where nobody says so, nobody may."""
@@ -111,33 +116,34 @@ class Authorised:
 
     def _read(
         self, roles: Roles | None, voters: list[tuple[str, str]]
-    ) -> ApprovalUnauthorisedError | None:
-        """Return what the roles of the tenant forbid."""
+    ) -> list[Held] | ApprovalUnauthorisedError:
+        """Return how each holds their role, or what the roles of the tenant forbid."""
         starter, now = self._principal(self._starter), self._now()
         if roles is None or starter is None:
             return _may_not_act(self._starter)
         if not roles.may(starter, "act", self._workflow, now):
             return _may_not_act(self._starter)
+        found: list[Held] = []
         for who, role in voters:
             voter = self._principal(who)
-            if voter is None or roles.holds(voter, role, self._workflow, now) is None:
+            how = voter and roles.holds(voter, role, self._workflow, now)
+            if not how:
                 return _holds_not(who, role)
-        return None
+            found.append(how)
+        return found
 
-    async def _asked(
-        self, authority: Authority, voters: list[tuple[str, str]]
-    ) -> tuple[Guard, ...]:
+    async def _asked(self, authority: Authority, voters: list[tuple[str, str]]) -> list[Held]:
         starter = self._principal(self._starter)
         if starter is None or not await self._permitted(authority, starter, "act"):
             raise _may_not_act(self._starter)
-        guards: list[Guard] = []
+        found = [Held()]
         for who, role in voters:
             voter = self._principal(who)
-            found = voter and await self._held(authority, voter, role)
-            if not found:
+            how = voter and await self._held(authority, voter, role)
+            if not how:
                 raise _holds_not(who, role)
-            guards += found.guards
-        return tuple(dict.fromkeys(guards))
+            found.append(how)
+        return found
 
     async def _held(self, authority: Authority, who: Principal, role: str) -> Held | None:
         answer = held(authority, who, role, self._workflow)

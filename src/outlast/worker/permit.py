@@ -27,7 +27,7 @@ from outlast.policy import Allowed, Asked, Denied, Policy, ToolCall, decide
 from outlast.replay.command import IntendEffect
 from outlast.replay.context import EffectRequest
 from outlast.store.change import Guard, Permit
-from outlast.store.sticky import STICKY
+from outlast.store.sticky import STICKY, StickyRow
 from outlast.worker import foreign
 from outlast.worker.authorised import Authorised
 from outlast.worker.bridge import Bridge
@@ -37,7 +37,7 @@ from outlast.worker.gate import Demand, Found, refusal_of
 from outlast.worker.grants import Grants
 from outlast.worker.look import SOONER, late_answer
 from outlast.worker.precondition import Facts, broken
-from outlast.worker.sticky import Sticking
+from outlast.worker.sticky import Sticking, lent_anew
 from outlast.workflows.definition import Effect
 
 T = TypeVar("T")
@@ -204,12 +204,19 @@ class Finder:
             return found
         guard = Guard(tenant, STICKY, version[0])
         rows = await self._sticking.of(found.action, found.server)
-        await self._sticking.check(ids)
-        held = [row for row in rows if await self._people.holds(control, row.by, row.role)]
+        for row in await self._sticking.check(ids):
+            if not await self._is_said_by_the_same(row, control):
+                raise lent_anew(row)
+        held = [row for row in rows if await self._is_said_by_the_same(row, control)]
         permit = found.permit
         if permit is not None:
             permit = msgspec.structs.replace(permit, authority=(*permit.authority, guard))
         return replace(found, sticky=tuple(held), permit=permit)
+
+    async def _is_said_by_the_same(self, row: StickyRow, control: Control) -> bool:
+        """Whether who made a decision holds the role, and by nobody's loan but of whom they spoke for: it would be said by another person, too."""
+        how = await self._people.held(control, row.by, row.role)
+        return how is not None and how.behalf in ("", row.behalf)
 
     async def _with_declared(
         self, command: IntendEffect, found: Found, effect: Effect[..., Any]

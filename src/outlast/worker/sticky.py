@@ -65,16 +65,19 @@ class Sticking:
             raise _denied(max(noes, key=_nearest), action)
         return [row for row in rows if row.approved and self._fits(row, action, server)]
 
-    async def check(self, ids: Sequence[str]) -> None:
-        """Return where none of these decisions, which have answered requests, was taken back.
+    async def check(self, ids: Sequence[str]) -> list[StickyRow]:
+        """Return these decisions, which have answered requests, where none was taken back.
 
         Raises:
             ApprovalUnauthorisedError: One was.
         """
+        found: list[StickyRow] = []
         for one in ids:
             rows = await self._look(StickyFilter(sticky_id=one, over=True))
             if not rows or rows[0].revoked_at is not None:
                 raise _taken_back(one, rows[0] if rows else None)
+            found += rows
+        return found
 
     async def _look(self, wanted: StickyFilter) -> list[StickyRow]:
         try:
@@ -83,7 +86,7 @@ class Sticking:
             raise PermissionDeniedError(
                 f"a decision that sticks cannot be read, and it may say no: {error.message}",
                 reason="error",
-                hint="`outlast doctor` looks at the store",
+                hint=error.hint or "`outlast doctor` looks at the store",
             ) from None
 
     def _fits(self, row: StickyRow, action: EffectRequest, server: str) -> bool:
@@ -101,7 +104,12 @@ def _asks_for(row: StickyRow, action: EffectRequest) -> bool:
     arguments: Any = msgspec.json.decode(action.arguments)
     try:
         where = msgspec.json.decode(row.put.where, type=dict[str, str])
-        if any(_shown(action.fields.get(name)) != value for name, value in where.items()):
+        if any(
+            _shown(action.fields.get(name)) != value
+            for name, value in where.items()
+            # A call that has no such argument may be the one that a no is about: it may have another name now.
+            if row.approved or name in action.fields
+        ):
             return False
         said = [one.holds(arguments) for one in predicates(row.put.when)]
     except (PolicyError, msgspec.MsgspecError):
@@ -136,6 +144,16 @@ def _denied(row: StickyRow, action: EffectRequest) -> ApprovalDeniedError:
         reason=reason,
         step=action.name,
         hint="`outlast approvals sticky` lists the decisions that stick, and says how one is taken back",
+    )
+
+
+def lent_anew(row: StickyRow) -> ApprovalUnauthorisedError:
+    """Return the error that who made a decision, which has answered a request, holds the role by a loan that it did not rest on."""
+    return ApprovalUnauthorisedError(
+        f"the decision {row.sticky_id}, by which it was approved, was made by {row.by}, who holds the role now as the delegate of somebody else",
+        who=row.by,
+        role=row.role,
+        hint="ask for another approval: `outlast roles list` says whose delegate they are",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import outlast.cli.decide
 from outlast.app import SystemClock, local_principal, open_store
 from outlast.cli.stick import text
 from outlast.client import Sticky
@@ -62,7 +63,15 @@ def test_a_decision_is_made_to_stick_listed_and_taken_back(asking: World) -> Non
     assert (row["same"], row["uses"], row["reach"]) == ({"to": "ann"}, 3, "run")
     assert (row["by"], row["approved"], row["sticks"]) == (local_principal(), True, True)
     shown = asking.cli("approvals", "sticky", "--run", "one", "--effect", "pay").stdout
-    for words in (row["sticky_id"], 'to="ann"', "amount at_most 500", "run one", "sticks"):
+    for words in (
+        row["sticky_id"],
+        "ROLE",
+        "treasurer",
+        'to="ann"',
+        "amount at_most 500",
+        "run one",
+        "sticks",
+    ):
         assert words in shown
     assert asking.cli("approvals", "sticky", "--run", "two").stdout == "no decision sticks\n"
     gone = asking.cli("approvals", "revoke", row["sticky_id"], "--reason", "a mistake")
@@ -75,13 +84,13 @@ def test_a_decision_is_made_to_stick_listed_and_taken_back(asking: World) -> Non
 
 
 def test_a_no_sticks_and_equal_calls_are_the_default(asking: World) -> None:
-    """With the hash of the one call; `--any-arguments` says that they may be any."""
+    """With all arguments of the call; `--any-arguments` says that they may be any."""
     assert decide(asking, "deny", "one", "--reason", "no", "--sticky", "run").exit_code == 0
     decide(asking, "deny", "two", "--sticky", "run", "--any-arguments")
     one, two = listed(asking)
-    assert (one["approved"], one["action_sha256"], two["action_sha256"]) == (False, "h1", "")
+    assert (one["approved"], one["same"], two["same"]) == (False, {"amount": 500, "to": "ann"}, {})
     shown = asking.cli("approvals", "sticky").stdout
-    assert "this one (h1…)" in shown
+    assert 'amount=500, to="ann"' in shown
     assert "any" in shown
 
 
@@ -115,8 +124,51 @@ def test_a_yes_that_may_not_stick_so_far_is_refused(asking: World) -> None:
         ("--sticky", "run", "--any-arguments", "--when", "amount:at_most"),
         ("--sticky", "run", "--any-arguments", "--when", "amount:is_like:5"),
         ("--sticky", "run", "--any-arguments", "--when", "amount:at_most:x"),
+        ("--sticky", "ever"),
+        ("--sticky", "no"),
+        ("--sticky", "workflow"),
+        ("--sticky", "run", "--when", "amount:at_most:5"),
+        ("--sticky", "call", "--same", "to"),
+        ("--sticky", "call", "--any-arguments", "--when", "amount:at_most:5"),
+        ("--sticky", "run", "--for", "0s"),
+        ("--sticky", "run", "--for", "99999d"),
     ],
 )
 def test_what_is_typed_wrong_decides_nothing(asking: World, options: tuple[str, ...]) -> None:
-    """It is an error of use, before anything is read."""
-    assert asking.cli("approvals", "approve", "one", "--hash", HASH, *options).exit_code == 2
+    """It is an error of use, before anything is read, in the words of the options."""
+    done = asking.cli("approvals", "approve", "one", "--hash", HASH, *options)
+    assert (done.exit_code, "--" in done.stderr, "=" in done.stderr) == (2, True, False)
+
+
+def test_a_no_has_no_number_of_uses(asking: World) -> None:
+    """It is an error of use, too."""
+    options = "--hash", HASH, "--sticky", "run", "--uses", "2"
+    done = asking.cli("approvals", "deny", "one", *options)
+    assert (done.exit_code, "leave --uses out" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("word", "options", "why"),
+    [
+        ("approve", ("--sticky", "workflow", "--for", "8h"), "a nearer --sticky"),
+        ("approve", ("--sticky", "run", "--same", "nobody"), "pay has no argument 'nobody'"),
+        ("deny", ("--sticky", "run", "--same", "nobody"), "its arguments are amount, to"),
+    ],
+)
+def test_what_cannot_stick_is_refused_before_it_is_asked(
+    asking: World,
+    monkeypatch: pytest.MonkeyPatch,
+    word: str,
+    options: tuple[str, ...],
+    why: str,
+) -> None:
+    """Nobody confirms what cannot be; what may stick is asked, also a no that reaches farther than a yes may."""
+    questions: list[str] = []
+    monkeypatch.setattr(outlast.cli.decide, "at_terminal", lambda: True)
+    monkeypatch.setattr("typer.confirm", lambda text: bool(questions.append(text)))
+    done = asking.cli("approvals", word, "one", *options)
+    assert (done.exit_code, questions) == (1, [])
+    assert why in " ".join(done.stderr.split())
+    done = asking.cli("approvals", "deny", "one", "--sticky", "workflow", "--for", "8h")
+    assert len(questions) == 1
+    assert "it sticks, too: to the workflow" in done.stdout

@@ -66,6 +66,14 @@ def test_all_arguments_are_the_same_unless_it_is_said_which(
     assert msgspec.json.decode(put.when) == when
 
 
+@pytest.mark.parametrize("reach", ["call", "run"])
+def test_a_no_is_about_the_arguments_that_the_call_has(reach: Any) -> None:
+    """Each by its name: the hash of a call is another one when the code gives it one more."""
+    put = asked(lambda asked: put_by(asked, Sticky(reach), yes=False))
+    assert put.action_sha256 == ""
+    assert msgspec.json.decode(put.where) == {"amount": "500", "to": '"ann"'}
+
+
 def test_uses_and_end_are_kept() -> None:
     """As they were given."""
     put = asked(lambda asked: put_by(asked, Sticky("workflow", uses=3, expires_in=HOUR)))
@@ -237,6 +245,8 @@ def test_who_holds_the_role_takes_it_back_and_nobody_else() -> None:
             with pytest.raises(DecisionRefusedError) as refused:
                 await ann.revoke(unknown, "no")
             assert refused.value.reason == "unknown"
+        await roles.grant("zoe", "outlast:admin")
+        await asked.client("zoe").approvals.revoke(ids[1], "an admin may, too")
         await ann.revoke(ids[0], "gone")
         with pytest.raises(DecisionRefusedError) as again:
             await ann.revoke(ids[0], "gone")
@@ -270,6 +280,7 @@ def test_a_decision_of_a_later_rung_does_not_stick() -> None:
             putting(asked, terms=terms, source="declared"), role="treasurer"
         )
         await asked.ask(put)
+        assert (await asked.view()).sticky == "no"
         with pytest.raises(DecisionRefusedError) as refused:
             await decide(asked, Sticky("run"))
         assert refused.value.reason == "sticky"

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from asking_bench import entries
 from msgspec.structs import replace
@@ -448,6 +449,72 @@ def test_who_lost_the_role_answers_nothing_more() -> None:
     assert played(scenario) == ()
 
 
+def lent(by: str, to: str) -> Bindings:
+    """Return roles by which somebody holds the role by another one's loan alone."""
+    first = roles(by)
+    until = datetime.now(UTC) + 9999 * DAY
+    loan = RoleBinding(subject=to, role="boss", by=by, delegated_by=by, until=until)
+    return Bindings((*first.bindings, loan), first.guarded)
+
+
+@pytest.mark.parametrize(
+    ("behalf", "lender", "counts"),
+    [("", "", True), ("", "ann", False), ("ann", "ann", True), ("ann", "zoe", False), ("ann", "", True)],
+)  # fmt: skip
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_yes_counts_by_no_loan_but_the_one_that_it_was_said_by(
+    behalf: str, lender: str, counts: bool, is_ours: bool
+) -> None:
+    """Whose delegate somebody has become since has not said it, and may be who may not: in our own roles, and in a directory."""
+
+    async def scenario(sim: Simulation) -> Any:
+        made_by = lent(behalf, "bob") if behalf else roles("bob")
+        now_by = lent(lender, "bob") if lender else roles("bob")
+        await sim.store.commit([PutControl("default", "roles", 0, made_by.encode())])
+        authority: Any = StoreAuthority(sim.store, "tester")
+        bob = Client(
+            sim.store,
+            random=SeededRandom("bob"),
+            principal="bob",
+            registry=Registry(CODE),
+            authority=authority,
+        )
+        if not is_ours:
+            authority = Directory(authority)
+        options = WorkerOptions(library="simulated", authority=authority)
+        await sim.start_worker(options=options)
+        await started(sim, [["send", "a"], ["sleep", "", 9], ["send", "a"]])
+        await decide(sim, client=bob, sticky=ANY)
+        await sim.store.commit([PutControl("default", "roles", 1, now_by.encode())])
+        await asyncio.sleep(20)
+        return await sim.client.approvals.list() == [], len(done)
+
+    assert played(scenario) == (counts, 1 + counts)
+
+
+class Directory:
+    """What our own rows say, of somebody else."""
+
+    def __init__(self, rows: StoreAuthority) -> None:
+        self.holds, self.may, self.holders = rows.holds, rows.may, rows.holders
+
+
+def test_by_a_loan_of_since_then_no_effect_begins() -> None:
+    """The request was answered before it was made."""
+
+    async def scenario(sim: Simulation) -> Any:
+        await sim.store.commit([PutControl("default", "roles", 0, roles("bob").encode())])
+        options = WorkerOptions(library="simulated", authority=StoreAuthority(sim.store, "tester"))
+        await sim.start_worker(options=options)
+        run = await started(sim, [["send", "a", 1], ["send", "a", 2]])
+        change = PutControl("default", "roles", 1, lent("ann", "bob").encode())
+        meddle(sim, "after", lambda: sim.store.commit([change]))
+        await decide(sim, client=client_of(sim, "bob"), sticky=ANY)
+        return await run.result()
+
+    assert played(scenario) == [["a 1", "approval_unauthorised"]]
+
+
 def test_a_decision_of_a_later_rung_does_not_stick() -> None:
     """It would answer nobody who is asked first: it is refused, and the decision can be made without it."""
 
@@ -636,6 +703,27 @@ def test_what_cannot_be_told_counts_against_the_call(fields: dict[str, bytes]) -
     assert asyncio.run(of([row(**fields)])) == []
     with pytest.raises(outlast.ApprovalDeniedError, match="s1, which sticks"):
         asyncio.run(of([row(approved=False, **fields)]))
+
+
+@pytest.mark.parametrize(
+    ("where", "is_denied"),
+    [
+        ({"to": '"a"'}, True),
+        ({"to": '"a"', "gone": "1"}, True),
+        ({"gone": "1"}, True),
+        ({"to": '"b"', "gone": "1"}, False),
+    ],
+)
+def test_newer_code_sheds_no_no(where: dict[str, str], is_denied: bool) -> None:
+    """One more argument, or another name for one, leaves a no as it is; a yes to that answers nothing any more."""
+    fields = {"where": msgspec.json.encode(where)}
+    if is_denied:
+        with pytest.raises(outlast.ApprovalDeniedError):
+            asyncio.run(of([row(approved=False, **fields)]))
+    else:
+        assert asyncio.run(of([row(approved=False, **fields)])) == []
+    if "gone" in where:
+        assert asyncio.run(of([row(**fields)])) == []
 
 
 def test_a_row_that_cannot_be_read_may_say_no() -> None:

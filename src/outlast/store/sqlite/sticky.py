@@ -11,12 +11,12 @@ from outlast.journal.asking import Reach
 from outlast.store.change import Applied, Refused, RevokeSticky, RunKey, Verdict
 from outlast.store.condition import Versions, broken_guard
 from outlast.store.moment import from_micros, micros_or_none, time_or_none, to_micros
-from outlast.store.sqlite.damage import naming, readable
+from outlast.store.sqlite.damage import decoded, key_at, readable
 from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.row import INCARNATION
 from outlast.store.sqlite.scope import Writing
 from outlast.store.sticky import StickyPut, StickyRow
-from outlast.store.sticky_condition import StickyFilter, StickyRun, revoked
+from outlast.store.sticky_condition import StickyFilter, StickyRun
 
 _COLUMNS = (
     "tenant, sticky_id, run_id, incarnation, workflow, approval_id, role, approved, decided_by, behalf, made_at, "
@@ -29,11 +29,17 @@ _RUN = f"SELECT {INCARNATION}, workflow FROM run WHERE tenant = ? AND run_id = ?
 _OF_EFFECT = f"""
 SELECT {_COLUMNS} FROM sticky INDEXED BY sticky_of_run
 WHERE tenant = ?1 AND effect = ?2 AND run_id = ?3 AND revoked_at IS NULL AND reach <> 'workflow'
+    AND uses IS NOT 0 AND ifnull(expires_at > ?5, 1) AND incarnation = ?6
 UNION ALL
 SELECT {_COLUMNS} FROM sticky INDEXED BY sticky_of_workflow
 WHERE tenant = ?1 AND effect = ?2 AND workflow = ?4 AND revoked_at IS NULL AND reach = 'workflow'
+    AND uses IS NOT 0 AND ifnull(expires_at > ?5, 1)
 """
-_LOST = (("tenant", "sticky_id"), "the decision %s that sticks is left out")
+_REVOKED = "SELECT revoked_at IS NOT NULL FROM sticky WHERE tenant = ? AND sticky_id = ?"
+_REVOKE = "UPDATE sticky SET revoked_at = ?, revoked_by = ?, revoked_why = ? WHERE tenant = ? AND sticky_id = ?"
+_KEY = ("tenant", "sticky_id")
+_LOST = (_KEY, "the decision %s that sticks is left out")
+_FORBIDS = (_KEY, "the decision %s that sticks may say no, so nothing begins that it may be about")
 _ALL = 1 << 40
 _REACHES = frozenset(get_args(Reach))
 
@@ -50,14 +56,15 @@ def put(writing: Writing, row: StickyRow) -> None:
 
 
 def revoke(writing: Writing, change: RevokeSticky, version: Versions) -> Verdict:
-    """Take one back."""
-    after = revoked(find(writing, change.tenant, change.sticky_id), change, writing.now)
-    if isinstance(after, str):
-        return Refused(after, change.sticky_id)
+    """Take one back; what it says is not read, so that one that cannot be read is taken back, too."""
+    key = change.tenant, change.sticky_id
+    row = writing.database.row(_REVOKED, key)
+    if row is None or row[0]:
+        return Refused("unknown" if row is None else "revoked", change.sticky_id)
     broken = broken_guard(change.guards, version)
     if broken is not None:
         return Refused("stale", broken.name)
-    put(writing, after)
+    writing.database.run(_REVOKE, (to_micros(writing.now), change.by, change.reason, *key))
     return Applied(writing.now)
 
 
@@ -73,11 +80,22 @@ def count(database: Database) -> int:
 def _of_effect(
     database: Database, key: StickyRun, wanted: StickyFilter, now: datetime
 ) -> list[StickyRow]:
-    """Return the decisions about an effect that reach a run; where one cannot be read, nobody can say what it says."""
-    run, effect = key[0], wanted.effect
-    with naming("the decisions that stick", run.run_id):
-        rows = database.rows(_OF_EFFECT, (run.tenant, effect, run.run_id, key[2]))
-        found = [row for row in map(_row_of, rows) if wanted.takes(row, key, now)]
+    """Return the decisions about an effect that reach a run and still stick; where one cannot be read, nobody can say what it says.
+
+    Raises:
+        StoreCorruptError: One cannot be read.
+    """
+    run = key[0]
+    values = (run.tenant, wanted.effect, run.run_id, key[2], to_micros(now), key[1])
+    rows = list(decoded(database, _OF_EFFECT, values, _row_of, _FORBIDS))
+    if None in rows:
+        name = key_at(database, _OF_EFFECT, values, _KEY, rows.index(None))
+        raise StoreCorruptError(
+            f"the decision {name} that sticks cannot be read",
+            run=run.run_id,
+            hint=f"the log says why; an admin takes it back: `outlast approvals revoke {name} --reason TEXT`",
+        )
+    found = [row for row in rows if row is not None and wanted.takes(row, key, now)]
     return sorted(found, key=lambda row: row.key)[: wanted.limit]
 
 

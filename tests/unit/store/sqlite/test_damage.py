@@ -8,7 +8,10 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
-from outlast.errors import StoreCorruptError, StoreUnavailableError
+from outlast.client import Client
+from outlast.errors import DecisionRefusedError, StoreCorruptError, StoreUnavailableError
+from outlast.policy.authority import StoreAuthority
+from outlast.policy.binding import Bindings, RoleBinding, first_bindings
 from outlast.store.beat import silent_at
 from outlast.store.change import (
     Applied,
@@ -21,6 +24,7 @@ from outlast.store.change import (
     OperationPut,
     OutboxItem,
     OutboxKind,
+    PutControl,
     Refused,
     RevokeSticky,
     RunKey,
@@ -32,6 +36,7 @@ from outlast.store.sqlite import damage, transaction
 from outlast.store.sqlite.checkup import examine
 from outlast.store.sqlite.store import open_sqlite
 from outlast.store.sticky_condition import StickyFilter, vote_of
+from outlast.testing import SeededRandom
 from outlast.testing.conformance import Bench, ManualClock
 from outlast.testing.conformance.approval import deciding as saying
 from outlast.testing.conformance.bench import LEASE, asking, following, parking, sending, starting
@@ -707,15 +712,74 @@ def test_a_decision_that_cannot_be_read_is_told_to_whoever_it_may_forbid_somethi
         damage(f"UPDATE sticky SET {damaging} WHERE sticky_id = 's1'")
         listed = await bench.store.sticky("default", StickyFilter())
         assert [one.sticky_id for one in listed] == ["s2"]
-        with pytest.raises(StoreCorruptError, match="stick"):
-            await bench.store.sticky("default", StickyFilter(run=head.run, effect="pay"))
+        asks = StickyFilter(run=head.run, effect="pay")
+        with pytest.raises(StoreCorruptError, match="the decision s1 that sticks") as told:
+            await bench.store.sticky("default", asks)
+        assert "approvals revoke s1" in told.value.hint
         verdict = await answers(bench, await bench.head(head.run), vote)
         assert isinstance(verdict, Refused)
-        revoking = RevokeSticky("default", "s1", "ann")
-        assert isinstance(await bench.one(revoking), Refused)
         findings = {one.check: one.verdict for one in examine(bench.store.describe(), bench.clock)}
         assert findings["rows"] == "fail"
         assert "decisions" not in findings
+        revoking = RevokeSticky("default", "s1", "ann")
+        await bench.apply(revoking)
+        assert await bench.one(revoking) == Refused("revoked", "s1")
+        assert [one.sticky_id for one in await bench.store.sticky("default", asks)] == ["s2"]
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize("ending", ["uses = 0", "expires_at = 5"])
+@pytest.mark.parametrize("reach", ["run", "workflow"])
+def test_a_decision_that_is_over_denies_nothing_where_it_cannot_be_read(with_bench, ending, reach):
+    """It is not read any more, used up or past its end."""
+
+    async def test(bench, damage):
+        head = await stuck(bench, sticking("s1", reach))
+        asks = StickyFilter(run=head.run, effect="pay")
+        damage(f"UPDATE sticky SET decided_by = {NO_TEXT}")
+        with pytest.raises(StoreCorruptError):
+            await bench.store.sticky("default", asks)
+        damage(f"UPDATE sticky SET {ending}")
+        assert await bench.store.sticky("default", asks) == []
+
+    with_bench(test)
+
+
+def test_a_decision_on_a_former_run_of_the_id_denies_nothing_where_it_cannot_be_read(with_bench):
+    """It is not read any more."""
+
+    async def test(bench, damage):
+        head = await stuck(bench, sticking("s1"))
+        damage(f"UPDATE sticky SET decided_by = {NO_TEXT}, incarnation = incarnation - 1")
+        assert await bench.store.sticky("default", StickyFilter(run=head.run, effect="pay")) == []
+
+    with_bench(test)
+
+
+def test_a_decision_that_cannot_be_read_is_taken_back_by_an_admin(with_bench):
+    """Nobody can say in which role it was made; to others there is none, and of another id there is none for an admin."""
+
+    async def test(bench, damage):
+        await stuck(bench, sticking("s1"))
+        first = first_bindings("root")
+        binding = RoleBinding(subject="ann", role="maintainer", by="root")
+        body = Bindings((*first.bindings, binding), first.guarded).encode()
+        await bench.apply(PutControl("default", "roles", 0, body))
+        damage(f"UPDATE sticky SET role = {NO_TEXT}")
+
+        async def revoke(who, sticky_id):
+            store, random = bench.store, SeededRandom(who)
+            authority = StoreAuthority(store, None)
+            client = Client(store, random=random, principal=who, authority=authority)
+            await client.approvals.revoke(sticky_id, "it forbids everything")
+
+        for who, sticky_id in (("ann", "s1"), ("root", "s2")):
+            with pytest.raises(DecisionRefusedError, match="there is no decision") as refused:
+                await revoke(who, sticky_id)
+            assert refused.value.reason == "unknown"
+        await revoke("root", "s1")
+        assert await bench.one(RevokeSticky("default", "s1", "ann")) == Refused("revoked", "s1")
 
     with_bench(test)
 
