@@ -14,6 +14,7 @@ from outlast.client import Client
 from outlast.errors import DecisionRefusedError, DefinitionError, NotAuthorisedError
 from outlast.journal.asking import Rung, Terms
 from outlast.policy import Predicate
+from outlast.policy.authority import Principal
 from outlast.store.sticky import StickyPut
 from outlast.store.sticky_condition import StickyFilter
 
@@ -251,6 +252,33 @@ def test_who_holds_the_role_takes_it_back_and_nobody_else() -> None:
         with pytest.raises(DecisionRefusedError) as again:
             await ann.revoke(ids[0], "gone")
         assert again.value.reason == "revoked"
+
+    asked(scenario)
+
+
+class Directory:
+    """Everybody may read, and one administers; nobody holds any role."""
+
+    async def holds(self, principal: Principal, role: str, resource: str) -> None:
+        """Return that they do not."""
+
+    async def may(self, principal: Principal, verb: str, resource: str) -> bool:
+        """Return whether they may."""
+        return verb == "read" or (verb == "admin" and principal.subject == "zoe")
+
+    async def holders(self, tenant: str, role: str, resource: str) -> None:
+        """Return that nobody knows."""
+
+
+def test_whoever_a_directory_lets_administer_takes_it_back() -> None:
+    """It is asked whether they may, and not for a role of ours."""
+
+    async def scenario(asked: Asked) -> None:
+        ids = await three(asked)
+        with pytest.raises(NotAuthorisedError):
+            await asked.client("ann", authority=Directory()).approvals.revoke(ids[0], "no")
+        await asked.client("zoe", authority=Directory()).approvals.revoke(ids[0], "no")
+        assert [one.sticky_id for one in await asked.client().approvals.sticky()] == ids[1:]
 
     asked(scenario)
 
