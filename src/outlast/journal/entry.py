@@ -198,7 +198,7 @@ class EffectIntended(Struct, frozen=True, tag="effect_intended", omit_defaults=T
         checked_at: When it was last asked whether who approved may still do so, and whether what they relied on still holds; by the
             store's clock. None where nothing had to be asked.
         agent: In whose name it was called: see `outlast.agent`.
-        definition: Of a foreign tool: the hash of the definition by which it was let through.
+        definition: Of a foreign tool: the hash of the definition by which it was let through. Absent where nothing has let it through.
     """
 
     operation: OperationId
@@ -219,7 +219,7 @@ class EffectIntended(Struct, frozen=True, tag="effect_intended", omit_defaults=T
     requested_sha256: str = ""
     checked_at: Moment | None = None
     agent: str = ""
-    definition: str = ""
+    definition: str | UnsetType = UNSET
 
 
 class EffectRefused(Struct, frozen=True, tag="effect_refused"):

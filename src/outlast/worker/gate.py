@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from outlast.effects.key import idempotency_key
@@ -408,7 +408,7 @@ def _intent(
         saga=command.saga,
         compensates=command.compensates,
         agent=command.agent,
-        definition="" if found is None else found.definition,
+        definition=UNSET if found is None else found.definition or UNSET,
     )
 
 

@@ -145,7 +145,7 @@ def test_pins_are_made_listed_and_forgotten(asking: World, listed: Path) -> None
     both = '"input_schema": {"a": 1}, "inputSchema": {"b": 2}'
     alone.write_text(f'{{"name": "write", "description": "Writes\\nmuch", {both}}}')
     printed = asking.cli(*pins, "pin", "files", "write", str(alone)).stdout.splitlines()
-    assert words[1:] == [
+    assert printed[1:] == [
         "    description: Writes\\u000amuch",
         '    input schema: [{"b":2},{"a":1}]',
     ]
