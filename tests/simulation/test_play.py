@@ -16,13 +16,13 @@ from outlast.testing.simulation.play import play
 from outlast.testing.simulation.scenario import Scenario, draw
 from outlast.testing.simulation.search import search
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(40, 60)
 DIGESTS = """
 import hashlib, json, logging, sys
 from outlast.testing.simulation.play import play
 from outlast.testing.simulation.scenario import draw
-
-pytestmark = pytest.mark.slow
 logging.getLogger("outlast").setLevel(logging.ERROR)
 traces = [play(draw(seed)).trace for seed in range(40, 60)]
 print(json.dumps([hashlib.sha256("\\n".join(trace).encode()).hexdigest() for trace in traces]))

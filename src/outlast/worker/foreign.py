@@ -145,7 +145,7 @@ def _cut(text: str) -> str:
     """Return a text, or its beginning with what is left of it and where that is shown."""
     if len(text) <= _SHOWN:
         return text
-    return f"{text[:_SHOWN]}… ({len(text) - _SHOWN} more characters: `outlast policy explain --definition`)"
+    return f"{text[:_SHOWN]}… ({len(text) - _SHOWN} more characters: `outlast policy explain`, with --definition, prints them)"
 
 
 def _unpinned(call: ToolCall) -> PermissionDeniedError:

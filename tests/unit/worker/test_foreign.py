@@ -231,7 +231,7 @@ def test_what_is_too_long_to_be_shown_says_so() -> None:
         return msgspec.json.decode(msgspec.json.encode(view.subject))["subject"]["tool"]
 
     shown = played(scenario)
-    where = "more characters: `outlast policy explain --definition`)"
+    where = "more characters: `outlast policy explain`, with --definition, prints them)"
     assert shown["description"] == f"{'a' * 2_000}… (345 {where}"
     length = len(msgspec.json.encode(schema))
     assert shown["input_schema"].startswith('{"properties":{"text":{"description":"or send')
