@@ -17,11 +17,14 @@ from outlast.app import local_principal
 from outlast.store.change import Status
 from outlast.store.protocol import RunImage
 
+OPENED = ("PutControl", "register")
+"""The first process writes who is local, before its worker is known."""
+
 
 def around(*effect: str) -> tuple[str, ...]:
     """Return every write and call of an undisturbed run: a step, an effect, a step."""
     return (
-        *("register", "start", "step:read", "step_completed:read"),
+        *(*OPENED, "start", "step:read", "step_completed:read"),
         *effect,
         *("step:read", "step_completed:read", "completed", "retire"),
     )
@@ -37,7 +40,7 @@ FLOWS = {
     "booked": around(*one_of("book")),
     "wired": around(*one_of("wire")),
     "errand": (
-        *("register", "start", "PutMessage"),
+        *(*OPENED, "start", "PutMessage"),
         *("step:read", "step:flaky", "step:crunch"),
         *("step_completed:read", "failure:flaky", "step_completed:crunch", "message_received:go"),
         *("step:flaky", "step_completed:flaky", "timer_fired"),

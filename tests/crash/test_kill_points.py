@@ -22,7 +22,8 @@ from outlast.store.change import Status
 
 RUN_ID = "fix"
 FIRST_LIFE = (
-    *("register", "start"),
+    # The first process writes who is local.
+    *("PutControl", "register", "start"),
     *("step:plan", "step_completed:plan"),
     *("step:prepare_patch", "step_completed:prepare_patch"),
     *("approval_requested", "decide", "approval_decided"),

@@ -16,7 +16,8 @@ from kill_point import Play, Point, chosen
 from outlast.store.change import Status
 
 EVENTS = (
-    *("register", "start"),
+    # The first process writes who is local.
+    *("PutControl", "register", "start"),
     *("effect_intended:rent", "effect:rent", "effect_completed:rent"),
     *("effect_intended:buy", "effect:buy", "effect_completed:buy"),
     *("saga_aborted", "effect_intended:refund", "effect:refund", "effect_completed:refund"),
