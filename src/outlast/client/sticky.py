@@ -189,6 +189,12 @@ def check_call(sticky: Any, view: ApprovalView, *, yes: bool) -> dict[str, Any]:
             f"{cover['effect']} has no argument {strangers[0]!r:.80} that could be the same",
             hint=f"its arguments are {', '.join(arguments) or 'none'}",
         )
+    named = [one.path for one in sticky.when if one.path.partition(".")[0] not in arguments]
+    if named:
+        raise DefinitionError(
+            f"{cover['effect']} has no argument {named[0]!r:.80} of which anything could be asked",
+            hint=f"its arguments are {', '.join(arguments) or 'none'}",
+        )
     return cover
 
 

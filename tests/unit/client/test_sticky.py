@@ -90,6 +90,7 @@ def test_uses_and_end_are_kept() -> None:
         Sticky("run", same="to"),  # pyright: ignore[reportArgumentType]
         Sticky("run", same=("nobody",)),
         Sticky("run", same=(), when=(5,)),  # pyright: ignore[reportArgumentType]
+        Sticky("run", same=(), when=(Predicate("amuont", "at_most", 5),)),
         Sticky("run", when=(FIVE,)),
         Sticky("call", same=("to",)),
         Sticky("run", uses=0),
