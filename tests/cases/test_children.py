@@ -34,7 +34,7 @@ async def failing(number: int, seconds: float) -> int:
 
 def entries(sim: Simulation, run_id: str) -> list[Entry]:
     store: Any = sim.store
-    run = store._runs[RunKey("default", run_id)]
+    run = store.runs[RunKey("default", run_id)]
     return [from_row(one.row) for one in run.journals[run.head.generation]]
 
 
@@ -75,7 +75,7 @@ def test_case_115_a_cancel_while_a_child_is_started_leaves_no_child_without_pare
             asked = {
                 one.run_id: one for one in entries(sim, "p") if isinstance(one, ChildRequested)
             }
-            found = {key.run_id for key in store._runs} - {"p"}
+            found = {key.run_id for key in store.runs} - {"p"}
             assert found == set(asked)
             assert found <= ({"one", "two"} if own_ids else {"p/r.1:1", "p/r:1"})
             for run_id, one in asked.items():

@@ -113,17 +113,9 @@ from outlast.store.change import (
     WorkerId,
 )
 from outlast.store.notice import NoticeRow
+from outlast.store.row import head_of, operation_of, outbox_of, unfit_of, worker_of
+from outlast.store.row_people import approval_of, notice_of, request_of
 from outlast.store.sqlite.damage import naming
-from outlast.store.sqlite.notice import notice_of
-from outlast.store.sqlite.request import request_of
-from outlast.store.sqlite.row import (
-    approval_of,
-    head_of,
-    operation_of,
-    outbox_of,
-    unfit_of,
-    worker_of,
-)
 from outlast.store.sticky import StickyPut, StickyRow
 from outlast.store.task import TaskKey, TaskRow
 from outlast.testing.golden import Golden, GoldenRow
@@ -750,12 +742,12 @@ DECODERS: dict[str, Decoder] = {
     "rest after a failure": Decoder(
         rest_after, [msgspec.json.encode(FAILURE), WAIT], ("worker.series:rest_of",), ()
     ),
-    "approval row": Decoder(stored(approval_row), [b'[{"effect":"ship","match_sha256":"x"}]', b'["r:1"]'], ("store.sqlite.row:approval_of",)),
-    "terms of an approval row": Decoder(stored(lambda text: approval_row(terms=text)), [TERMS], ("store.sqlite.row:approval_of",)),
-    "kind of an approval row": Decoder(stored(lambda text: approval_row(kind=text)), [b"approval", b"question"], ("store.sqlite.row:approval_of",)),
-    "persons of an approval row": Decoder(stored(lambda text: approval_row(persons=text)), [b'[["me"],["you"]]'], ("store.sqlite.row:approval_of",)),
-    "votes of an approval row": Decoder(stored(lambda text: approval_row(votes=text)), [b'[{"by":"me","at":"2026-01-01T00:00:00Z","behalf":"you"}]'], ("store.sqlite.row:approval_of",)),
-    "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1, text))), [b'["flow"]'], ("store.sqlite.row:_names_in",)),
+    "approval row": Decoder(stored(approval_row), [b'[{"effect":"ship","match_sha256":"x"}]', b'["r:1"]'], ("store.row_people:approval_of",)),
+    "terms of an approval row": Decoder(stored(lambda text: approval_row(terms=text)), [TERMS], ("store.row_people:approval_of",)),
+    "kind of an approval row": Decoder(stored(lambda text: approval_row(kind=text)), [b"approval", b"question"], ("store.row_people:approval_of",)),
+    "persons of an approval row": Decoder(stored(lambda text: approval_row(persons=text)), [b'[["me"],["you"]]'], ("store.row_people:approval_of",)),
+    "votes of an approval row": Decoder(stored(lambda text: approval_row(votes=text)), [b'[{"by":"me","at":"2026-01-01T00:00:00Z","behalf":"you"}]'], ("store.row_people:approval_of",)),
+    "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1, text))), [b'["flow"]'], ("store.row:_names_in",)),
     "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", text, 1, text))), [b"waiting"], ()),
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1, -(1 << 63), None, (1 << 63) - 1, 0, 7))), [b"r:1"], ()),
     "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
@@ -764,7 +756,7 @@ DECODERS: dict[str, Decoder] = {
     "body of a signed document": Decoder(lambda data: sign(data, "note", key=SIGNER, at=NOW), [TREE, b'{"a":[1,2.5,"x"]}'], ("crypto.signing:_json",)),
     "public key": Decoder(VerifyingKey.from_pem, [SIGNER.public.to_pem().encode()], (), (SigningKeyError,)),
     "receipt": Decoder(proved, [RECEIPT], ("approvals.receipt:read_receipt", "approvals.proof:_object", "approvals.proof:_arguments", "approvals.proof:_cover_as_shown", "approvals.proof:_differs", "cli.receipt:_subject"), (ReceiptError,)),
-    "notice row": Decoder(stored(lambda text: notice_of(("t", "r", 1, "a", text, 0, -1, 1, "open", text, b""))), [b'["mail-1"]'], ("store.sqlite.notice:notice_of",)),
+    "notice row": Decoder(stored(lambda text: notice_of(("t", "r", 1, "a", text, 0, -1, 1, "open", text, b""))), [b'["mail-1"]'], ("store.row_people:notice_of",)),
     "message about a request": Decoder(noticed, [BODIES["approval_requested"]], ("notify.message:_asked_in",), ()),
     "subject in a message": Decoder(noticed_genuinely, [SUBJECT], ("notify.message:_asked_in",), ()),
     "file of channels": Decoder(of_text(read_notify), [CHANNELS], ("notify.file:read_notify",), (DefinitionError,)),
@@ -776,7 +768,7 @@ DECODERS: dict[str, Decoder] = {
     "note of a request": Decoder(is_guarded, [b'{"method":"POST","path":"/1","principal":"ann","tenant":""}', TREE], ("cli.answer:is_guarded",), ()),
     "idempotency key": Decoder(lambda data: KeyFormat().read({"headers": [(b"idempotency-key", data)]}), [b'"order-1";a=1'], (), (ValueError,)),
     "bare idempotency key": Decoder(lambda data: KeyFormat(lenient=True).read({"headers": [(b"idempotency-key", data)]}), [b'"order-1"', b"order-1"], (), (ValueError,)),
-    "unfit builds": Decoder(stored(unfit_of), [b'"one"\n"two"'], ("store.sqlite.row:unfit_of",)),
+    "unfit builds": Decoder(stored(unfit_of), [b'"one"\n"two"'], ("store.row:unfit_of",)),
     "argument of a command": Decoder(of_text(json_of), [TREE], ("cli.session:json_of",), (USAGE,)),
     "completion token": Decoder(lambda data: CompletionToken.read(base64.urlsafe_b64encode(data).decode()), [TOKEN], ("workflows.completion:CompletionToken.read",), (DefinitionError,)),
     "text of a completion token": Decoder(of_text(CompletionToken.read), [base64.urlsafe_b64encode(TOKEN)], ("workflows.completion:CompletionToken.read",), (DefinitionError,)),

@@ -197,13 +197,11 @@ async def live(
             await disturb(sim, how, fault)
     store: Any = sim.store
     while await sim.store.outbox(1) or any(
-        not run.head.status.closed for run in store._runs.values()
+        not run.head.status.closed for run in store.runs.values()
     ):
         await sim.a_while(since=began)
-    assert not store._outbox._items
-    assert not any(store._outbox._watches.values())
-    assert not any(run.operations for run in store._runs.values())
-    return {key.run_id: run for key, run in store._runs.items()}
+    assert not any(run.outbox or run.watches or run.operations for run in store.runs.values())
+    return {key.run_id: run for key, run in store.runs.items()}
 
 
 def entries(run: Any) -> list[Entry]:

@@ -153,16 +153,17 @@ ONCE = (ChildRequested, ChildStarted, RunEnded, MessageSent, WatchRequested, Mes
 
 def entries_of(store: Any, run_id: str) -> list[Entry]:
     """Return the journal of any run of a trial."""
-    run = store._runs[RunKey("default", run_id)]
+    run = store.runs[RunKey("default", run_id)]
     return [from_row(one.row) for one in run.journals[run.head.generation]]
 
 
 def left_over(store: Any) -> list[Any]:
     """Return what lies about in the store: items under way, and rows and watches of runs that have ended."""
-    closed = {run.head.run: run for run in store._runs.values() if run.head.status.closed}
+    closed = {run.head.run: run for run in store.runs.values() if run.head.status.closed}
     rows = [row for run in closed.values() for row in run.operations.values()]
-    watches = [who for run, who in store._outbox._watches.items() if run in closed and who]
-    return [*store._outbox._items.values(), *watches, *rows]
+    watches = [who for run in closed.values() for who in run.watches]
+    items = [item for run in store.runs.values() for item in run.outbox.values()]
+    return [*items, *watches, *rows]
 
 
 def check(name: str, trial: Trial[Any]) -> None:
@@ -172,14 +173,14 @@ def check(name: str, trial: Trial[Any]) -> None:
     store = stores.pop()
     stores.clear()
     assert left_over(store) == [], trial
-    for key, run in store._runs.items():
+    for key, run in store.runs.items():
         entries = entries_of(store, key.run_id)
         for kind in ONCE:
             told = Counter(one.operation for one in entries if isinstance(one, kind))
             assert set(told.values()) <= {1}, (trial, key, kind, told)
         for one in entries:
             if isinstance(one, RunEnded):
-                other = store._runs[RunKey("default", one.run_id)]
+                other = store.runs[RunKey("default", one.run_id)]
                 assert one.status == other.head.status, (trial, one)
         assert run.head.generation == 1
     if name == "parent":
@@ -188,9 +189,9 @@ def check(name: str, trial: Trial[Any]) -> None:
         assert trial.changes.total() == 3, trial
     left = RunKey("default", "left")
     if name == "gives_up":
-        assert store._runs[left].head.status is Status.TERMINATED, trial
+        assert store.runs[left].head.status is Status.TERMINATED, trial
     if name == "leaves":
-        asked = [one.stamped.message for one in store._inboxes[left].values()]
+        asked = [one.stamped.message for one in store.runs[left].inbox.values()]
         assert [one.kind for one in asked] == [MessageKind.CANCEL], trial
 
 
@@ -215,6 +216,6 @@ def test_the_relay_is_among_the_points() -> None:
     store = stores.pop()
     points = trial.lives[0].points
     commits = max(point.number for point in points if point.what == "commit")
-    owned = sum(run.head.version for run in store._runs.values())
+    owned = sum(run.head.version for run in store.runs.values())
     assert commits > owned
     assert CrashPoint("after", "commit", commits) in points

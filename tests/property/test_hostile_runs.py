@@ -104,7 +104,7 @@ ENTRIES = 10
 
 def damage(sim: Simulation, run_id: str, place: int, row: EntryRow) -> None:
     """Exchange a row behind the store's back."""
-    journal = sim.store._runs[RunKey("default", run_id)].journals
+    journal = sim.store.runs[RunKey("default", run_id)].journals
     (rows,) = journal.values()
     rows[place] = StampedRow(row, rows[place].at)
 
@@ -238,8 +238,9 @@ def test_a_hostile_note_or_detail_stops_no_run(what):
     async def scenario(sim: Simulation) -> int:
         await sim.start_worker()
         await waiting_run(sim, "r")
-        run = sim.store._runs[RunKey("default", "r")]
-        run.head = msgspec.structs.replace(run.head, note=NASTY[what])
+        run = sim.store.runs[RunKey("default", "r")]
+        head = msgspec.structs.replace(run.head, note=NASTY[what])
+        run.state = msgspec.structs.replace(run.state, head=head)
         run.operations["r:9"] = OperationPut("r:9", "step", "plan", 1, None, NASTY[what])
         await looked_at(sim, "r")
         await settled(sim, "r")
@@ -258,7 +259,7 @@ def test_a_journal_without_its_beginning_is_undecodable(kept):
     async def scenario(sim: Simulation) -> RunHead:
         await sim.start_worker()
         await waiting_run(sim, "r")
-        (rows,) = sim.store._runs[RunKey("default", "r")].journals.values()
+        (rows,) = sim.store.runs[RunKey("default", "r")].journals.values()
         rows[:] = rows[1 : 1 + kept]
         return await settled(sim, "r")
 

@@ -16,9 +16,10 @@ from outlast.replay import delivery, ledger, mailbox
 from outlast.replay.handler import Handlers
 from outlast.replay.operation import EffectOperation
 from outlast.replay.publication import Publications
-from outlast.store import condition, memory
+from outlast.store import condition, judge_owned, memory, memory_task
+from outlast.store.judge import Judge
+from outlast.store.judge_owned import OwnedJudge
 from outlast.store.memory import MemoryStore
-from outlast.store.memory_task import TaskTable
 from outlast.store.moment import EPOCH
 from outlast.testing.fault import Faults
 from outlast.testing.simulation.scenario import (
@@ -78,8 +79,8 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {1, 7},
         (
             Break(
-                MemoryStore,
-                "_apply_owned",
+                judge_owned,
+                "_fence",
                 "if head.owner != change.worker or head.epoch != change.epoch:",
                 "if False:",
             ),
@@ -88,16 +89,16 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "the lease check": (
         60,
         {7},
-        (Break(MemoryStore, "_apply_owned", "if not self._live(change.worker):", "if False:"),),
+        (Break(OwnedJudge, "apply", "if not self._rows.live(change.worker):", "if False:"),),
     ),
     "the single acceptance of a message": (
         200,
         {5},
         (
             Break(
-                MemoryStore,
+                Judge,
                 "_put_message",
-                "if (known := self._known_verdict(change.run, inbox, change.message)) is not None:",
+                "if known is not None:",
                 "if False:",
             ),
         ),
@@ -105,7 +106,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "the single delivery of a message": (
         60,
         {5},
-        (Break(MemoryStore, "_write_owned", "item.consumed = True", "pass"),),
+        (Break(OwnedJudge, "_write_inbox", "consumed=True", "consumed=False"),),
     ),
     "the order of delivery": (
         60,
@@ -114,8 +115,8 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
             Break(
                 MemoryStore,
                 "mail",
-                "tuple(item.stamped for item in self._unconsumed(found))",
-                "tuple(item.stamped for item in reversed(self._unconsumed(found)))",
+                "in found.unread(found.state.head.incarnation)",
+                "in reversed(found.unread(found.state.head.incarnation))",
             ),
         ),
     ),
@@ -195,8 +196,8 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {7},
         (
             Break(
-                MemoryStore,
-                "_apply_owned",
+                judge_owned,
+                "_fence",
                 "if change.digest and head.version == change.version + 1 and head.digest == change.digest:",
                 "if False:",
             ),
@@ -320,7 +321,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "no end with unread messages": (
         100,
         {5},
-        (Break(MemoryStore, "_refusal", "if not unread <= set(change.consumed):", "if False:"),),
+        (Break(judge_owned, "_refusal", "if closes and is_left", "if False"),),
     ),
     "an approval that was decided does not expire": (
         60,
@@ -463,9 +464,9 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {5},
         (
             Break(
-                MemoryStore,
-                "_clear_outbox",
-                "if self._known(change.run, _receiving(run), message) is None:",
+                Judge,
+                "_of_relay",
+                "if self._known(run, state.head.incarnation, message) is None:",
                 "if True:",
             ),
         ),
@@ -586,7 +587,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {1},
         (
             Break(
-                MemoryStore,
+                Judge,
                 "_beat_operation",
                 "change.progress or row.progress",
                 "row.progress",
@@ -598,7 +599,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {1},
         (
             Break(
-                MemoryStore,
+                Judge,
                 "_beat_operation",
                 "change.progress or row.progress",
                 "change.progress",
@@ -637,8 +638,8 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {7},
         (
             Break(
-                TaskTable,
-                "claim",
+                memory_task,
+                "claim_tasks",
                 "if task.row.worker is None and not task.held and wanted(task.row)",
                 "if not task.held and wanted(task.row)",
             ),

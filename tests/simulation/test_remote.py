@@ -21,9 +21,9 @@ from mutation import Break, broken
 
 import outlast
 from outlast.journal.entry import from_row
-from outlast.store import memory_task
+from outlast.store import judge_owned, memory_task
 from outlast.store.change import RunKey, Status
-from outlast.store.memory_task import TaskTable
+from outlast.store.memory_rows import MemoryRun
 from outlast.testing import Faults, SimulatedWorker, Simulation, WorkerOptions
 from outlast.worker.remote import RemoteSteps
 from outlast.workflows.definition import Definition
@@ -248,7 +248,7 @@ class System:
         await asyncio.sleep(120)
         for number in range(RUNS):
             await self.check(f"r{number}")
-        assert sim.store._tasks._tasks == {}
+        assert not any(run.tasks() for run in sim.store.runs.values())
 
     async def check(self, name: str) -> None:
         """The result is what the seed says, each step has one outcome, and no alarm was raised."""
@@ -287,12 +287,14 @@ def test_remote_steps_keep_the_invariants(first: int) -> None:
 
 BREAKS = {
     "a task is taken from a living worker": Break(
-        TaskTable,
-        "claim",
+        memory_task,
+        "claim_tasks",
         "if task.row.worker is None and not task.held and wanted(task.row)",
         "if not task.held and wanted(task.row)",
     ),
-    "a run ends and its tasks stay": Break(TaskTable, "end", "if place[0] == run", "if False"),
+    "a run ends and its tasks stay": Break(
+        MemoryRun, "drop_tasks", "self.tasks_by_operation.clear()", "pass"
+    ),
     "the next task is put without its failure": Break(
         RemoteSteps,
         "_after_failure",
@@ -300,19 +302,19 @@ BREAKS = {
         "",
     ),
     "what was taken without an answer is forgotten": Break(
-        TaskTable,
-        "claim",
+        memory_task,
+        "claim_tasks",
         "held[key] for key in sorted(held.keys() - known)",
         "task for task in ()",
     ),
     "a pause leaves the tasks of the run to be taken": Break(
-        TaskTable,
-        "claim",
+        memory_task,
+        "claim_tasks",
         "and not task.held and",
         "and",
     ),
     "a deadline drops a task that somebody has": Break(
-        memory_task, "may_drop", "return drop.taken is None or (", "return True or ("
+        judge_owned, "may_drop", "return drop.taken is None or (", "return True or ("
     ),
 }
 """Lines of which random systems are the test; what is rarer has tests of its own."""

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from mutation import Break, broken
 
-from outlast.store.memory import MemoryStore
+from outlast.store import judge
 from outlast.testing.simulation.scenario import Plan, Scenario
 from outlast.testing.simulation.search import search
 from outlast.testing.simulation.shape import Several, Shape, Work
@@ -66,10 +66,10 @@ MUTANTS = {
     "what is unread stays unread": (
         300,
         Break(
-            MemoryStore,
-            "_unconsumed",
-            "item.generation == run.head.incarnation",
-            "item.generation == run.head.generation",
+            judge,
+            "_receiving",
+            "run.state.head.incarnation",
+            "run.state.head.generation",
         ),
     ),
     "keys of a generation are its own": (

@@ -289,7 +289,7 @@ def test_a_decision_that_cannot_be_read_is_shown_as_such() -> None:
 
     async def scenario(asked: Asked) -> None:
         await three(asked)
-        table: Any = asked.store._sticky.of("default")  # pyright: ignore[reportAttributeAccessIssue]
+        table: Any = asked.store._rows.stickies["default"]  # pyright: ignore[reportAttributeAccessIssue]
         for name, row in table.items():
             put = msgspec.structs.replace(row.put, where=b"no", when=b"no")
             table[name] = msgspec.structs.replace(row, put=put)

@@ -320,7 +320,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written() -> None:
 
 def test_a_full_inbox_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """To whoever sends, asks, or sends with a start; a message that it has is accepted."""
-    monkeypatch.setattr("outlast.store.memory.MAX_UNREAD", 2)
+    monkeypatch.setattr("outlast.store.judge.MAX_UNREAD", 2)
 
     async def test(store: Scripted, client: Client) -> None:
         handle = await client.start(basket(1), id="r")

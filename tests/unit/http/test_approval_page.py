@@ -199,7 +199,7 @@ def test_what_is_not_what_was_asked_is_not_shown() -> None:
     async def main() -> None:
         front = Front()
         run = await front.office.ask()
-        kept = front.office.store._runs[run].approvals
+        kept = front.office.store.runs[run].approvals
         row = kept["1~r:1"]
         kept["1~r:1"] = replace(row, put=replace(row.put, subject_sha256="b" * 64))
         reply = await call(front.app, "GET", front.link(run))

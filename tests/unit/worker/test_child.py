@@ -238,13 +238,11 @@ async def at_rest(sim: Simulation) -> None:
 def left_over(sim: Simulation) -> list[Any]:
     """Return what is left in the store of runs that have ended."""
     store: Any = sim.store
-    runs = store._runs.values()
-    open_ids = {run.head.run for run in runs if not run.head.status.closed}
-    rows = [row for run in runs if run.head.status.closed for row in run.operations.values()]
-    watches = {
-        run: who for run, who in store._outbox._watches.items() if who and run not in open_ids
-    }
-    return [*store._outbox._items.values(), *watches.items(), *rows]
+    runs = store.runs.values()
+    items = [item for run in runs for item in run.outbox.values()]
+    ended = [run for run in runs if run.head.status.closed]
+    rows = [row for run in ended for row in (*run.operations.values(), *run.watches)]
+    return [*items, *rows]
 
 
 def play(call: Any, *, meanwhile: Any = None, options: WorkerOptions = FAST) -> Any:

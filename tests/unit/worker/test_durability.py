@@ -432,8 +432,9 @@ def test_a_run_whose_journal_went_on_without_it_is_taken_up_again() -> None:
         worker = await sim.start_worker()
         handle = await worker.client.start(count_up(10), id="r", durability="async")
         await asyncio.sleep(0.2)
-        run = sim.store._runs[RUN]
-        run.head = replace(run.head, version=run.head.version + 5)
+        run = sim.store.runs[RUN]
+        head = replace(run.head, version=run.head.version + 5)
+        run.state = replace(run.state, head=head)
         sim.invariants.runs[RUN].version += 5
         return await handle.result()
 

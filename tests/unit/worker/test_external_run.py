@@ -96,7 +96,7 @@ def parked(head: RunHead) -> bool:
 def watches(sim: Simulation) -> list[Any]:
     """Return who watches whom."""
     store: Any = sim.store
-    return [one for one in store._outbox._watches.values() if one]
+    return [run.watches for run in store.runs.values() if run.watches]
 
 
 async def at_rest(sim: Simulation) -> None:

@@ -18,6 +18,7 @@ from outlast.client import RunHandle
 from outlast.journal.entry import from_row
 from outlast.journal.failure import Failure
 from outlast.store.change import FinishTask, PutMessage, Refused, RunKey, Status
+from outlast.store.rows import TaskState
 from outlast.store.task import TaskRow
 from outlast.testing import Faults, SimulatedThreads, SimulatedWorker, Simulation, WorkerOptions
 from outlast.testing.loop import current_process
@@ -228,7 +229,7 @@ def simulated(scenario: Callable[[Simulation], Awaitable[Any]], **options: Any) 
     sims.append(Simulation(CODE, options=QUIET, **options))
     result = sims[-1].run(scenario)
     closed = [key for key, run in sims[-1].invariants.runs.items() if run.closed]
-    left = [place for place in sims[-1].store._tasks._tasks if place[0] in closed]
+    left = [key for key, run in sims[-1].store.runs.items() if run.tasks() and key in closed]
     assert left == []
     return result
 
@@ -1055,12 +1056,12 @@ def test_a_task_that_nobody_waits_for_is_dropped_by_the_next_owner() -> None:
 
 def waiting(sim: Simulation) -> bool:
     """Whether a task waits."""
-    return any(task.row.worker is None for task in sim.store._tasks._tasks.values())
+    return any(task.row.worker is None for task in tasks_of(sim))
 
 
 def taken(sim: Simulation) -> bool:
     """Whether somebody has a task."""
-    return any(task.row.worker for task in sim.store._tasks._tasks.values())
+    return any(task.row.worker for task in tasks_of(sim))
 
 
 def last_kinds(sim: Simulation) -> list[str]:
@@ -1197,3 +1198,8 @@ def test_an_outcome_that_the_store_refuses_is_said_otherwise(
         scenario
     )
     assert attempts() == [1]
+
+
+def tasks_of(sim: Simulation) -> list[TaskState]:
+    """Return the tasks of all runs."""
+    return [task for run in sim.store.runs.values() for task in run.tasks()]

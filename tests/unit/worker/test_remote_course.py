@@ -297,7 +297,7 @@ def simulated(scenario: Callable[[Simulation], Awaitable[Any]]) -> Any:
     sims.append(Simulation(CODE, options=replace(QUIET, idle=idle[0])))
     result = sims[-1].run(scenario)
     closed = [key for key, run in sims[-1].invariants.runs.items() if run.closed]
-    assert [place for place in sims[-1].store._tasks._tasks if place[0] in closed] == []
+    assert [key for key, run in sims[-1].store.runs.items() if run.tasks() and key in closed] == []
     return result
 
 

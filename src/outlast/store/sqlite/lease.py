@@ -29,13 +29,14 @@ from outlast.store.moment import (
     to_micros,
 )
 from outlast.store.protocol import RELAY_AFTER, SUSPECT_LAPSES, Claim, ClaimedRun
+from outlast.store.row import WORKER, head_of, unfit_line
 from outlast.store.sqlite import task
 from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, names_json, paged, say
 from outlast.store.sqlite.database import Database, Row
 from outlast.store.sqlite.failure import concerns_all
 from outlast.store.sqlite.lock import LockFolder
 from outlast.store.sqlite.owned import RECALL_KINDS
-from outlast.store.sqlite.row import FIND_LEASE, HEAD, LEASE, WORKER, head_of, lease_of, unfit_line
+from outlast.store.sqlite.row import FIND_LEASE, HEAD, LEASE, lease_of
 from outlast.store.sqlite.scope import Writing
 
 _BUILD = f"SELECT CAST(build AS BLOB), {LEASE} FROM worker WHERE worker = ?"

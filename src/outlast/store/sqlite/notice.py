@@ -5,9 +5,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import msgspec
-
-from outlast.errors import StoreCorruptError
 from outlast.store.change import (
     Applied,
     ApprovalRow,
@@ -16,31 +13,37 @@ from outlast.store.change import (
     RunKey,
     Verdict,
 )
-from outlast.store.moment import from_micros, time_or_none, to_micros
-from outlast.store.notice import EndNotice, NoticeChange, NoticeRow, NoticeState, TakeNotices
+from outlast.store.moment import time_or_none
+from outlast.store.notice import EndNotice, NoticeChange, NoticeRow, TakeNotices
 from outlast.store.notice_condition import ended, is_over, notices_of, taken
+from outlast.store.row_people import (
+    APPROVAL,
+    NOTICE,
+    approval_of,
+    notice_of,
+    notice_place,
+    notice_values,
+)
 from outlast.store.sqlite.damage import UNREADABLE, naming, readable, say
-from outlast.store.sqlite.database import Database, Row
-from outlast.store.sqlite.row import APPROVAL, approval_of
+from outlast.store.sqlite.database import Database
 from outlast.store.sqlite.scope import Writing
 
-_COLUMNS = "tenant, run_id, generation, approval_id, notice, due_at, expires_at, tries, state, reached, trouble"
 _OF_REQUEST = "tenant = ? AND run_id = ? AND generation = ? AND approval_id = ?"
-_PUT = f"REPLACE INTO notice ({_COLUMNS}) VALUES ({'?, ' * 10}?)"
-_FIND = f"SELECT {_COLUMNS} FROM notice WHERE {_OF_REQUEST} AND notice = ?"
+_PUT = f"REPLACE INTO notice ({NOTICE}) VALUES ({'?, ' * 10}?)"
+_FIND = f"SELECT {NOTICE} FROM notice WHERE {_OF_REQUEST} AND notice = ?"
 _DROP = f"DELETE FROM notice WHERE {_OF_REQUEST} AND notice = ?"
 _CLOSE = f"DELETE FROM notice WHERE {_OF_REQUEST}"
 _END = "DELETE FROM notice WHERE tenant = ? AND run_id = ?"
 _OF_RUN = f"""
-SELECT {_COLUMNS} FROM notice WHERE tenant = ? AND run_id = ? ORDER BY generation, approval_id, notice
+SELECT {NOTICE} FROM notice WHERE tenant = ? AND run_id = ? ORDER BY generation, approval_id, notice
 """
 _ORDER = "due_at, tenant, run_id, generation, approval_id, notice"
 _DUE = f"""
-SELECT {_COLUMNS} FROM notice INDEXED BY notice_due
+SELECT {NOTICE} FROM notice INDEXED BY notice_due
 WHERE state = 'open' AND due_at <= ? ORDER BY {_ORDER} LIMIT ?
 """
 _DUE_OF_TENANT = f"""
-SELECT {_COLUMNS} FROM notice INDEXED BY notice_of_tenant_due
+SELECT {NOTICE} FROM notice INDEXED BY notice_of_tenant_due
 WHERE state = 'open' AND tenant = ? AND due_at <= ? ORDER BY {_ORDER} LIMIT ?
 """
 _NEXT = "SELECT min(due_at) FROM notice INDEXED BY notice_due WHERE state = 'open'"
@@ -49,10 +52,7 @@ SELECT min(due_at) FROM notice INDEXED BY notice_of_tenant_due WHERE state = 'op
 """
 _ASKED = f"SELECT {APPROVAL} FROM approval WHERE {_OF_REQUEST} AND state = 'pending'"
 _WORKFLOW = "SELECT workflow FROM run WHERE tenant = ? AND run_id = ?"
-_STATES: dict[str, NoticeState] = {"open": "open", "sent": "sent", "failed": "failed"}
 _LOST = (("tenant", "run_id"), "nobody is told of a request of run %s")
-
-_texts = msgspec.json.Decoder(tuple[str, ...])
 
 
 def write(writing: Writing, change: NoticeChange) -> Verdict:
@@ -67,7 +67,7 @@ def write(writing: Writing, change: NoticeChange) -> Verdict:
 def add(writing: Writing, row: ApprovalRow, generation: int) -> None:
     """Write the notices of a request that was just made."""
     for one in notices_of(row, generation):
-        writing.database.run(_PUT, _values(one))
+        writing.database.run(_PUT, notice_values(one))
 
 
 def close(writing: Writing, run: RunKey, generation: int, approval_id: str) -> None:
@@ -94,30 +94,6 @@ def next_due(database: Database, tenant: str) -> datetime | None:
         return time_or_none(database.value(sql, values))
 
 
-def notice_of(row: Row) -> NoticeRow:
-    """Return the notice in the columns of the table."""
-    state = _STATES.get(row[8])
-    if state is None:
-        raise StoreCorruptError(
-            "a notice has a state that this version does not know",
-            run=row[1],
-            hint="open the file with the version that wrote it; `outlast doctor` looks for damage",
-        )
-    return NoticeRow(
-        tenant=row[0],
-        run_id=row[1],
-        generation=row[2],
-        approval_id=row[3],
-        notice=row[4],
-        due_at=from_micros(row[5]),
-        expires_at=from_micros(row[6]),
-        tries=row[7],
-        state=state,
-        reached=_texts.decode(row[9]),
-        trouble=row[10],
-    )
-
-
 def _take(writing: Writing, change: TakeNotices) -> Applied:
     sql, tenant = (_DUE_OF_TENANT, (change.tenant,)) if change.tenant else (_DUE, ())
     values = (*tenant, writing.micros)
@@ -128,9 +104,9 @@ def _take(writing: Writing, change: TakeNotices) -> Applied:
         if not is_over(row, writing.now):
             held = _due(writing, taken(row, change.hold, writing.now))
         if held is None:
-            writing.database.run(_DROP, _place(row))
+            writing.database.run(_DROP, notice_place(row))
         else:
-            writing.database.run(_PUT, _values(held.notice))
+            writing.database.run(_PUT, notice_values(held.notice))
             found.append(held)
     return Applied(writing.now, notices=tuple(found))
 
@@ -138,7 +114,7 @@ def _take(writing: Writing, change: TakeNotices) -> Applied:
 def _due(writing: Writing, row: NoticeRow) -> DueNotice | None:
     """Return a notice with its request, while that waits; none for one that cannot be read: nobody could be shown it."""
     try:
-        asked = writing.database.row(_ASKED, _place(row)[:4])
+        asked = writing.database.row(_ASKED, notice_place(row)[:4])
         workflow = writing.database.value(_WORKFLOW, (row.tenant, row.run_id))
         return None if asked is None else DueNotice(row, approval_of(asked), workflow or "")
     except UNREADABLE as error:
@@ -147,19 +123,9 @@ def _due(writing: Writing, row: NoticeRow) -> DueNotice | None:
 
 
 def _finish(writing: Writing, change: EndNotice) -> Verdict:
-    found = writing.database.row(_FIND, _place(change))
+    found = writing.database.row(_FIND, notice_place(change))
     after = ended(None if found is None else notice_of(found), change, writing.now)
     if isinstance(after, Refused):
         return after
-    writing.database.run(_PUT, _values(after))
+    writing.database.run(_PUT, notice_values(after))
     return Applied(writing.now)
-
-
-def _place(row: NoticeRow | EndNotice) -> tuple[str, str, int, str, str]:
-    return row.tenant, row.run_id, row.generation, row.approval_id, row.notice
-
-
-def _values(row: NoticeRow) -> Row:
-    times = (to_micros(row.due_at), to_micros(row.expires_at))
-    reached = msgspec.json.encode(row.reached).decode()
-    return (*_place(row), *times, row.tries, row.state, reached, row.trouble)

@@ -17,9 +17,9 @@ from outlast.store.change import (
     Watch,
 )
 from outlast.store.farewell import to_children, to_watchers
+from outlast.store.row import OPERATION, OUTBOX, operation_of, outbox_values
 from outlast.store.sqlite.damage import RUN, decoded
 from outlast.store.sqlite.database import Row
-from outlast.store.sqlite.row import OPERATION, OUTBOX, operation_of, outbox_values
 from outlast.store.sqlite.scope import Writing
 
 T = TypeVar("T")

@@ -31,20 +31,11 @@ from outlast.store.condition import (
     unfit_after,
 )
 from outlast.store.moment import from_micros, micros_or_none, to_micros
+from outlast.store.row import OPERATION, head_of, operation_values, unfit_of, unfit_text
+from outlast.store.row_people import APPROVAL, approval_of, approval_values
 from outlast.store.sqlite import notice, outbox, sticky, task
 from outlast.store.sqlite.database import Row
-from outlast.store.sqlite.row import (
-    APPROVAL,
-    FIND_HEAD,
-    INCARNATION,
-    OPERATION,
-    approval_of,
-    approval_values,
-    head_of,
-    operation_values,
-    unfit_of,
-    unfit_text,
-)
+from outlast.store.sqlite.row import FIND_HEAD, INCARNATION
 from outlast.store.sqlite.scope import Writing
 
 _FENCE = f"""

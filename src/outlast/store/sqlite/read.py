@@ -23,21 +23,12 @@ from outlast.store.change import (
 from outlast.store.condition import listed_state
 from outlast.store.moment import Instant, elapsed, from_micros, lapsed, to_micros
 from outlast.store.protocol import DoubtRow, GenerationRow, LiveWorker, RunImage
-from outlast.store.sqlite import task
-from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, naming, readable
-from outlast.store.sqlite.database import Database, Row
-from outlast.store.sqlite.lock import LockFolder
-from outlast.store.sqlite.row import (
-    APPROVAL,
+from outlast.store.row import (
     ENTRY,
-    FIND_HEAD,
-    HEAD,
-    INCARNATION,
     MESSAGE,
     OPERATION,
     OUTBOX,
     WORKER,
-    approval_of,
     entry_of,
     head_of,
     message_of,
@@ -45,6 +36,12 @@ from outlast.store.sqlite.row import (
     outbox_of,
     worker_of,
 )
+from outlast.store.row_people import APPROVAL, approval_of
+from outlast.store.sqlite import task
+from outlast.store.sqlite.damage import RUN, WORKER_ID, decoded, naming, readable
+from outlast.store.sqlite.database import Database, Row
+from outlast.store.sqlite.lock import LockFolder
+from outlast.store.sqlite.row import FIND_HEAD, HEAD, INCARNATION
 from outlast.store.task import TaskRow
 
 _OF_LIST = (RUN, "run %s is left out of lists")

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from outlast.store.change import Applied, Verdict
-from outlast.store.moment import from_micros, micros_or_none, time_or_none, to_micros
+from outlast.store.moment import to_micros
 from outlast.store.request import (
     PURGED_IN_PASSING,
     BeginRequest,
@@ -16,18 +16,14 @@ from outlast.store.request import (
     RequestState,
 )
 from outlast.store.request_condition import listed, settle
+from outlast.store.row_people import REQUEST, request_of, request_values
 from outlast.store.sqlite.damage import naming, readable
-from outlast.store.sqlite.database import Database, Row
+from outlast.store.sqlite.database import Database
 from outlast.store.sqlite.scope import Writing
 
-_COLUMNS = (
-    "tenant, request_id, fingerprint, token, state, started_at, held_until, keep, expires_at, resolved_by, reason,"
-    " resolved_at, note"
-)
-_MICROSECOND = timedelta(microseconds=1)
-_FIND = f"SELECT {_COLUMNS}, answer FROM request WHERE tenant = ? AND request_id = ?"
+_FIND = f"SELECT {REQUEST}, answer FROM request WHERE tenant = ? AND request_id = ?"
 _PUT = f"""
-INSERT INTO request ({_COLUMNS}, answer) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO request ({REQUEST}, answer) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, request_id) DO UPDATE SET
     fingerprint = excluded.fingerprint, token = excluded.token, state = excluded.state, started_at = excluded.started_at,
     held_until = excluded.held_until, keep = excluded.keep, expires_at = excluded.expires_at,
@@ -63,7 +59,7 @@ def write(writing: Writing, change: RequestChange) -> Verdict:
     if after is None and row is not None:
         writing.database.run(_DROP, place)
     elif after is not None and after is not row:
-        writing.database.run(_PUT, _values(after))
+        writing.database.run(_PUT, request_values(after))
     if isinstance(change, BeginRequest) and isinstance(verdict, Applied):
         _purge(writing, change.tenant, PURGED_IN_PASSING)
     return verdict
@@ -96,49 +92,10 @@ def page(
         # A look for each stored state, each in the order of an index.
         for stored, condition in (look for state in sorted(states) for look in _LOOKS[state]):
             sql = f"""
-            SELECT {_COLUMNS}, x'' FROM request INDEXED BY request_state
+            SELECT {REQUEST}, x'' FROM request INDEXED BY request_state
             WHERE tenant = ? AND state = ? AND {condition} {after}
             ORDER BY started_at DESC, request_id DESC LIMIT ?"""
             values = (tenant, stored, to_micros(now), *behind)
             found += readable(database, sql, values, request_of, _LOST, max(limit, 0))
     found.sort(key=lambda row: (row.started_at, row.request_id), reverse=True)
     return [listed(row, now) for row in found[: max(limit, 0)]]
-
-
-def request_of(row: Row) -> RequestRow:
-    """Return the record in the columns of the table."""
-    return RequestRow(
-        tenant=row[0],
-        request_id=row[1],
-        fingerprint=row[2],
-        token=row[3],
-        state=RequestState(row[4]),
-        started_at=from_micros(row[5]),
-        held_until=from_micros(row[6]),
-        keep=timedelta(microseconds=row[7]),
-        expires_at=time_or_none(row[8]),
-        by=row[9],
-        reason=row[10],
-        resolved_at=time_or_none(row[11]),
-        note=row[12],
-        answer=row[13],
-    )
-
-
-def _values(row: RequestRow) -> Row:
-    return (
-        row.tenant,
-        row.request_id,
-        row.fingerprint,
-        row.token,
-        row.state.value,
-        to_micros(row.started_at),
-        to_micros(row.held_until),
-        row.keep // _MICROSECOND,
-        micros_or_none(row.expires_at),
-        row.by,
-        row.reason,
-        micros_or_none(row.resolved_at),
-        row.note,
-        row.answer,
-    )

@@ -12,12 +12,12 @@ from outlast.store.change import (
     TaskPut,
     WorkerId,
 )
-from outlast.store.moment import from_micros, to_micros
-from outlast.store.sqlite.database import Database, Row
+from outlast.store.moment import to_micros
+from outlast.store.row import TASK, task_of
+from outlast.store.sqlite.database import Database
 from outlast.store.sqlite.scope import Writing
-from outlast.store.task import TaskKey, TaskRow, due_of, may_drop, task_fence
+from outlast.store.task import TaskRow, due_of, may_drop, task_fence
 
-TASK = "tenant, run_id, generation, operation, attempt, queue, name, worker, since, taken, lapses"
 _OF_OPERATION = "tenant = ? AND run_id = ? AND operation = ?"
 _FIND = f"SELECT {TASK} FROM task WHERE {_OF_OPERATION}"
 _OF_RUN = f"SELECT {TASK} FROM task WHERE tenant = ? AND run_id = ? ORDER BY operation"
@@ -37,13 +37,6 @@ _GIVE_BACK = f"UPDATE task SET worker = NULL, since = ? WHERE {_OF_OPERATION}"
 _GIVE_ALL_BACK = """
 UPDATE task SET worker = NULL, since = ?, lapses = min(lapses, 1000000) + ? WHERE worker = ?
 """
-
-
-def task_of(row: Row) -> TaskRow:
-    """Return the task in the columns `TASK`."""
-    tenant, run_id, generation, operation, attempt, queue, name, worker, since, *counts = row
-    key = TaskKey(RunKey(tenant, run_id), generation, operation, attempt)
-    return TaskRow(key, queue, name, worker, from_micros(since), *counts)
 
 
 def of_run(database: Database, run: RunKey) -> tuple[TaskRow, ...]:

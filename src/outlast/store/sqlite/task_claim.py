@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from outlast.store.change import RunKey
 from outlast.store.moment import END_OF_TIME, from_micros, to_micros
 from outlast.store.protocol import SUSPECT_LAPSES
+from outlast.store.row import TASK, task_of
 from outlast.store.sqlite.damage import RUN, decoded, names_json, paged, say
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.lease import Claiming
 from outlast.store.sqlite.row import LEASE
-from outlast.store.sqlite.task import TASK, task_of
 from outlast.store.task import ClaimedTask, TaskClaim, TaskKey, TaskRow
 
 _OTHERS = f"""

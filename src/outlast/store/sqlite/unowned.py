@@ -40,6 +40,7 @@ from outlast.store.condition import (
     stranger_refusal,
 )
 from outlast.store.moment import END_OF_TIME, from_micros, to_micros
+from outlast.store.row import head_of
 from outlast.store.sqlite import outbox, sticky, task
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.owned import (
@@ -50,7 +51,7 @@ from outlast.store.sqlite.owned import (
     move_on,
     put_approval,
 )
-from outlast.store.sqlite.row import FIND_HEAD, INCARNATION, head_of
+from outlast.store.sqlite.row import FIND_HEAD, INCARNATION
 from outlast.store.sqlite.scope import Writing
 from outlast.store.sticky import STICKY
 from outlast.store.sticky_condition import stuck

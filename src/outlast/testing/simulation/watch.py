@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from outlast.store.change import Change, RunKey, Verdict, WorkerId, WorkerRow
-from outlast.store.memory import MemoryStore, place_of
+from outlast.store.condition import place_of
+from outlast.store.memory import MemoryStore
 from outlast.store.protocol import Claim, RunImage
 from outlast.store.task import TaskClaim, TaskKey
 from outlast.testing.clock import SimulatedClock

@@ -1,0 +1,1 @@
+"""The store on PostgreSQL, for any number of workers on any number of machines."""
