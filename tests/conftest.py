@@ -25,6 +25,7 @@ from outlast.workflows import registry
 from outlast.workflows.definition import Definition
 
 if TYPE_CHECKING:
+    from pgbouncer import PgBouncer
     from postgres_server import PostgresServer
     from postgres_shared import Databases
 
@@ -115,3 +116,12 @@ def postgres_url(postgres_databases: Databases) -> Iterator[str]:
     """The URL of an empty PostgreSQL database."""
     with postgres_databases.fresh() as url:
         yield url
+
+
+@pytest.fixture
+def pgbouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
+    """PgBouncer in transaction mode before that server: `pgbouncer.url(…)` of a database is the way through it."""
+    from pgbouncer import PgBouncer
+
+    with PgBouncer.opened(postgres_server) as pooler:
+        yield pooler

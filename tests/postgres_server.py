@@ -262,8 +262,7 @@ class PostgresServer:
             options: Further ones of libpq.
         """
         if not tcp:
-            query = urlencode({"host": self.folder, "port": self.port, **options}, safe="/")
-            return f"postgresql://{quote(user, safe='')}@/{quote(database, safe='')}?{query}"
+            return socket_url(self.folder, self.port, database, user, options)
         return failover_url(self, database=database, user=user, password=password, **options)
 
     def connect(self, database: str = _SUPERUSER, **options: Any) -> psycopg.Connection[Any]:
@@ -411,6 +410,14 @@ class PostgresServer:
         if done.returncode:
             raise RuntimeError(f"{name} {' '.join(arguments)}: exit code {done.returncode}\n{told}")
         return told
+
+
+def socket_url(
+    folder: Path, port: int, database: str, user: str, options: Mapping[str, str]
+) -> str:
+    """Return how to connect over a Unix socket, which needs no password."""
+    query = urlencode({"host": folder, "port": port, **options}, safe="/")
+    return f"postgresql://{quote(user, safe='')}@/{quote(database, safe='')}?{query}"
 
 
 def failover_url(
