@@ -11,7 +11,11 @@ Each test module is an app of its own: `outlast.open()` sees what it declares an
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +23,14 @@ from hypothesis import HealthCheck, settings
 from outlast.testing import always_replay
 from outlast.workflows import registry
 from outlast.workflows.definition import Definition
+
+if TYPE_CHECKING:
+    from pgbouncer import PgBouncer
+    from postgres_server import PostgresServer
+    from postgres_shared import Databases
+
+# Helpers that tests of several folders use are found by their names. Last on the path: no folder here hides a module.
+sys.path.append(str(Path(__file__).parent))
 
 # The suite is shipped with the library: let pytest explain its assertions as it does those of tests.
 pytest.register_assert_rewrite("outlast.testing.conformance")
@@ -76,3 +88,40 @@ def _own_declarations(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     modules = {one.__module__ for one in list(used) if issubclass(type(one), Definition)}
     own = [one for one in registry._declared if one.__module__ in modules]
     monkeypatch.setattr(registry, "_declared", own)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """The PostgreSQL server that a run's tests share: never to be stopped or set up otherwise."""
+    from postgres_shared import shared_server
+
+    base = tmp_path_factory.getbasetemp()
+    server = shared_server(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
+    yield server
+    server.leave()
+
+
+@pytest.fixture(scope="session")
+def postgres_databases(postgres_server: PostgresServer) -> Iterator[Databases]:
+    """What makes databases on that server."""
+    from postgres_shared import Databases
+
+    databases = Databases(postgres_server)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture
+def postgres_url(postgres_databases: Databases) -> Iterator[str]:
+    """The URL of an empty PostgreSQL database."""
+    with postgres_databases.fresh() as url:
+        yield url
+
+
+@pytest.fixture
+def pgbouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
+    """PgBouncer in transaction mode before that server: `pgbouncer.url(…)` of a database is the way through it."""
+    from pgbouncer import PgBouncer
+
+    with PgBouncer.opened(postgres_server) as pooler:
+        yield pooler
