@@ -97,8 +97,10 @@ class LoadedRun:
         self._approvals[row.put.approval_id] = row
 
     def know_task(self, task: TaskState) -> None:
-        """Take a task that was read."""
-        self._tasks[task.row.key.operation] = task
+        """Take a task that was read; what was read with its progress stays."""
+        known = self._tasks.get(task.row.key.operation)
+        if known is None or known.progress is None:
+            self._tasks[task.row.key.operation] = task
 
     def know_watch(self, watch: Watch) -> None:
         """Take a watch that was read."""
@@ -425,9 +427,15 @@ class LoadedRows:
 
     def due_notices(self, tenant: str, limit: int) -> list[NoticeRow]:
         """Return open notices that are due, each once."""
-        known = self.due.get(tenant, [])
+        known = [row for row in self.due.get(tenant, []) if not self._is_taken(row)]
         found, self.due[tenant] = known[:limit], known[limit:]
         return found
+
+    def _is_taken(self, row: NoticeRow) -> bool:
+        """Whether the same commit has taken a notice, or dropped it, before."""
+        run = self.runs.get(RunKey(row.tenant, row.run_id))
+        place = row.generation, row.approval_id, row.notice
+        return run is not None and (run.all_notices or place in run.set_notices)
 
     def _raise(self, what: str, tenant: str, name: str) -> None:
         error = self.errors.get((what, tenant, name))

@@ -111,6 +111,8 @@ def run_values(state: RunState, counts: Counts) -> Row:
 
 
 def task_state_of(row: Row) -> TaskState:
-    """Return the task in the columns `TASK` and `TASK_STATE`, without what it is of."""
-    due, set_at, held = row[-3:]
-    return TaskState(task_of(row[:-3]), from_micros(due), from_micros(set_at), bool(held))
+    """Return the task in the columns `TASK` and `TASK_STATE` and its progress, which may not have been read, without its arguments."""
+    due, set_at, held, progress = row[-4:]
+    return TaskState(
+        task_of(row[:-4]), from_micros(due), from_micros(set_at), bool(held), progress=progress
+    )

@@ -17,7 +17,7 @@ from typing import TypeVar
 import apsw
 
 from outlast.clock import Clock
-from outlast.errors import StoreUnavailableError
+from outlast.errors import StoreError, StoreUnavailableError
 from outlast.journal.entry import StampedRow
 from outlast.store.change import (
     ApprovalRow,
@@ -34,6 +34,8 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.group import GroupCommit
+from outlast.store.lane import Lane
 from outlast.store.moment import Instant, LeaseClock, to_micros
 from outlast.store.notice import NoticeRow
 from outlast.store.protocol import Claim, DoubtRow, GenerationRow, LiveWorker, RunImage
@@ -50,8 +52,6 @@ from outlast.store.sqlite.connection import (
 from outlast.store.sqlite.damage import naming
 from outlast.store.sqlite.database import Database
 from outlast.store.sqlite.failure import failure_of
-from outlast.store.sqlite.group import GroupCommit
-from outlast.store.sqlite.lane import Lane
 from outlast.store.sqlite.lock import LockFolder
 from outlast.store.sqlite.scope import Writing
 from outlast.store.sqlite.task_claim import TaskClaiming
@@ -118,8 +118,12 @@ class SQLiteStore:
         self._open_readers: list[Database] = []
         self._checkpointer: Checkpointer | None = None
         self._abandoned = False
-        self._writing = Lane(path, "outlast-sqlite-write", idle=self._idle, last=self._end_writing)
-        self._reading = Lane(path, "outlast-sqlite-read", idle=lambda: None, last=self._end_reading)
+        self._writing = Lane(
+            path, "outlast-sqlite-write", tell=self._tell, idle=self._idle, last=self._end_writing
+        )
+        self._reading = Lane(
+            path, "outlast-sqlite-read", tell=self._tell, idle=_nothing, last=self._end_reading
+        )
         self._commits = GroupCommit(self._write)
         self._watch = Watch(self._writing, options.poll)
         self._writing.start()
@@ -397,6 +401,9 @@ class SQLiteStore:
 
     # on the threads
 
+    def _tell(self, error: BaseException) -> StoreError | None:
+        return failure_of(error, self._path) if isinstance(error, apsw.Error) else None
+
     def _open_writer(self) -> None:
         with self._naming():
             self._open_writers.append(open_writer(self._path, self._options))
@@ -495,3 +502,7 @@ class SQLiteStore:
                 f"{self._path} was opened before this process was forked; SQLite connections do not survive a fork",
                 hint="open the store in the child, or start children with the `spawn` method",
             )
+
+
+def _nothing() -> None:
+    """There is nothing to do in idle time."""

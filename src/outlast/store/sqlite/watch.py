@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
+from outlast.store.lane import Lane
 from outlast.store.sqlite.database import Database
-from outlast.store.sqlite.lane import Lane
 
 _NOBODY_SECONDS = 1.0
 

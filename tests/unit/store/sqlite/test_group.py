@@ -25,9 +25,9 @@ from outlast.store.change import (
     TaskPut,
     WorkerId,
 )
+from outlast.store.group import GroupCommit
 from outlast.store.request import BeginRequest, EndRequest, ResolveRequest
 from outlast.store.sqlite import group
-from outlast.store.sqlite.group import GroupCommit
 from outlast.testing.conformance import ManualClock
 from outlast.testing.conformance.bench import asking, letter, row, starting
 

@@ -6,13 +6,19 @@ import apsw
 import pytest
 
 from outlast.errors import StoreCorruptError, StoreUnavailableError
-from outlast.store.sqlite.lane import Lane
+from outlast.store.lane import Lane
+from outlast.store.sqlite.failure import failure_of
+
+
+def told(error):
+    """Tell what the driver has raised."""
+    return failure_of(error, "/x.db") if isinstance(error, apsw.Error) else None
 
 
 @pytest.fixture
 def lane():
     """A lane that is stopped at the end."""
-    made = Lane("/x.db", "test-lane", idle=lambda: None, last=lambda: None)
+    made = Lane("/x.db", "test-lane", tell=told, idle=lambda: None, last=lambda: None)
     made.start()
     yield made
     made.stop()
@@ -61,6 +67,7 @@ def test_stopping_finishes_what_is_queued():
     lane = Lane(
         "/x.db",
         "test-lane",
+        tell=told,
         idle=lambda: None,
         last=lambda: order.append(threading.current_thread().name),
     )
@@ -88,7 +95,7 @@ def test_idle_is_called_when_nothing_is_to_do(error):
             enough.set()
         raise error
 
-    lane = Lane("/x.db", "test-idle", idle=chore, last=lambda: None)
+    lane = Lane("/x.db", "test-idle", tell=told, idle=chore, last=lambda: None)
     lane.tick_every(0.001)
     lane.start()
     assert enough.wait(10)
@@ -100,7 +107,7 @@ def test_idle_is_called_when_nothing_is_to_do(error):
 def test_nothing_is_done_before_the_start():
     """What idle time needs may be made after the lane: until it is started, it does nothing."""
     idle, calls = threading.Event(), []
-    lane = Lane("/x.db", "test-late", idle=idle.set, last=lambda: None)
+    lane = Lane("/x.db", "test-late", tell=told, idle=idle.set, last=lambda: None)
     lane.tick_every(0.001)
     job = lane.submit(lambda: calls.append(1))
     assert not job.running() and not lane._thread.is_alive()

@@ -10,14 +10,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-import apsw
-
-from outlast.errors import StoreUnavailableError
-from outlast.store.sqlite.failure import failure_of
+from outlast.errors import StoreError, StoreUnavailableError
 
 T = TypeVar("T")
+
+Tell: TypeAlias = Callable[[BaseException], StoreError | None]
+"""Tells what a driver has raised as an error of Outlast; None for what is no error of the driver."""
 
 logger = logging.getLogger("outlast.store")
 
@@ -31,18 +31,17 @@ class Job(Generic[T]):
         self.function = function
         self.future: Future[T] = Future()
 
-    def run(self, path: str) -> None:
+    def run(self, tell: Tell) -> None:
         """Run it, unless nobody waits any more."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
             result = self.function()
-        except apsw.Error as error:
-            told = failure_of(error, path)
-            told.__cause__ = error
-            self.future.set_exception(told)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to whoever waits
-            self.future.set_exception(error)
+            told = tell(error)
+            if told is not None:
+                told.__cause__ = error
+            self.future.set_exception(told or error)
         else:
             self.future.set_result(result)
 
@@ -53,14 +52,22 @@ class Lane:
     Args:
         path: The database, for errors.
         name: Of the thread.
+        tell: Tells the driver's errors.
         idle: Called on the thread whenever nothing was to do for `interval` seconds.
         last: Called on the thread when it ends.
     """
 
     def __init__(
-        self, path: str, name: str, *, idle: Callable[[], None], last: Callable[[], None]
+        self,
+        path: str,
+        name: str,
+        *,
+        tell: Tell,
+        idle: Callable[[], None],
+        last: Callable[[], None],
     ) -> None:
         self._path = path
+        self._tell = tell
         self._idle = idle
         self._last = last
         self._wanted = threading.Condition()
@@ -112,7 +119,7 @@ class Lane:
             while True:
                 job, stopping = self._next()
                 if job is not None:
-                    job.run(self._path)
+                    job.run(self._tell)
                 elif stopping:
                     break
                 else:
@@ -127,10 +134,11 @@ class Lane:
         # A chore of idle time is never worth the thread: what is really wrong shows in the next job.
         try:
             self._idle()
-        except (apsw.Error, OSError):
+        except OSError:
             pass
-        except Exception:
-            logger.exception("%s: what is done in idle time broke inside Outlast", self._path)
+        except Exception as error:
+            if self._tell(error) is None:
+                logger.exception("%s: what is done in idle time broke inside Outlast", self._path)
 
     def _next(self) -> tuple[Job[Any] | None, bool]:
         with self._wanted:

@@ -1,0 +1,341 @@
+# ruff: noqa: S608 - only constants of this package are joined to statements; every value is bound
+"""Who holds which run and which task: registering, renewing, burying the dead, claiming.
+
+A look costs one round trip and locks nothing while there is nothing to take. What is taken is locked row by row, and rows that
+another process has locked are passed over, so that any number of workers take from one queue without waiting for each other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from outlast.store.change import RunKey, Status, WorkerId, WorkerRow
+from outlast.store.condition import RECALLS
+from outlast.store.moment import END_OF_TIME, elapsed, from_micros
+from outlast.store.postgres.clock import StoreClock
+from outlast.store.postgres.row import HEAD, instant_of
+from outlast.store.postgres.session import Pending, Session
+from outlast.store.protocol import RELAY_AFTER, SUSPECT_LAPSES, Claim, ClaimedRun
+from outlast.store.row import WORKER, Row, head_of, unfit_line
+
+MICROSECOND = timedelta(microseconds=1)
+NOW = "SELECT $s.micros()"
+LEASE = "SELECT build, lease, renewed FROM $s.worker WHERE worker = %b"
+_OPEN = (
+    "status IN ('ready', 'running', 'waiting', 'blocked', 'paused') AND epoch < 9223372036854775807"
+)
+_RECALLS = ", ".join(sorted(f"'{kind.value}'" for kind in RECALLS))
+_DEAD = """
+SELECT EXISTS (SELECT 1 FROM $s.worker WHERE worker <> %b AND (renewed + lease <= $s.micros() OR renewed > $s.micros() + 1000000))
+"""
+_LOCK_DEAD = """
+SELECT worker, lease, renewed FROM $s.worker WHERE worker <> %b
+    AND (renewed + lease <= $s.micros() OR renewed > $s.micros() + 1000000)
+ORDER BY worker FOR UPDATE SKIP LOCKED
+"""
+_PUT_WORKER = f"""
+INSERT INTO $s.worker ({WORKER}) VALUES (%b, %b, %b, %b, %b, %b, 'wall', $s.micros(), %b)
+ON CONFLICT (worker) DO UPDATE SET host = excluded.host, pid = excluded.pid, build = excluded.build,
+    workflows = excluded.workflows, lease = excluded.lease, boot = excluded.boot, renewed = excluded.renewed, queues = excluded.queues
+"""
+_RENEW = "UPDATE $s.worker SET renewed = $s.micros() WHERE worker = %b AND (renewed + lease > $s.micros() OR %b) RETURNING renewed"
+_GIVE_BACK = f"""
+WITH gone AS (SELECT * FROM unnest(%b::text[], %b::bigint[]) AS one (worker, ends)),
+held AS (
+    SELECT run.tenant, run.run_id, gone.ends FROM gone JOIN $s.run AS run ON run.owner = gone.worker
+    ORDER BY run.tenant, run.run_id FOR UPDATE OF run
+)
+UPDATE $s.run AS run SET
+    owner = NULL, wake_at = NULL, calls = run.mail, lapses = least(run.lapses, 1000000) + %b, stopped = held.ends,
+    status = CASE run.status WHEN 'paused' THEN 'paused' ELSE 'ready' END,
+    due = CASE WHEN run.status <> 'paused' OR EXISTS (
+        SELECT 1 FROM $s.message AS m WHERE m.tenant = run.tenant AND m.run_id = run.run_id AND m.generation = run.incarnation
+            AND m.consumed = 0 AND m.kind IN ({_RECALLS})
+    ) THEN held.ends END, due_set_at = $s.micros(), touched = run.touched + 1
+FROM held WHERE run.tenant = held.tenant AND run.run_id = held.run_id
+"""
+_GIVE_TASKS_BACK = """
+WITH held AS (
+    SELECT tenant, run_id, operation FROM $s.task WHERE worker = ANY(%b::text[]) ORDER BY tenant, run_id, operation FOR UPDATE
+)
+UPDATE $s.task AS task SET worker = NULL, since = $s.micros(), lapses = least(task.lapses, 1000000) + %b
+FROM held WHERE task.tenant = held.tenant AND task.run_id = held.run_id AND task.operation = held.operation
+"""
+_FORGET = "DELETE FROM $s.worker WHERE worker = ANY(%b::text[])"
+_MAIL = "SELECT tenant, run_id FROM $s.run WHERE owner = %b AND mail = 1 ORDER BY tenant, run_id"
+_HELD = "SELECT count(*) FROM $s.run WHERE owner = %b"
+_PLACE = """
+WITH RECURSIVE place (workflow, unfit) AS (
+    SELECT wanted, (SELECT min(run.unfit) FROM $s.run AS run WHERE run.workflow = wanted AND run.due IS NOT NULL)
+    FROM unnest(%b::text[]) AS wanted
+    UNION ALL
+    SELECT place.workflow, (
+        SELECT min(run.unfit) FROM $s.run AS run
+        WHERE run.workflow = place.workflow AND run.due IS NOT NULL AND run.unfit > place.unfit
+    ) FROM place WHERE place.unfit IS NOT NULL
+), fit AS (SELECT * FROM place WHERE unfit IS NOT NULL AND strpos(unfit, %b) = 0)
+"""
+"""Where due runs of the worker's workflows stand: with each workflow the builds that do not fit. Found by one step in an index for
+each, whatever else is stored."""
+_IN_PLACE = "run.workflow = fit.workflow AND run.unfit = fit.unfit AND run.due IS NOT NULL"
+_IS_DUE = f"""
+{_PLACE} SELECT EXISTS (
+    SELECT 1 FROM fit WHERE EXISTS (SELECT 1 FROM $s.run AS run WHERE {_IN_PLACE} AND run.due <= $s.micros())
+        OR EXISTS (SELECT 1 FROM $s.run AS run WHERE {_IN_PLACE} AND run.due_set_at > $s.micros())
+)
+"""
+_NEXT_DUE = f"""
+{_PLACE} SELECT min(soonest.due) FROM fit, LATERAL (
+    SELECT run.due FROM $s.run AS run WHERE {_IN_PLACE} AND run.due > %b AND run.due < {END_OF_TIME} ORDER BY run.due LIMIT 1
+) AS soonest
+"""
+_OUTBOX = "SELECT (SELECT min(at) FROM $s.outbox), (SELECT max(at) FROM $s.outbox)"
+_OWNS_SUSPECT = (
+    f"SELECT EXISTS (SELECT 1 FROM $s.run WHERE owner = %b AND lapses >= {SUSPECT_LAPSES})"
+)
+
+
+def _columns(alias: str) -> str:
+    return ", ".join(f"{alias}.{one.strip()}" for one in HEAD.split(","))
+
+
+def _due(order: str, condition: str, suspects: str) -> str:
+    return f"""
+{_PLACE} SELECT found.* FROM fit, LATERAL (
+    SELECT run.{order}, {_columns("run")}, run.stopped FROM $s.run AS run
+    WHERE {_IN_PLACE} AND {condition} AND run.lapses {suspects} {SUSPECT_LAPSES} AND run.{_OPEN.replace(" AND epoch", " AND run.epoch")}
+    ORDER BY run.{order}, run.tenant, run.run_id LIMIT %b FOR UPDATE SKIP LOCKED
+) AS found ORDER BY 1, found.tenant, found.run_id LIMIT %b
+"""
+
+
+_IS_PAST = "run.due <= %b"
+_IS_AHEAD = "run.due_set_at > %b AND run.due > %b"
+_DUE = _due("due", _IS_PAST, "<")
+_DUE_SUSPECT = _due("due", _IS_PAST, ">=")
+_AHEAD = _due("due_set_at", _IS_AHEAD, "<")
+_AHEAD_SUSPECT = _due("due_set_at", _IS_AHEAD, ">=")
+_TAKE = """
+UPDATE $s.run AS run SET owner = %b, epoch = run.epoch + 1, status = 'running', reason = '', wake_at = NULL, due = NULL, calls = 0,
+    touched = run.touched + 1
+FROM unnest(%b::text[], %b::text[]) AS taken (tenant, run_id)
+WHERE run.tenant = taken.tenant AND run.run_id = taken.run_id
+"""
+
+
+class _DueRun(Struct, frozen=True):
+    """A run that can be taken, and what gives its place: since when, or when that was set."""
+
+    order: int
+    taken: ClaimedRun
+
+
+class Leasing:
+    """Registers, renews and claims, from one thread."""
+
+    def __init__(self, session: Session, clock: StoreClock) -> None:
+        self._session = session
+        self._clock = clock
+
+    def register(self, row: WorkerRow) -> None:
+        """Announce a worker; its lease begins."""
+        session = self._session
+        values = (
+            row.worker,
+            row.host,
+            row.pid,
+            row.build,
+            msgspec.json.encode(row.workflows).decode(),
+            row.lease // MICROSECOND,
+            msgspec.json.encode(row.queues).decode(),
+        )
+        with session.pipeline():
+            session.send("BEGIN")
+            known = session.send(f"{LEASE} FOR UPDATE", (row.worker,))
+            now = session.send(NOW)
+            micros: int = now.rows()[0][0]
+            self._clock.saw(micros)
+            if not self._lives(known.rows(), micros):
+                self._give_back([(row.worker, micros)], lapses=1)
+            session.send(_PUT_WORKER, values)
+            session.send("COMMIT")
+
+    def renew(self, worker: WorkerId) -> bool:
+        """Let the worker's lease begin anew, unless it is over."""
+        # How long the lease is stands in the row; nobody's is longer than what is unsure for a day.
+        unsure = self._clock.is_unsure(timedelta(seconds=15))
+        found = self._session.rows(_RENEW, (worker, unsure))
+        if found:
+            self._clock.saw(found[0][0])
+        return bool(found)
+
+    def retire(self, worker: WorkerId) -> None:
+        """Forget a worker that ends; its runs are given back now."""
+        session = self._session
+        with session.pipeline():
+            session.send("BEGIN")
+            session.send(f"{LEASE} FOR UPDATE", (worker,))
+            micros: int = session.send(NOW).rows()[0][0]
+            self._give_back([(worker, micros)], lapses=0)
+            session.send(_FORGET, ([worker],))
+            session.send("COMMIT")
+
+    def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+        """Return what the worker may go on with."""
+        names, session = sorted(workflows), self._session
+        with session.pipeline():
+            lease = session.send(LEASE, (worker,))
+            now = session.send(NOW)
+            dead = session.send(_DEAD, (worker,))
+            micros, build = self._build(lease, now)
+            if build is None:
+                return Claim((), (), None, from_micros(micros))
+            line = unfit_line(build)
+            is_due = session.send(_IS_DUE, (names, line))
+            has_dead, has_due = dead.rows()[0][0], is_due.rows()[0][0]
+        taken: list[ClaimedRun] = []
+        if has_dead or (has_due and limit > 0):
+            found = self._take_due(worker, names, max(limit, 0))
+            if found is None:
+                return Claim((), (), None, from_micros(micros))
+            micros, taken = found
+        return self._told(worker, (names, line), micros, taken)
+
+    def _told(
+        self, worker: WorkerId, places: tuple[list[str], str], micros: int, taken: list[ClaimedRun]
+    ) -> Claim:
+        session = self._session
+        with session.pipeline():
+            mail = session.send(_MAIL, (worker,))
+            held = session.send(_HELD, (worker,))
+            due = session.send(_NEXT_DUE, (*places, micros))
+            outbox = session.send(_OUTBOX)
+            news = {one.head.run for one in taken}
+            keys = [RunKey(*row) for row in mail.rows()]
+            (next_due,), (oldest, newest) = due.rows()[0], outbox.rows()[0]
+            return Claim(
+                tuple(taken),
+                tuple(key for key in keys if key not in news),
+                None if next_due is None else from_micros(next_due),
+                from_micros(micros),
+                held.rows()[0][0],
+                _next_relay(oldest, newest, micros),
+            )
+
+    def bury(self, worker: WorkerId) -> list[WorkerId]:
+        """Give back what dead workers hold, within an open transaction; return them."""
+        dead: list[tuple[WorkerId, int]] = []
+        for other, lease, renewed in self._session.send(_LOCK_DEAD, (worker,)).rows():
+            span = timedelta(microseconds=lease)
+            micros = self._clock.micros()
+            is_ahead = renewed > micros + 1_000_000
+            if is_ahead and not self._clock.was_silent(other, renewed, span):
+                continue
+            if not is_ahead and self._clock.is_unsure(span):
+                continue
+            dead.append((WorkerId(other), micros if is_ahead else renewed + lease))
+        if dead:
+            self._give_back(dead, lapses=1)
+            self._session.send(_FORGET, ([other for other, _ in dead],))
+        return [other for other, _ in dead]
+
+    def _take_due(
+        self, worker: WorkerId, names: list[str], limit: int
+    ) -> tuple[int, list[ClaimedRun]] | None:
+        """Bury the dead, and take up to `limit` runs, oldest first; None when the worker is dead itself."""
+        session = self._session
+        with session.pipeline():
+            session.send("BEGIN")
+            # Shared: a worker's own commits go on, and nobody buries it meanwhile.
+            lease = session.send(f"{LEASE} FOR KEY SHARE", (worker,))
+            self.bury(worker)
+            micros, build = self._build(lease, session.send(NOW))
+            if build is None:
+                session.send("ROLLBACK")
+                return None
+            due = self._due(worker, (names, unfit_line(build)), limit, micros) if limit else []
+            if due:
+                tenants = [one.taken.head.run.tenant for one in due]
+                ids = [one.taken.head.run.run_id for one in due]
+                session.send(_TAKE, (worker, tenants, ids))
+            session.send("COMMIT")
+        return micros, [_owned(one.taken, worker) for one in due]
+
+    def _due(
+        self, worker: WorkerId, places: tuple[list[str], str], limit: int, micros: int
+    ) -> list[_DueRun]:
+        """Return up to `limit` runs that can be taken, locked, oldest first, with one suspect among them at most."""
+        session = self._session
+        limits = (limit, limit)
+        past = session.send(_DUE, (*places, micros, *limits))
+        owns = session.send(_OWNS_SUSPECT, (worker,))
+        suspect = session.send(_DUE_SUSPECT, (*places, micros, 1, 1))
+        runs = _runs_of(past.rows(), micros)
+        suspects = _runs_of(suspect.rows(), micros)
+        has_room = not owns.rows()[0][0]
+        found = sorted([*runs, *(suspects if has_room else ())], key=_age)
+        if len(found) >= limit:
+            return found[:limit]
+        ahead = session.send(_AHEAD, (*places, micros, micros, *limits))
+        last = session.send(_AHEAD_SUSPECT, (*places, micros, micros, 1, 1))
+        later = _runs_of(ahead.rows(), micros)
+        others = _runs_of(last.rows(), micros)
+        if has_room and not suspects:
+            later = sorted([*later, *others], key=_age)
+        return list(itertools.islice(itertools.chain(found, later), limit))
+
+    def _give_back(self, dead: list[tuple[WorkerId, int]], *, lapses: int) -> None:
+        workers, ends = [worker for worker, _ in dead], [end for _, end in dead]
+        self._session.send(_GIVE_TASKS_BACK, (workers, lapses))
+        self._session.send(_GIVE_BACK, (workers, ends, lapses))
+
+    def _build(self, lease: Pending, now: Pending) -> tuple[int, str | None]:
+        """Return the store's time, and the build of a worker that lives."""
+        rows = lease.rows()
+        micros: int = now.rows()[0][0]
+        self._clock.saw(micros)
+        return micros, rows[0][0] if self._lives(rows, micros) else None
+
+    def _lives(self, rows: list[Row], micros: int) -> bool:
+        if not rows:
+            return False
+        _, lease, renewed = rows[0]
+        return self._clock.live(renewed, timedelta(microseconds=lease), micros)
+
+
+def _runs_of(rows: Iterable[Row], micros: int) -> list[_DueRun]:
+    found: list[_DueRun] = []
+    for order, *columns, stopped in rows:
+        ago = None if stopped is None else elapsed(instant_of(stopped), instant_of(micros))
+        found.append(_DueRun(order, ClaimedRun(head_of(tuple(columns)), ago)))
+    return found
+
+
+def _owned(run: ClaimedRun, worker: WorkerId) -> ClaimedRun:
+    head = run.head
+    taken = replace(
+        head,
+        owner=worker,
+        epoch=head.epoch + 1,
+        status=Status.RUNNING,
+        reason="",
+        wake_at=None,
+    )
+    return replace(run, head=taken)
+
+
+def _age(run: _DueRun) -> tuple[int, RunKey]:
+    return run.order, run.taken.head.run
+
+
+def _next_relay(oldest: int | None, newest: int | None, micros: int) -> datetime | None:
+    """Return when the oldest item is anybody's."""
+    if oldest is None or newest is None:
+        return None
+    return from_micros(micros) if newest > micros else from_micros(oldest) + RELAY_AFTER

@@ -1,0 +1,108 @@
+"""One commit: read and lock, judge in memory, write. Two round trips, whatever the number of changes and of tables.
+
+What another transaction has come between is tried again on what that has left. A value that the server does not take is found by halves,
+and refused alone. When the connection dies while the commit is under way, nobody knows whether it was written, and the verdicts say so:
+the digest on a run's head, and the ids of messages, tell when the same is sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import psycopg
+
+from outlast.errors import StoreUnavailableError
+from outlast.store.change import Change, Unknown, Verdict
+from outlast.store.judge import Judge
+from outlast.store.moment import from_micros
+from outlast.store.postgres.clock import StoreClock
+from outlast.store.postgres.failure import AGAIN, concerns_all, failure_of, is_lost, refusal_of
+from outlast.store.postgres.load import Loading
+from outlast.store.postgres.look import Look
+from outlast.store.postgres.row import instant_of
+from outlast.store.postgres.session import Session
+from outlast.store.postgres.write import Sending
+from outlast.store.rows import Moment
+
+logger = logging.getLogger("outlast.store")
+
+_TRIES = 20
+"""So often a commit is tried again before it is told that the store cannot be used: each try waits for the locks of the one before."""
+
+
+class _UnsureError(Exception):
+    """The connection was lost while the commit was under way."""
+
+
+class Committing:
+    """Writes groups of changes, from one thread.
+
+    Args:
+        pause: Waits a little, longer each time, so that two that stand in each other's way part.
+    """
+
+    def __init__(
+        self, session: Session, clock: StoreClock, place: str, pause: Callable[[int], None]
+    ) -> None:
+        self._session = session
+        self._clock = clock
+        self._place = place
+        self._pause = pause
+
+    def write(self, changes: Sequence[Change]) -> list[Verdict]:
+        """Write changes in one transaction, or in several where one of them spoils it; return their verdicts in order.
+
+        Raises:
+            StoreUnavailableError: Nothing was written.
+        """
+        for number in range(_TRIES):
+            try:
+                return self._write_once(changes)
+            except _UnsureError as error:
+                return [Unknown(str(error))] * len(changes)
+            except AGAIN as error:
+                logger.debug("%s: a commit is tried again: %s", self._place, type(error).__name__)
+                self._pause(number)
+            except psycopg.Error as error:
+                if is_lost(error) and number == 0:
+                    # An idle connection that had died meanwhile: nothing was sent on it that counts.
+                    continue
+                if concerns_all(error):
+                    raise failure_of(error, self._place) from error
+                return self._write_halves(changes, error)
+        raise StoreUnavailableError(
+            f"{self._place}: other transactions came between {_TRIES} times; nothing was written",
+            hint="work goes on by itself; find what holds rows for long with pg_stat_activity",
+        )
+
+    def _write_halves(self, changes: Sequence[Change], error: psycopg.Error) -> list[Verdict]:
+        """Write what can be written of changes that together led to an error of values."""
+        if len(changes) == 1:
+            logger.error("a change is refused: %s", error)
+            return [refusal_of(error)]
+        middle = len(changes) // 2
+        first = self.write(changes[:middle])
+        try:
+            return first + self.write(changes[middle:])
+        except StoreUnavailableError as lost:
+            # The first half stands; of the other, whoever asks again will be told.
+            return first + [Unknown(str(lost))] * (len(changes) - middle)
+
+    def _write_once(self, changes: Sequence[Change]) -> list[Verdict]:
+        look = Look(changes)
+        session = self._session
+        with session.guarded():
+            rows, micros = Loading(session, look, self._clock).load()
+            now = from_micros(micros)
+            judge = Judge(rows, Moment(now, instant_of(micros)))
+            verdicts, renewed = judge.judge(changes)
+            try:
+                with session.pipeline():
+                    Sending(session).send(rows, renewed, micros, look.early)
+                    session.send("COMMIT")
+            except psycopg.Error as error:
+                if is_lost(error) or session.is_closed:
+                    raise _UnsureError(str(error)) from error
+                raise
+        return verdicts

@@ -1,0 +1,118 @@
+"""What PostgreSQL says, told as what happened and what to do about it."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import errors
+
+from outlast.errors import StoreCorruptError, StoreError, StoreUnavailableError
+from outlast.store.bound import CORRUPT, UNSTORABLE
+from outlast.store.change import Refused
+
+AGAIN = (
+    errors.SerializationFailure,
+    errors.DeadlockDetected,
+    errors.LockNotAvailable,
+    errors.UniqueViolation,
+    errors.CheckViolation,
+)
+"""Another transaction came between: nothing was written, and the same is tried again on what it has left."""
+
+_NOW = (
+    errors.QueryCanceled,
+    errors.ReadOnlySqlTransaction,
+    errors.InFailedSqlTransaction,
+    errors.IdleInTransactionSessionTimeout,
+    errors.OutOfMemory,
+    errors.DiskFull,
+    errors.TooManyConnections,
+    errors.ConfigurationLimitExceeded,
+)
+"""What has nothing to do with the values of a statement."""
+
+
+def failure_of(error: psycopg.Error, place: str) -> StoreError:
+    """Return the error of Outlast that tells `error`, which concerned the store at `place`."""
+    told = _told(error)
+    match error:
+        case (
+            errors.UndefinedTable()
+            | errors.UndefinedColumn()
+            | errors.UndefinedFunction()
+            | errors.InvalidSchemaName()
+        ):
+            return StoreUnavailableError(
+                f"{place} has not the tables of this version ({told})",
+                hint="bring it up to date with `outlast migrate`",
+            )
+        case errors.InsufficientPrivilege():
+            return StoreUnavailableError(
+                f"this user may not use {place} ({told})",
+                hint="grant the rights that docs/postgres.md lists",
+            )
+        case errors.TooManyConnections():
+            return StoreUnavailableError(
+                f"{place} takes no more connections ({told}); nothing was written",
+                hint="each process of Outlast holds up to six: raise max_connections, or put a pooler before it",
+            )
+        case errors.QueryCanceled():
+            return StoreUnavailableError(
+                f"{place} has cancelled a statement ({told}); nothing was written",
+                hint="it took longer than statement_timeout: raise that for this user, or find what holds the rows",
+            )
+        case errors.DiskFull() | errors.OutOfMemory():
+            return StoreUnavailableError(
+                f"{place} has no room left ({told}); nothing was written",
+                hint="free space there; work goes on by itself then",
+            )
+        case errors.DataCorrupted() | errors.IndexCorrupted():
+            return StoreCorruptError(
+                f"{place} is damaged ({told})",
+                hint="stop every worker, and fail over to a standby or restore a backup",
+            )
+        case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
+            return StoreUnavailableError(
+                f"{place} does not let this user in ({told})", hint="check user and password"
+            )
+        case _:
+            return StoreUnavailableError(
+                f"{place} cannot be used now ({told})",
+                hint="check that it runs and can be reached; work goes on by itself then",
+            )
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Whether the connection is of no more use."""
+    return isinstance(
+        error,
+        psycopg.InterfaceError
+        | errors.AdminShutdown
+        | errors.CrashShutdown
+        | errors.CannotConnectNow
+        | errors.IdleInTransactionSessionTimeout
+        | errors.ReadOnlySqlTransaction,
+    ) or (isinstance(error, psycopg.OperationalError) and error.sqlstate is None)
+
+
+def concerns_all(error: psycopg.Error) -> bool:
+    """Whether `error` is about the server or the connection, and not about the values at hand."""
+    is_of_values = isinstance(
+        error,
+        psycopg.DataError
+        | psycopg.IntegrityError
+        | psycopg.ProgrammingError
+        | errors.ProgramLimitExceeded
+        | errors.StatementTooComplex,
+    )
+    return is_lost(error) or isinstance(error, _NOW) or not is_of_values
+
+
+def refusal_of(error: Exception) -> Refused:
+    """Return the verdict on a change whose values led to `error`."""
+    is_value = isinstance(error, psycopg.DataError | errors.ProgramLimitExceeded)
+    return Refused(UNSTORABLE if is_value else CORRUPT, type(error).__name__)
+
+
+def _told(error: psycopg.Error) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -1,0 +1,150 @@
+"""The tables of a store: brought up to date, checked, and refused where commits are not durable."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Generator, Mapping, Sequence
+
+from outlast.errors import StoreUnavailableError
+from outlast.store.migrate import PHASES, Migration, migrate, read_migrations
+from outlast.store.postgres.look import lock_number
+from outlast.store.postgres.session import Session
+from outlast.store.postgres.setting import PostgresSetting
+
+logger = logging.getLogger("outlast.store")
+
+OLDEST_SERVER = 140000
+_PACKAGE = "outlast.store.postgres"
+_HOT = "fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500"
+"""Rows that are written again and again: pages keep room for the next version of a row, so that no index is touched (a `HOT` update), and
+are cleaned after a fiftieth has changed, not a fifth: what is dead lies before what is next in a queue."""
+_TABLES = ("run", "entry", "operation", "message", "outbox", "watch", "approval", "notice", "task")
+"""Tables of runs: each can be partitioned by hash of tenant and run id."""
+_FILLED = frozenset({"entry"})
+_BY_RUN = "PARTITION BY HASH (tenant, run_id)"
+_MIGRATIONS = """
+CREATE TABLE IF NOT EXISTS migration (
+    number bigint PRIMARY KEY, phase text NOT NULL, subject text NOT NULL, checksum text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
+)
+"""
+
+
+def bring_up_to_date(
+    session: Session,
+    setting: PostgresSetting,
+    *,
+    phases: Sequence[str] = PHASES,
+    partitions: int = 0,
+) -> list[Migration]:
+    """Apply what migrations are missing, and return them; with `check_only` fail when one is.
+
+    Args:
+        phases: `pre` is applied before new code is deployed, `post` after the last old process has ended.
+        partitions: Of each table of runs, where the store is new; 0 for plain tables.
+
+    Raises:
+        StoreUnavailableError: Something is missing, and may not be applied.
+        StoreVersionError: A newer version wrote it.
+    """
+    target = _Schema(session, setting.schema, partitions)
+    migrations = read_migrations(_PACKAGE)
+    return migrate(target, migrations, setting.place, check_only=setting.check_only, phases=phases)
+
+
+def check_server(session: Session, setting: PostgresSetting) -> None:
+    """Refuse a server that is too old, or on which a commit may be lost after it was told as done.
+
+    Raises:
+        StoreUnavailableError: It is one of these.
+    """
+    version = session.connection.info.server_version
+    if version < OLDEST_SERVER:
+        raise StoreUnavailableError(
+            f"{setting.place} is PostgreSQL {version // 10000}; Outlast needs 14 or newer",
+            hint="upgrade the server",
+        )
+    found: dict[str, str] = dict(
+        session.rows(
+            "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit')"
+        )
+    )
+    off = sorted(name for name in ("fsync", "full_page_writes") if found.get(name) == "off")
+    if off and not setting.risk:
+        raise StoreUnavailableError(
+            f"{setting.place} runs with {' and '.join(f'{name} = off' for name in off)}: a crash of its machine can destroy it, and effects would be made twice",
+            hint="switch it on, or, where nothing of it matters, say so: ?durability=risk",
+        )
+    if found.get("synchronous_commit") != "off":
+        return
+    if setting.pooled and not setting.risk:
+        raise StoreUnavailableError(
+            f"{setting.place} runs with synchronous_commit = off: commits of the last moments are lost in a crash, and effects made twice",
+            hint="ALTER ROLE … SET synchronous_commit = on for the user of Outlast; or say that it does not matter: ?durability=risk",
+        )
+    if not setting.risk:
+        logger.warning(
+            "%s: synchronous_commit is off; Outlast switches it on for its own sessions",
+            setting.place,
+        )
+
+
+class _Schema:
+    """The schema as the migration runner sees it."""
+
+    def __init__(self, session: Session, schema: str, partitions: int) -> None:
+        self._session = session
+        self._schema = schema
+        self._partitions = partitions
+
+    @contextlib.contextmanager
+    def exclusively(self) -> Generator[None, None, None]:
+        session, connection = self._session, self._session.connection
+        with session.guarded(), connection.transaction():
+            session.send(
+                "SELECT pg_advisory_xact_lock(%b::bigint)",
+                (lock_number(self._schema, "", "migration"),),
+            )
+            if not session.send(
+                "SELECT 1 FROM pg_namespace WHERE nspname = %b", (self._schema,)
+            ).rows():
+                connection.execute(f'CREATE SCHEMA "{self._schema}"'.encode())
+            connection.execute(f'SET LOCAL search_path TO "{self._schema}"'.encode())
+            yield
+
+    def applied(self) -> Mapping[int, str]:
+        found = self._session.rows(
+            "SELECT 1 FROM pg_tables WHERE schemaname = %b AND tablename = 'migration'",
+            (self._schema,),
+        )
+        if not found:
+            return {}
+        return dict(self._session.rows("SELECT number, checksum FROM $s.migration"))
+
+    def apply(self, migration: Migration) -> None:
+        connection = self._session.connection
+        connection.execute(_MIGRATIONS.encode())
+        connection.execute(self._filled_in(migration.sql).encode())
+        if self._partitions and migration.number == 1:
+            for statement in _partitions(self._partitions):
+                connection.execute(statement.encode())
+        connection.execute(
+            b"INSERT INTO migration (number, phase, subject, checksum) VALUES (%s, %s, %s, %s)",
+            (migration.number, migration.phase, migration.subject, migration.checksum),
+        )
+
+    def _filled_in(self, sql: str) -> str:
+        if self._partitions:
+            return sql.replace("{hot}", _BY_RUN).replace("{of_run}", _BY_RUN)
+        return sql.replace("{hot}", f"WITH ({_HOT})").replace("{of_run}", "")
+
+
+def _partitions(count: int) -> Generator[str, None, None]:
+    for table in _TABLES:
+        how = "" if table in _FILLED else f" WITH ({_HOT})"
+        for number in range(count):
+            yield (
+                f"CREATE TABLE {table}_{number} PARTITION OF {table}"
+                f" FOR VALUES WITH (MODULUS {count}, REMAINDER {number}){how}"
+            )

@@ -1,0 +1,155 @@
+"""One connection, used by one thread: opened when it is needed, opened anew when it was lost."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import psycopg
+
+from outlast.store.postgres.failure import is_lost
+from outlast.store.postgres.setting import PostgresSetting
+from outlast.store.row import Row
+
+logger = logging.getLogger("outlast.store")
+
+_PREPARE_AFTER = 2
+_OF_A_SESSION = """
+SET idle_in_transaction_session_timeout = '10s';
+SET lock_timeout = '10s';
+"""
+"""A process that stands still in a transaction holds rows for so long at most, and nobody waits longer for them."""
+
+
+class Statements:
+    """SQL of this package for one schema: `$s.` stands for it."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self._known: dict[str, bytes] = {}
+
+    def __call__(self, text: str) -> bytes:
+        """Return the statement."""
+        known = self._known.get(text)
+        if known is None:
+            # Names of schemas are checked: they need no quoting beyond this.
+            known = self._known[text] = text.replace("$s.", f'"{self.schema}".').encode()
+        return known
+
+
+class Pending:
+    """The rows of a statement that was sent and not waited for."""
+
+    def __init__(self, cursor: psycopg.Cursor[Row]) -> None:
+        self._cursor = cursor
+
+    def rows(self) -> list[Row]:
+        """Return them, once they are there."""
+        return self._cursor.fetchall()
+
+    def count(self) -> int:
+        """Return how many rows were written."""
+        return self._cursor.rowcount
+
+
+class Session:
+    """A connection for one thread.
+
+    Args:
+        opened: Called with each connection that was opened, before it is used.
+    """
+
+    def __init__(
+        self, setting: PostgresSetting, opened: Callable[[Session], None] | None = None
+    ) -> None:
+        self._setting = setting
+        self._opened = opened
+        self._connection: psycopg.Connection[Row] | None = None
+        self.statements = Statements(setting.schema)
+
+    @property
+    def connection(self) -> psycopg.Connection[Row]:
+        """The connection, opened if there is none.
+
+        Raises:
+            psycopg.Error: It cannot be opened.
+        """
+        known = self._connection
+        if known is not None and not known.closed:
+            return known
+        pooled = self._setting.pooled
+        known = psycopg.connect(self._setting.conninfo, autocommit=True)
+        try:
+            known.prepare_threshold = None if pooled else _PREPARE_AFTER
+            if not pooled:
+                known.execute(_OF_A_SESSION.encode())
+            self._connection = known
+            if self._opened is not None:
+                self._opened(self)
+        except BaseException:
+            self._connection = None
+            known.close()
+            raise
+        return known
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether there is no connection now."""
+        return self._connection is None or self._connection.closed
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Return the rows of one statement."""
+        with self.guarded():
+            return self.send(sql, values).rows()
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """Run one statement; return how many rows it has written."""
+        with self.guarded():
+            return self.send(sql, values).count()
+
+    def send(self, sql: str, values: Sequence[Any] = ()) -> Pending:
+        """Send a statement, within a pipeline without waiting for it."""
+        cursor = self.connection.cursor(binary=True)
+        cursor.execute(self.statements(sql), values)
+        return Pending(cursor)
+
+    @contextlib.contextmanager
+    def guarded(self) -> Generator[None, None, None]:
+        """Leave no connection behind that is of no use, and no open transaction, when something goes wrong inside."""
+        try:
+            yield
+        except psycopg.Error as error:
+            self.recover(error)
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    @contextlib.contextmanager
+    def pipeline(self) -> Generator[None, None, None]:
+        """Send what is sent inside together, in one round trip where nobody asks for rows before the end."""
+        with self.guarded(), self.connection.pipeline():
+            yield
+
+    def recover(self, error: psycopg.Error) -> None:
+        """Make the connection fit for the next transaction, or let go of it."""
+        connection = self._connection
+        if connection is None:
+            return
+        if is_lost(error) or connection.closed:
+            self.close()
+            return
+        try:
+            if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                connection.execute(b"ROLLBACK")
+        except psycopg.Error:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                connection.close()

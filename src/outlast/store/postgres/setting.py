@@ -1,0 +1,114 @@
+"""Where a PostgreSQL store is and how it is used, read from its URL."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from msgspec import Struct
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from outlast.errors import StoreUnavailableError
+
+DEFAULT_SCHEMA = "outlast"
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_OURS = {"schema", "listen", "pooler", "migrate", "durability"}
+_HINT = "write postgresql://user@host:5432/database?schema=outlast; all other options are libpq's"
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "application_name": "outlast",
+    # A server, or a way to it, that has gone without a word is noticed in less time than a lease lasts.
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+
+
+class PostgresSetting(Struct, frozen=True):
+    """How a store is reached and used.
+
+    Args:
+        conninfo: For libpq, with several hosts where there are standbys: the one that takes writes is found.
+        place: Where it is, fit to be printed.
+        schema: That holds all of the store.
+        listen: For the connection that waits for notifications; empty for the same, None for none: then looks alone find what is new.
+        pooled: A pooler in transaction mode stands between: no statement is prepared, nothing is set for a session.
+        check_only: Apply no migration; fail when one is missing.
+        risk: Use a server whose durability is switched off.
+    """
+
+    conninfo: str
+    place: str
+    schema: str = DEFAULT_SCHEMA
+    listen: str | None = ""
+    pooled: bool = False
+    check_only: bool = False
+    risk: bool = False
+
+
+def read_setting(url: str) -> PostgresSetting:
+    """Return what a URL says: in libpq's own options, and in ours.
+
+    Ours are `schema`, `listen` (a URL, or `off`), `pooler=transaction`, `migrate=check` and `durability=risk`.
+
+    Raises:
+        StoreUnavailableError: It says what nobody understands.
+    """
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    ours = {name: value for name, value in given if name in _OURS}
+    rest = urlencode([(name, value) for name, value in given if name not in _OURS])
+    plain = urlunsplit(parts._replace(query=rest, fragment=""))
+    schema = ours.get("schema", DEFAULT_SCHEMA)
+    if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
+        raise StoreUnavailableError(
+            f"{schema[:80]!r} is no name of a schema",
+            hint="use lower-case letters, digits and _: ?schema=outlast",
+        )
+    conninfo = _conninfo(plain)
+    listen = ours.get("listen", "")
+    return PostgresSetting(
+        conninfo=conninfo,
+        place=place_of(conninfo, schema),
+        schema=schema,
+        listen=None if listen == "off" else _conninfo(listen) if listen else "",
+        pooled=_one_of(ours, "pooler", "transaction"),
+        check_only=_one_of(ours, "migrate", "check"),
+        risk=_one_of(ours, "durability", "risk"),
+    )
+
+
+def place_of(conninfo: str, schema: str) -> str:
+    """Return where a store is, without password."""
+    known = conninfo_to_dict(conninfo)
+    hosts = str(known.get("host") or known.get("hostaddr") or "").split(",")
+    ports = str(known.get("port") or "").split(",")
+    if len(ports) < len(hosts):
+        ports = [ports[0]] * len(hosts)
+    where = ",".join(
+        f"{host}:{port}" if port and not host.startswith("/") else host
+        for host, port in zip(hosts, ports, strict=False)
+    )
+    return f"postgresql://{where}/{known.get('dbname') or ''} (schema {schema})"
+
+
+def _conninfo(url: str) -> str:
+    try:
+        known = conninfo_to_dict(url)
+        if "," in str(known.get("host") or known.get("hostaddr") or ""):
+            known.setdefault("target_session_attrs", "read-write")
+        return make_conninfo("", **{**_DEFAULTS, **known})
+    except psycopg.Error:  # its text may hold the password
+        raise StoreUnavailableError("the store's URL is none of PostgreSQL", hint=_HINT) from None
+
+
+def _one_of(ours: dict[str, str], name: str, value: str) -> bool:
+    given = ours.get(name)
+    if given not in (None, value):
+        raise StoreUnavailableError(
+            f"{name}={given[:40]} in the store's URL means nothing",
+            hint=f"write {name}={value}, or leave it out",
+        )
+    return given is not None
