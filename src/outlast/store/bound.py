@@ -74,7 +74,7 @@ def _parts(path: _Path, value: object) -> Iterator[_Path]:
 def _is_kept(value: object) -> bool:
     match value:
         case str():
-            return _keeps(value)
+            return keeps(value)
         case bytes():
             return len(value) <= MAX_BODY_BYTES
         case int():
@@ -87,7 +87,8 @@ def _is_kept(value: object) -> bool:
             return True
 
 
-def _keeps(text: str) -> bool:
+def keeps(text: str) -> bool:
+    """Whether a store can hold a text: it has no NUL and no lone surrogate."""
     return "\0" not in text and (text.isascii() or _encodes(text))
 
 

@@ -186,9 +186,9 @@ class Leasing:
             session.send(_FORGET, ([worker],))
             session.send("COMMIT")
 
-    def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+    def claim(self, worker: WorkerId, names: list[str], limit: int) -> Claim:
         """Return what the worker may go on with."""
-        names, session = sorted(workflows), self._session
+        session = self._session
         with session.pipeline():
             lease = session.send(LEASE, (worker,))
             now = session.send(NOW)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 import psycopg
 
 from outlast.errors import StoreUnavailableError
-from outlast.store.change import Change, Unknown, Verdict
+from outlast.store.bound import UNSTORABLE, unstorable_part
+from outlast.store.change import Change, Refused, Unknown, Verdict
 from outlast.store.judge import Judge
 from outlast.store.moment import from_micros
 from outlast.store.postgres.clock import StoreClock
@@ -56,6 +57,19 @@ class Committing:
         Raises:
             StoreUnavailableError: Nothing was written.
         """
+        unstorable = {
+            place: part for place, part in enumerate(map(unstorable_part, changes)) if part
+        }
+        if unstorable:
+            kept = [one for place, one in enumerate(changes) if place not in unstorable]
+            verdicts = iter(self._write_storable(kept) if kept else [])
+            return [
+                Refused(UNSTORABLE, unstorable[place]) if place in unstorable else next(verdicts)
+                for place in range(len(changes))
+            ]
+        return self._write_storable(changes)
+
+    def _write_storable(self, changes: Sequence[Change]) -> list[Verdict]:
         for number in range(_TRIES):
             try:
                 return self._write_once(changes)
@@ -82,9 +96,9 @@ class Committing:
             logger.error("a change is refused: %s", error)
             return [refusal_of(error)]
         middle = len(changes) // 2
-        first = self.write(changes[:middle])
+        first = self._write_storable(changes[:middle])
         try:
-            return first + self.write(changes[middle:])
+            return first + self._write_storable(changes[middle:])
         except StoreUnavailableError as lost:
             # The first half stands; of the other, whoever asks again will be told.
             return first + [Unknown(str(lost))] * (len(changes) - middle)
@@ -95,7 +109,7 @@ class Committing:
         with session.guarded():
             rows, micros = Loading(session, look, self._clock).load()
             now = from_micros(micros)
-            judge = Judge(rows, Moment(now, instant_of(micros)))
+            judge = Judge(rows, Moment(now, instant_of(micros)), checked=True)
             verdicts, renewed = judge.judge(changes)
             try:
                 with session.pipeline():

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from outlast.errors import OutlastError, StoreCorruptError
 from outlast.journal.entry import StampedRow
+from outlast.store.bound import keeps
 from outlast.store.change import (
     ApprovalRow,
     MessageState,
@@ -269,6 +270,8 @@ class Reading:
     def load(self, run: RunKey) -> RunImage | None:
         """Return everything about a run's current generation, in one round trip."""
         session, key = self._session, _key(run)
+        if not all(map(keeps, key)):
+            return None
         with session.pipeline():
             session.send(_READ)
             head = session.send(_HEAD, key)
@@ -360,7 +363,8 @@ class Reading:
     def next_notice(self, tenant: str) -> datetime | None:
         """Return when the next notice is due."""
         sql, values = (_NEXT_NOTICE_OF, (tenant,)) if tenant else (_NEXT_NOTICE, ())
-        return time_or_none(self._session.rows(sql, values)[0][0])
+        rows = self._session.rows(sql, values)
+        return time_or_none(rows[0][0]) if rows else None
 
     def workers(self) -> list[LiveWorker]:
         """Return the registered workers, and whether they live."""

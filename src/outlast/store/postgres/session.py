@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 
+from outlast.store.bound import keeps
 from outlast.store.postgres.failure import is_lost
 from outlast.store.postgres.setting import PostgresSetting
 from outlast.store.row import Row
@@ -16,6 +17,8 @@ from outlast.store.row import Row
 logger = logging.getLogger("outlast.store")
 
 _PREPARE_AFTER = 2
+_MOST = (1 << 63) - 1
+_LEAST = -(1 << 63)
 _OF_A_SESSION = """
 SET idle_in_transaction_session_timeout = '10s';
 SET lock_timeout = '10s';
@@ -100,9 +103,11 @@ class Session:
         return self._connection is None or self._connection.closed
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Return the rows of one statement."""
+        """Return the rows of one statement; none where a value is a text that no row can hold."""
+        if not all(keeps(one) for one in values if isinstance(one, str)):
+            return []
         with self.guarded():
-            return self.send(sql, values).rows()
+            return self.send(sql, [_clamped(one) for one in values]).rows()
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Run one statement; return how many rows it has written."""
@@ -153,3 +158,9 @@ class Session:
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 connection.close()
+
+
+def _clamped(value: Any) -> Any:
+    """Return a number within what a column can hold: whatever is beyond it is on the same side of all that is stored."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return max(_LEAST, min(value, _MOST)) if is_number else value

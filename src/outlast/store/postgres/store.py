@@ -20,6 +20,7 @@ import psycopg
 from outlast.clock import Clock
 from outlast.errors import StoreError, StoreUnavailableError
 from outlast.journal.entry import StampedRow
+from outlast.store.bound import keeps
 from outlast.store.change import (
     ApprovalRow,
     Change,
@@ -55,6 +56,7 @@ from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
 T = TypeVar("T")
 
+_MOST_CLAIMED = 1 << 40
 READERS = 3
 """Threads that read: what is loaded for many runs at once does not wait for one round trip after the other."""
 
@@ -179,7 +181,10 @@ class PostgresStore:
 
     async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
         """Take runs that have something to do and no living owner; see `Store.claim`."""
-        return await self._on(self._keeping, lambda: self._leasing.claim(worker, workflows, limit))
+        names = sorted(filter(keeps, workflows))
+        return await self._on(
+            self._keeping, lambda: self._leasing.claim(worker, names, min(limit, _MOST_CLAIMED))
+        )
 
     async def claim_tasks(
         self,
@@ -191,9 +196,11 @@ class PostgresStore:
         known: frozenset[TaskKey] = frozenset(),
     ) -> TaskClaim:
         """Take tasks that may be taken and are with no living worker; see `Store.claim_tasks`."""
-        places = (sorted(queues), sorted(steps))
+        places = (sorted(filter(keeps, queues)), sorted(filter(keeps, steps)))
         leasing = TaskLeasing(self._keeper, self._clock)
-        return await self._on(self._keeping, lambda: leasing.claim(worker, places, limit, known))
+        return await self._on(
+            self._keeping, lambda: leasing.claim(worker, places, min(limit, _MOST_CLAIMED), known)
+        )
 
     # reading
 

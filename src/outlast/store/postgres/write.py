@@ -315,7 +315,11 @@ class Sending:
         )
         self._rows(
             _ANSWER,
-            ((*_key(run), row.stamped.number, row.answer) for run, row in changed if row.answer),
+            (
+                (*_key(run), row.stamped.number, row.answer)
+                for run, row in changed
+                if row.answer is not None
+            ),
         )
         self._rows(
             _FORGET,

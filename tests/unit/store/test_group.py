@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from outlast.errors import StoreUnavailableError
+from outlast.store import group
 from outlast.store.change import (
     Answer,
     BeatOperation,
@@ -27,7 +28,6 @@ from outlast.store.change import (
 )
 from outlast.store.group import GroupCommit
 from outlast.store.request import BeginRequest, EndRequest, ResolveRequest
-from outlast.store.sqlite import group
 from outlast.testing.conformance import ManualClock
 from outlast.testing.conformance.bench import asking, letter, row, starting
 
