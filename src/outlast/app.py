@@ -149,7 +149,7 @@ def _parts(url: str) -> SplitResult:
     except ValueError:  # its text may hold the password
         raise StoreUnavailableError(
             "the store's URL is no URL",
-            hint="use sqlite:///file.db (relative), sqlite:////var/lib/file.db (absolute) or memory://",
+            hint="use sqlite:///file.db (relative), sqlite:////var/lib/file.db (absolute), postgresql://user@host/database or memory://",
         ) from None
 
 
@@ -157,7 +157,8 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
     """Open the store that `url` names.
 
     Args:
-        url: `sqlite:///relative.db`, `sqlite:////absolute.db`; by default `OUTLAST_DATABASE_URL`, then `sqlite:///outlast.db`.
+        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://user@host:5432/database`; by default `OUTLAST_DATABASE_URL`, then
+            `sqlite:///outlast.db`.
         create: Make the store when there is none.
 
     Raises:
@@ -189,15 +190,31 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
                 hint="name a file: sqlite:///file.db",
             )
         return MemoryStore(SystemClock())
-    if scheme.partition("+")[0] in {"postgres", "postgresql"}:
-        raise StoreUnavailableError(
-            "PostgreSQL is not there yet; this version of Outlast keeps its work in SQLite",
-            hint="use sqlite:///file.db (relative) or sqlite:////var/lib/file.db (absolute)",
-        )
+    if is_postgres(url):
+        return await _open_postgres(url, create=create)
     raise StoreUnavailableError(
         f"{url.partition('@')[2] or url!r} does not name a store",
-        hint="use sqlite:///file.db (relative), sqlite:////var/lib/file.db (absolute) or memory://",
+        hint="use sqlite:///file.db (relative), sqlite:////var/lib/file.db (absolute), postgresql://user@host/database or memory://",
     )
+
+
+def is_postgres(url: str) -> bool:
+    """Whether a URL names a PostgreSQL server."""
+    return _parts(url).scheme in {"postgres", "postgresql"}
+
+
+async def _open_postgres(url: str, *, create: bool) -> Store:
+    try:
+        from outlast.store.postgres.setting import read_setting
+        from outlast.store.postgres.store import open_postgres
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "psycopg":
+            raise
+        raise StoreUnavailableError(
+            "PostgreSQL needs psycopg, which is not installed",
+            hint="pip install 'outlast[postgres]'",
+        ) from error
+    return await open_postgres(read_setting(url), clock=SystemClock(), create=create)
 
 
 def _announce(text: str) -> None:
@@ -238,9 +255,15 @@ async def _authority_of(store: Store, given: Authority | None) -> Authority:
 
 
 def store_place(url: str | None = None) -> str:
-    """Return the absolute file that `url` names, or `url` itself for another kind of store."""
+    """Return the absolute file that `url` names, or `url` itself, without a password, for another kind of store."""
     file = sqlite_file(store_url(url))
-    return str(Path(file).resolve()) if file else store_url(url)
+    return str(Path(file).resolve()) if file else without_password(store_url(url))
+
+
+def without_password(url: str) -> str:
+    """Return a URL fit to be printed."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
 def examine_store(url: str | None = None) -> list[Finding]:
