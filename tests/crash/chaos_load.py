@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,14 +242,15 @@ class Load:
             one["label"] for one in lines_of(self._directory / "accepted.jsonl")
         }
         open_runs = set(self.accepted.starts)
-        async with asyncio.timeout(seconds):
-            while open_runs:
-                runs = await self.insist(lambda: self._client.runs.list(limit=10_000))
-                # Among them those whose start was not answered, because the process that asked was killed.
-                self.accepted.starts |= {one.run_id for one in runs}
-                closed = {one.run_id for one in runs if one.status.closed}
-                open_runs = self.accepted.starts - closed
-                await asyncio.sleep(0.05)
+        end = time.monotonic() + seconds
+        while open_runs:
+            assert time.monotonic() < end, f"in {seconds:g} s have not ended: {open_runs}"
+            runs = await self.insist(lambda: self._client.runs.list(limit=10_000))
+            # Among them those whose start was not answered, because the process that asked was killed.
+            self.accepted.starts |= {one.run_id for one in runs}
+            closed = {one.run_id for one in runs if one.status.closed}
+            open_runs = self.accepted.starts - closed
+            await asyncio.sleep(0.05)
 
 
 def _is_doubt(entry: Any) -> bool:

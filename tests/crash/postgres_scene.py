@@ -70,6 +70,7 @@ class Scene:
     fleet: PostgresFleet
     standby: PostgresServer | None = None
     is_set: bool = False
+    load: Load = field(init=False)
     _admin: psycopg.Connection[Any] | None = field(default=None, repr=False)
 
     @property
@@ -102,7 +103,7 @@ class Scene:
         return failover_url(*servers, database=DATABASE, user=USER, password=PASSWORD)
 
 
-Trouble = Callable[[Scene, Load], Awaitable[None]]
+Trouble = Callable[[Scene], Awaitable[None]]
 
 
 @contextlib.contextmanager
@@ -155,10 +156,10 @@ async def play(  # noqa: PLR0913 - what a scene is made of
     try:
         begin_audit(scene.admin)
         client = Client(store, random=SystemRandom(), principal=PRINCIPAL)
-        load = Load(client, fleet.directory, seed, insists=True)
+        load = scene.load = Load(client, fleet.directory, seed, insists=True)
         await fleet.start(workers)
         print(f"{time.monotonic() - began:.1f} s: the workers work")
-        await rage(load, lambda load: trouble(scene, load), pause, at_once)
+        await rage(load, lambda _: trouble(scene), pause, at_once)
         print(f"{time.monotonic() - began:.1f} s: all runs have ended")
         await soon(lambda: dead_workers(scene) == [], "the dead are buried")
         await fleet.end()

@@ -186,6 +186,8 @@ async def set_server_clock(scene: Scene, chance: random.Random, seconds: float) 
     for step in (*steps, timedelta(0)):
         await asyncio.sleep(seconds / 3)
         scene.run(f"UPDATE public.shift SET micros = {step // timedelta(microseconds=1)}")
+    # What was asked while it was an hour later stands for an hour.
+    scene.load.approves.add("lapse")
 
 
 async def terminate_listeners(scene: Scene, chance: random.Random, seconds: float) -> None:

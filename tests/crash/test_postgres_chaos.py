@@ -12,7 +12,6 @@ from pathlib import Path
 
 import postgres_strike
 import pytest
-from chaos_load import Load
 from chaos_scene import SEED
 from postgres_scene import Scene, play, staged
 
@@ -39,7 +38,7 @@ def disturbed(
     chance = random.Random(f"disturbed {seed}")
     with staged(directory, *options, **stage) as scene:  # type: ignore[arg-type]
 
-        async def trouble(scene: Scene, _: Load) -> None:
+        async def trouble(scene: Scene) -> None:
             for name in names:
                 print(name)
                 await getattr(postgres_strike, name)(scene, chance, seconds)
