@@ -20,7 +20,7 @@ from outlast.store.condition import RECALLS
 from outlast.store.moment import END_OF_TIME, elapsed, from_micros
 from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.row import HEAD, instant_of
-from outlast.store.postgres.session import Pending, Session
+from outlast.store.postgres.session import BEGIN, Pending, Session
 from outlast.store.protocol import RELAY_AFTER, SUSPECT_LAPSES, Claim, ClaimedRun
 from outlast.store.row import WORKER, Row, head_of, unfit_line
 
@@ -157,7 +157,7 @@ class Leasing:
         )
         asked = self._clock.asking()
         with session.pipeline():
-            session.send("BEGIN")
+            session.send(BEGIN)
             known = session.send(f"{LEASE} FOR UPDATE", (row.worker,))
             now = session.send(NOW)
             micros: int = now.rows()[0][0]
@@ -181,7 +181,7 @@ class Leasing:
         """Forget a worker that ends; its runs are given back now."""
         session = self._session
         with session.pipeline():
-            session.send("BEGIN")
+            session.send(BEGIN)
             session.send(f"{LEASE} FOR UPDATE", (worker,))
             micros: int = session.send(NOW).rows()[0][0]
             self._give_back([(worker, micros)], lapses=0)
@@ -255,7 +255,7 @@ class Leasing:
         """Bury the dead, and take up to `limit` runs, oldest first; None when the worker is dead itself."""
         session, asked = self._session, self._clock.asking()
         with session.pipeline():
-            session.send("BEGIN")
+            session.send(BEGIN)
             # Shared: a worker's own commits go on, and nobody buries it meanwhile.
             lease = session.send(f"{LEASE} FOR KEY SHARE", (worker,))
             self.bury(worker)

@@ -30,7 +30,7 @@ from outlast.store.postgres.load import Loading
 from outlast.store.postgres.look import Look
 from outlast.store.postgres.recall import Recall
 from outlast.store.postgres.row import instant_of
-from outlast.store.postgres.session import Session
+from outlast.store.postgres.session import BEGIN, Session
 from outlast.store.postgres.write import Sending
 from outlast.store.rows import Moment
 
@@ -142,7 +142,7 @@ class Committing:
         self._recall.forget(look)
         try:
             with session.pipeline():
-                session.send("BEGIN")
+                session.send(BEGIN)
                 self._recall.ask(session, look, rows, micros)
                 Sending(session).send(rows, renewed, set())
                 session.send("COMMIT")

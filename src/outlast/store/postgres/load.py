@@ -27,7 +27,7 @@ from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.loaded import LoadedRows, LoadedRun
 from outlast.store.postgres.look import Look, lock_number
 from outlast.store.postgres.row import RUN, TASK_STATE, state_of, task_state_of
-from outlast.store.postgres.session import Pending, Session
+from outlast.store.postgres.session import BEGIN, Pending, Session
 from outlast.store.row import OPERATION, TASK, Row, operation_of
 from outlast.store.row_people import (
     APPROVAL,
@@ -173,7 +173,7 @@ class Loading:
         look, rows = self._look, self._rows
         asked = self._clock.asking()
         with self._session.pipeline():
-            self._session.send("BEGIN")
+            self._session.send(BEGIN)
             self._lock_controls()
             workers = self._ask_workers()
             if look.early:

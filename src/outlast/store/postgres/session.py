@@ -19,7 +19,10 @@ logger = logging.getLogger("outlast.store")
 _PREPARE_AFTER = 2
 _MOST = (1 << 63) - 1
 _LEAST = -(1 << 63)
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+"""Whatever the user's default is: what is read after a lock was waited for is read as it is by then, not as it was before the wait."""
 _OF_A_SESSION = """
+SET default_transaction_isolation = 'read committed';
 SET idle_in_transaction_session_timeout = '10s';
 SET lock_timeout = '10s';
 """
