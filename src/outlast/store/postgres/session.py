@@ -101,6 +101,14 @@ class Session:
             raise
         return known
 
+    def open(self) -> None:
+        """Have a connection, so that what fails from now on may have been sent.
+
+        Raises:
+            psycopg.Error: It cannot be opened.
+        """
+        _ = self.connection
+
     @property
     def is_closed(self) -> bool:
         """Whether there is no connection now."""
