@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,9 +52,18 @@ _LEFT = (
 
 
 class PostgresFleet(Fleet):
-    """Worker processes on one database."""
+    """Worker processes on one database.
+
+    Attributes:
+        offs: By how many seconds the clocks of their machines are wrong, one process after the other.
+    """
 
     script = Path(__file__).parent / "postgres_process.py"
+    offs: Iterator[float] = itertools.repeat(0.0)
+
+    def launch(self, *options: str) -> subprocess.Popen[bytes]:
+        """Start a worker process, on the next machine."""
+        return super().launch(*options, "--off", str(next(self.offs)))
 
 
 @dataclass
@@ -111,10 +122,18 @@ def staged(
     directory: Path,
     *options: str,
     standby: bool = False,
-    listen: bool = True,
+    query: str = "",
+    offs: Sequence[float] = (0.0,),
     settings: Mapping[str, object] | None = None,
 ) -> Iterator[Scene]:
-    """Give a scene on a server of its own, with a user who is no superuser."""
+    """Give a scene on a server of its own, with a user who is no superuser.
+
+    Args:
+        options: Of all workers.
+        query: Added to the store's URL.
+        offs: By how many seconds the clocks of the workers' machines are wrong.
+        settings: Of the server.
+    """
     memory = memory_folder()
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(
@@ -129,8 +148,9 @@ def staged(
         if standby:
             scene.standby = stack.enter_context(server.standby())
         fleet.url = scene.url
-        if not listen:
-            fleet.url += f"{'&' if '?' in fleet.url else '?'}listen=off"
+        if query:
+            fleet.url += f"{'&' if '?' in fleet.url else '?'}{query}"
+        fleet.offs = itertools.cycle(offs)
         yield scene
 
 
