@@ -48,6 +48,8 @@ from outlast.store.change import (
     PutMessage,
     PutWatch,
     Refused,
+    Release,
+    Restored,
     RevokeSticky,
     RunChange,
     RunHead,
@@ -98,6 +100,13 @@ from outlast.store.protocol import (
     RunImage,
 )
 from outlast.store.request import RequestChange, RequestRow, RequestState
+from outlast.store.restoration import (
+    EVERYBODY,
+    RESTORATION,
+    Restoration,
+    moment_of,
+    put_back,
+)
 from outlast.store.sticky import STICKY, StickyRow
 from outlast.store.sticky_condition import StickyFilter, StickyRun, stuck
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
@@ -169,6 +178,7 @@ class MemoryStore:
         self._controls: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._subscribers: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         self._timeline = f"memory-{to_micros(clock.now())}"
+        self._begun = 0
         self._closed = False
 
     async def commit(self, changes: Sequence[Change]) -> list[Verdict]:
@@ -215,6 +225,8 @@ class MemoryStore:
                 return self._decide(change, now)
             case Terminate():
                 return self._terminate(change, now)
+            case Release():
+                return self._release(change, now)
             case ClearOutbox():
                 return self._clear_outbox(change, now)
             case PutWatch():
@@ -480,6 +492,8 @@ class MemoryStore:
             changed_at=at,
             incarnation=change.generation,
             origin=change.origin,
+            released=change.released,
+            restored=change.restored,
         )
         if (other := self._other_message(change)) is not None:
             return Refused("other", other.message_id)
@@ -615,6 +629,16 @@ class MemoryStore:
         )
         return Applied(at, outbox=self._end(run))
 
+    def _release(self, change: Release, now: datetime) -> Verdict:
+        run = self._runs.get(change.run)
+        if run is None:
+            return Refused("not_found")
+        if run.head.status.closed:
+            return Refused("closed")
+        restored = None if change.trust else run.head.restored
+        run.head = replace(run.head, released=True, restored=restored)
+        return Applied(now)
+
     def _move_on(self, tenant: str, name: str) -> None:
         version, body = self._controls.get((tenant, name), (0, b""))
         self._controls[tenant, name] = (version + 1, body)
@@ -706,7 +730,9 @@ class MemoryStore:
             self._give_back(worker, self._clock.now(), self._lease.instant(), lapses=0)
         self._wake()
 
-    async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+    async def claim(
+        self, worker: WorkerId, workflows: frozenset[str], limit: int, *, released: bool = False
+    ) -> Claim:
         """Take runs that have something to do and no living owner; see `Store.claim`."""
         with self._lock:
             self._check_open()
@@ -724,13 +750,15 @@ class MemoryStore:
                 (run.due, run.head.run)
                 for run in self._runs.values()
                 if run.due is not None and run.head.workflow in workflows and _offered(run, build)
+                if run.head.released or not released
             )
             # Those whose time means nothing come last, by the time at which it was set.
             can_go_on = [key for due, key in parked if due <= now]
             ahead = [(self._runs[key].due_set_at, key) for due, key in parked if due > now]
             can_go_on += [key for set_at, key in sorted(ahead) if set_at > now]
             due_now = self._one_suspect(can_go_on, worker)
-            taken = [self._take(self._runs[key], worker) for key in due_now[: max(limit, 0)]]
+            due_now = due_now[: max(limit, 0)]
+            taken = [self._take(self._runs[key], worker, paused=released) for key in due_now]
             left = [due for due, key in parked if due > now and self._runs[key].due is not None]
             next_due = next(iter(left), None)
             held = sum(run.head.owner == worker for run in self._runs.values())
@@ -840,10 +868,16 @@ class MemoryStore:
             heads = [run.head for run in self._runs.values() if run.head.owner == worker]
         return sorted(heads, key=lambda head: head.run)
 
-    def _take(self, run: _Run, worker: WorkerId) -> ClaimedRun:
+    def _take(self, run: _Run, worker: WorkerId, *, paused: bool) -> ClaimedRun:
         head = run.head
         run.head = replace(
-            head, owner=worker, epoch=head.epoch + 1, status=Status.RUNNING, reason="", wake_at=None
+            head,
+            owner=worker,
+            epoch=head.epoch + 1,
+            status=Status.RUNNING,
+            reason="",
+            wake_at=None,
+            released=head.released and paused,
         )
         run.due, run.calls = None, False
         return ClaimedRun(
@@ -1063,6 +1097,28 @@ class MemoryStore:
     async def timeline(self) -> str:
         """Return the id of this store's line of history."""
         return self._timeline
+
+    async def begin_timeline(self, why: str) -> str:
+        """Say that the store was put back to an earlier state; see `Store.begin_timeline`."""
+        with self._lock:
+            self._check_open()
+            now, former = self._clock.now(), self._timeline
+            self._begun += 1
+            self._timeline = f"memory-{to_micros(now)}-{self._begun}"
+            newest = max((run.head.changed_at for run in self._runs.values()), default=None)
+            until = moment_of(newest, now)
+            for run in self._runs.values():
+                if not run.head.status.closed:
+                    known = run.head.restored
+                    since = until if known is None else min(until, known.until)
+                    restored = Restored(max(now, run.head.changed_at), since)
+                    run.head = replace(run.head, released=False, restored=restored)
+            key = (EVERYBODY, RESTORATION)
+            version, body = self._controls.get(key, (0, None))
+            restoration = Restoration(self._timeline, former, now, until, why)
+            self._controls[key] = (version + 1, put_back(body, restoration))
+            self._wake()
+            return self._timeline
 
     def describe(self) -> str:
         """Say that nothing is kept."""

@@ -19,6 +19,7 @@ from outlast.store.change import (
     OperationPut,
     OutboxItem,
     OutboxKind,
+    Restored,
     RunHead,
     RunKey,
     StampedMessage,
@@ -36,7 +37,7 @@ INCARNATION = "CASE incarnation WHEN 0 THEN generation ELSE incarnation END"
 HEAD = (
     "tenant, run_id, generation, workflow, fingerprint, status, reason, owner, epoch, version,"
     " next_seq, digest, wake_at, mail, lapses, created_at, changed_at, note, origin,"
-    f" {INCARNATION}, ended_by"
+    f" {INCARNATION}, ended_by, released, restored_at, restored_until"
 )
 ENTRY = "seq, turn, kind, operation, name, at, body"
 OPERATION = (
@@ -52,7 +53,7 @@ APPROVAL = (
     "tenant, run_id, approval_id, operation, role, subject_sha256, expires_at, use_by, covers, spent, state,"
     " requested_at, decided_at, decided_by, body, terms, kind, persons, votes"
 )
-WORKER = "worker, host, pid, build, workflows, lease, boot, renewed, queues"
+WORKER = "worker, host, pid, build, workflows, lease, boot, renewed, queues, paused"
 FIND_HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
 LEASE = "CAST(boot AS BLOB), renewed, lease"
 """The boot as bytes: a row whose text is damaged is one of another boot, and not one that cannot be judged."""
@@ -107,7 +108,18 @@ def head_of(row: Row) -> RunHead:
         origin=row[18],
         incarnation=row[19],
         ended_by=row[20],
+        released=bool(row[21]),
+        restored=None
+        if row[22] is None
+        else Restored(from_micros(row[22]), from_micros(row[23] or 0)),
     )
+
+
+def restored_columns(restored: Restored | None) -> tuple[int | None, int | None]:
+    """Return the columns `restored_at` and `restored_until`."""
+    if restored is None:
+        return None, None
+    return to_micros(restored.at), to_micros(restored.until)
 
 
 def entry_of(row: Row) -> StampedRow:
@@ -275,7 +287,9 @@ def worker_of(row: Row) -> WorkerRow:
     """Return the worker in the columns `WORKER`; without workflows or queues when these cannot be read."""
     lease = timedelta(microseconds=row[5])
     workflows, queues = _names_in(row[4]), _names_in(row[8])
-    return WorkerRow(WorkerId(row[0]), row[1], row[2], row[3], workflows, lease, queues)
+    return WorkerRow(
+        WorkerId(row[0]), row[1], row[2], row[3], workflows, lease, queues, bool(row[9])
+    )
 
 
 def _names_in(text: str) -> tuple[str, ...]:

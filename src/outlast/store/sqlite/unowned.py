@@ -22,6 +22,7 @@ from outlast.store.change import (
     PutMessage,
     PutWatch,
     Refused,
+    Release,
     RevokeSticky,
     RunKey,
     StartRun,
@@ -50,15 +51,16 @@ from outlast.store.sqlite.owned import (
     move_on,
     put_approval,
 )
-from outlast.store.sqlite.row import FIND_HEAD, INCARNATION, head_of
+from outlast.store.sqlite.row import FIND_HEAD, INCARNATION, head_of, restored_columns
 from outlast.store.sqlite.scope import Writing
 from outlast.store.sticky import STICKY
 from outlast.store.sticky_condition import stuck
 
 _ADD_RUN = """
 INSERT INTO run (tenant, run_id, generation, workflow, fingerprint, status, owner, epoch, next_seq, mail,
-    created_at, changed_at, due, due_set_at, stopped_boot, stopped, outbox_number, origin)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    created_at, changed_at, due, due_set_at, stopped_boot, stopped, outbox_number, origin, released, restored_at,
+    restored_until)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _EMPTY_UNREAD = """
 UPDATE message INDEXED BY message_unread SET body = x''
@@ -103,6 +105,11 @@ UPDATE run SET status = 'terminated', reason = ?, ended_by = ?, changed_at = ?,
     epoch = CASE WHEN epoch < 9223372036854775807 THEN epoch + 1 ELSE epoch END
 WHERE tenant = ? AND run_id = ?
 """
+_RELEASE = """
+UPDATE run SET released = 1, restored_at = CASE WHEN ?1 THEN NULL ELSE restored_at END,
+    restored_until = CASE WHEN ?1 THEN NULL ELSE restored_until END
+WHERE tenant = ?2 AND run_id = ?3
+"""
 _BEAT = """
 UPDATE operation SET beats = min(beats, 1000000000) + 1, heard_at = ?, progress = coalesce(nullif(?, x''), progress)
 WHERE tenant = ? AND run_id = ? AND operation = ? AND awaits = 1
@@ -115,6 +122,7 @@ def write(
     | Decide
     | RevokeSticky
     | Terminate
+    | Release
     | ClearOutbox
     | PutWatch
     | DropWatch
@@ -133,6 +141,8 @@ def write(
             return _revoke(writing, change)
         case Terminate():
             return _terminate(writing, change)
+        case Release():
+            return _release(writing, change)
         case ClearOutbox():
             return _clear_outbox(writing, change)
         case PutWatch():
@@ -210,7 +220,8 @@ def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, kept: R
         mail,
     )
     times = (at, at, due, writing.micros)
-    return (*key, change.generation, *names, *times, *kept, change.origin)
+    marks = (change.released, *restored_columns(change.restored))
+    return (*key, change.generation, *names, *times, *kept, change.origin, *marks)
 
 
 def _put_message(writing: Writing, change: PutMessage) -> Verdict:
@@ -315,6 +326,16 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
     writing.database.run(_TERMINATE, (change.reason, change.by, at, *key))
     sends = end_run(writing, key, generation, at)
     return Applied(from_micros(at), outbox=sends)
+
+
+def _release(writing: Writing, change: Release) -> Verdict:
+    row = _standing(writing, change.run)
+    if row is None:
+        return Refused("not_found")
+    if not row[1]:
+        return Refused("closed")
+    writing.database.run(_RELEASE, (int(change.trust), *_key(change.run)))
+    return Applied(writing.now)
 
 
 def _put_control(writing: Writing, change: PutControl) -> Verdict:

@@ -62,9 +62,11 @@ class WatchedStore(MemoryStore):
         self._invariants.loaded(run)
         return await super().load(run)
 
-    async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+    async def claim(
+        self, worker: WorkerId, workflows: frozenset[str], limit: int, *, released: bool = False
+    ) -> Claim:
         """Take runs, and tell."""
-        claim = await super().claim(worker, workflows, limit)
+        claim = await super().claim(worker, workflows, limit, released=released)
         self._invariants.claimed(worker, claim)
         return claim
 
