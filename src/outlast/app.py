@@ -388,7 +388,9 @@ class App(_Entered):
             raise
         try:
             if self._notify is not None:
-                self._notifier = Notifier(store, self._notify, self.tenant)
+                self._notifier = Notifier(
+                    store, self._notify, self.tenant, held=lambda: self.worker.paused
+                )
                 self._notifier.start()
             _warn_of_idle_queues(registry, self._options.queues)
             _announce(f"outlast {library_version()} on {store.describe()}")
@@ -466,6 +468,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
     policy: Policy | PolicyFile | str | Path | None = None,
     recheck_within: timedelta = RECHECK_WITHIN,
     notify: Notify | None = None,
+    paused: bool = False,
 ) -> App:
     """Return client and worker in one; use it as `async with outlast.open(url) as app`.
 
@@ -485,6 +488,8 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
             used changes nothing.
         recheck_within: How old what was found out about an effect may be when it begins: policy, roles, and facts that a yes rests on.
         notify: How people are told of what they are asked: `Notify(channels={"maintainer": ["mailto://…"]})`. Nobody is told by default.
+        paused: The worker moves nothing but what is released (`Client.release`, `outlast release`), until everything is. So it is, too, when the
+            store was restored from a backup.
 
     Raises:
         PolicyError: The policy's file cannot be used.
@@ -528,6 +533,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         tasks=_task_count(tasks),
         policy=_policy_of(policy),
         recheck_within=recheck_within,
+        paused=paused,
     )
     return App(
         url,

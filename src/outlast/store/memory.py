@@ -212,7 +212,7 @@ class MemoryStore:
             return Refused(CORRUPT, type(error).__name__)
 
     def _apply(self, change: Change, now: datetime) -> Verdict:
-        if isinstance(change, RequestChange | NoticeChange | RevokeSticky):
+        if isinstance(change, RequestChange | NoticeChange | RevokeSticky | Release):
             return self._apply_to_table(change, now)
         match change:
             case RunChange():
@@ -225,8 +225,6 @@ class MemoryStore:
                 return self._decide(change, now)
             case Terminate():
                 return self._terminate(change, now)
-            case Release():
-                return self._release(change, now)
             case ClearOutbox():
                 return self._clear_outbox(change, now)
             case PutWatch():
@@ -240,9 +238,11 @@ class MemoryStore:
                 return self._of_attempt(change, now)
 
     def _apply_to_table(
-        self, change: RequestChange | NoticeChange | RevokeSticky, now: datetime
+        self, change: RequestChange | NoticeChange | RevokeSticky | Release, now: datetime
     ) -> Verdict:
         match change:
+            case Release():
+                return self._release(change, now)
             case RevokeSticky():
                 return self._revoke(change, now)
             case TakeNotices():

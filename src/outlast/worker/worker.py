@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+import msgspec
+
 from outlast.clock import Clock, Random, Threads
 from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import StampedRow, Taken
@@ -45,6 +47,7 @@ from outlast.worker.holder import Holders
 from outlast.worker.lease import LEASE, Lease
 from outlast.worker.pilot import Pilot
 from outlast.worker.relay import Birth, Relay
+from outlast.worker.release import HOW, Paused
 from outlast.worker.rules import RuleBook
 from outlast.worker.stall import LoopWatch
 from outlast.worker.task import TaskRunner
@@ -96,6 +99,7 @@ class WorkerOptions:
         policy: What effects may do; None for whatever they want. A file is looked at again.
         authority: Who may do what; None where everybody may.
         recheck_within: How old what was found out about an effect may be when it begins.
+        paused: Move only what is released, until everything is.
     """
 
     lease: timedelta = LEASE
@@ -112,6 +116,7 @@ class WorkerOptions:
     policy: Policy | PolicyFile | None = None
     authority: Authority | None = None
     recheck_within: timedelta = RECHECK_WITHIN
+    paused: bool = False
 
 
 class Worker:
@@ -161,6 +166,7 @@ class Worker:
         self._hint = asyncio.Event()
         self._context = contextvars.copy_context()
         """What every attempt sees, whoever has the run started and whichever worker takes it up."""
+        self._paused = Paused(store, asked=self._options.paused)
         self._lapsed = False
         self._unsure = False
         self._owned_at = -_OWNED_SECONDS
@@ -170,6 +176,7 @@ class Worker:
         self._turning: asyncio.Task[None]
         self._past: list[WorkerId] = []
         """Lives that are over, whose rows and locks are still in the store."""
+        self._row: WorkerRow
         self._deck: Deck
         self._tasks: TaskRunner
         self._accepting = False
@@ -178,6 +185,11 @@ class Worker:
     def id(self) -> WorkerId:
         """The id of its present life."""
         return self._deck.worker
+
+    @property
+    def paused(self) -> bool:
+        """Whether it moves only what is released."""
+        return self._paused.holds
 
     @property
     def runs(self) -> list[RunKey]:
@@ -293,7 +305,8 @@ class Worker:
         room = len(self._pilots) < self._options.runs
         known = self._registry.workflows.get(workflow)
         # One that is pinned is claimed, so that the first entry of its worker names the build.
-        fit = self._accepting and not self._lapsed and known is not None and not known.pin
+        may_take = self._accepting and not self._lapsed and not self._paused.holds
+        fit = may_take and known is not None and not known.pin
         return self.id if room and fit and self._deck.lease.valid else None
 
     def adopt(self, head: RunHead, rows: tuple[StampedRow, ...]) -> None:
@@ -306,6 +319,7 @@ class Worker:
 
     async def _begin_life(self) -> None:
         options = self._options
+        await self._paused.look()
         worker = WorkerId(f"{options.host or 'worker'}-{options.pid}-{self._random.bits(6).hex()}")
         row = WorkerRow(
             worker=worker,
@@ -315,6 +329,7 @@ class Worker:
             workflows=tuple(sorted(self._workflows)),
             lease=options.lease,
             queues=tuple(sorted(options.queues)),
+            paused=self._paused.holds,
         )
         loop = asyncio.get_running_loop()
 
@@ -327,6 +342,7 @@ class Worker:
         lease = Lease(self._store, worker, options.lease, self._clock, lapsed, acting)
         await self._store.register(row)
         lease.begin(self._threads)
+        self._row = row
         self._lapsed = False
         self._deck = Deck(
             store=self._store,
@@ -354,6 +370,16 @@ class Worker:
         self._tasks = TaskRunner(self._deck, options.queues, options.tasks, self._hint.set)
         serves = [*row.workflows, *(f"queue {queue}" for queue in row.queues)]
         logger.info("worker %s: ready for %s", worker, ", ".join(serves) or "nothing")
+        if self._paused.holds:
+            logger.warning("worker %s is PAUSED, %s. %s", worker, self._paused.why, HOW)
+
+    async def _see_what_is_released(self) -> None:
+        """Go on with everything, and let others see that, when everything was released."""
+        if not (self._paused.holds and await self._paused.look()):
+            return
+        row = self._row = msgspec.structs.replace(self._row, paused=False)
+        logger.warning("worker %s: everything was released; it goes on", self.id)
+        await self._store.register(row)
 
     def _sending(self) -> Callable[[WorkerId], None]:
         return self._deck.lease.sending()
@@ -432,8 +458,10 @@ class Worker:
         """Claim once; return how long to wait until the next look."""
         self._hint.clear()
         await self._find_owned_if_unsure()
+        await self._see_what_is_released()
+        paused = self._paused.holds
         limit = min(_CLAIM_BATCH, self._options.runs - len(self._pilots))
-        claim = await self._store.claim(self.id, self._workflows, limit)
+        claim = await self._store.claim(self.id, self._workflows, limit, released=paused)
         for claimed in claim.runs:
             self._launch(claimed)
         for run in claim.mail:
@@ -443,11 +471,12 @@ class Worker:
             self._unsure = True
             await self._find_owned_if_unsure()
         self._watch_for_missing(claim)
-        due = await self._tasks.look()
+        due = None if paused else await self._tasks.look()
         if limit and len(claim.runs) == limit:
             return 0
         soon = math.inf if due is None else due
-        return min(self._next_look(claim), self._next_sweep(claim), soon)
+        sweep = math.inf if paused else self._next_sweep(claim)
+        return min(self._next_look(claim), sweep, soon)
 
     def _watch_for_missing(self, claim: Claim) -> None:
         """Notice runs that are ours in the store at each look and never in memory."""

@@ -18,7 +18,7 @@ from outlast.store.sqlite.owned import control_version
 from outlast.store.sqlite.scope import Writing
 
 _STANDING = "SELECT timeline, mark, backed_up_at FROM store WHERE id = 1"
-_GROW = "UPDATE store SET mark = mark + 1 WHERE id = 1 RETURNING mark"
+_GROW = "UPDATE store SET mark = mark + 1 WHERE id = 1 RETURNING timeline, mark"
 _BEGIN = "UPDATE store SET timeline = ?, mark = mark + 1, backed_up_at = NULL WHERE id = 1"
 _NEWEST = "SELECT max(changed_at) FROM run"
 _HOLD = """
@@ -99,8 +99,8 @@ class Seen:
 
 def grow(database: Database) -> tuple[str, int] | None:
     """Let the mark grow within a commit; return timeline and mark."""
-    mark = database.value(_GROW)
-    return None if mark is None else (str(database.value("SELECT timeline FROM store")), mark)
+    row = database.row(_GROW)
+    return None if row is None else (str(row[0]), int(row[1]))
 
 
 def standing(database: Database) -> tuple[str, int]:
