@@ -42,6 +42,9 @@ from outlast.worker.worker import TASKS, Worker, WorkerOptions
 from outlast.workflows.definition import Workflow
 from outlast.workflows.registry import Registry, library_version
 
+if TYPE_CHECKING:
+    from outlast.store.sqlite.backup import Copied
+
 T = TypeVar("T")
 
 logger = logging.getLogger("outlast")
@@ -251,6 +254,49 @@ def examine_store(url: str | None = None) -> list[Finding]:
     from outlast.store.sqlite.checkup import examine
 
     return examine(str(place), SystemClock())
+
+
+def back_up_store(file: str | os.PathLike[str], url: str | None = None) -> Copied:
+    """Copy a store into a new file, as it is at one moment, while its workers go on.
+
+    Args:
+        file: Which must not exist.
+        url: Of the store, as for `open_store`.
+
+    Raises:
+        StoreUnavailableError: It is not kept in a file, or one of them cannot be read or written.
+    """
+    from outlast.store.sqlite.backup import back_up
+
+    return back_up(_file_of(url, "PostgreSQL has its own"), os.fspath(file), SystemClock())
+
+
+def restore_store(
+    file: str | os.PathLike[str], url: str | None = None, *, replace: bool = False
+) -> Copied:
+    """Put a backup into the place of a store: a new line of history begins, and workers move only what is released.
+
+    Args:
+        file: The backup. It stays as it is.
+        url: Of the store, as for `open_store`.
+        replace: Keep a database that stands there under another name. Nobody may have it open.
+
+    Raises:
+        StoreUnavailableError: There is no such backup; or a database stands there, and is in use, or not to be replaced.
+    """
+    from outlast.store.sqlite.backup import put_back
+
+    place = _file_of(url, "restore it by its own means, and say so by `outlast restore --here`")
+    return put_back(os.fspath(file), place, SystemClock(), replace=replace)
+
+
+def _file_of(url: str | None, otherwise: str) -> str:
+    file = sqlite_file(store_url(url))
+    if not file:
+        raise StoreUnavailableError(
+            "only a store that is a file has its backup made here", hint=otherwise
+        )
+    return file
 
 
 _OPENED = frozenset(

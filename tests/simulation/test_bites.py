@@ -48,7 +48,7 @@ from outlast.testing.simulation.world import Fates
 from outlast.worker import buffer, gate, pilot, pin, rollover, scribe
 from outlast.worker.clearance import Clearance
 from outlast.worker.crew import Crew
-from outlast.worker.effect import EffectRun
+from outlast.worker.effect import EffectRun, Past
 from outlast.worker.gate import Gate
 from outlast.worker.hold import Hold
 from outlast.worker.lease import Lease
@@ -170,7 +170,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
                 "self.post(intending)",
                 "settle = SettleEffect(command.operation, command.name, intent)\n"
                 "            known = self._deck.registry.effects[command.name]\n"
-                "            run = EffectRun(self, settle, known, fresh=True)\n"
+                "            run = EffectRun(self, settle, known, Past(fresh=True))\n"
                 "            self._crew.begin(command.operation, run.run())\n"
                 "            self.post(intending)",
             ),

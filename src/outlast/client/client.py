@@ -27,7 +27,7 @@ from outlast.client.page import check_limit
 from outlast.client.patience import Patience, callers_level
 from outlast.client.pin import PinBook
 from outlast.client.port import Port
-from outlast.client.release import release
+from outlast.client.release import release, restored
 from outlast.client.replica import Replicas
 from outlast.client.request import Requests
 from outlast.client.role import RoleBook, principal_of
@@ -271,6 +271,30 @@ class Client:
         return await release(
             self, runs, workflow=workflow, everything=everything, trust=trust, reason=reason
         )
+
+    async def restored(self, reason: str) -> str:
+        """Say that the store was put back to an earlier state by other means than `outlast restore`; return the id of its new history.
+
+        Workers move only what is released from then on.
+
+        Args:
+            reason: How; kept.
+
+        Raises:
+            NotAuthorisedError: Whoever acts does not hold `outlast:admin` for everybody.
+            DefinitionError: No reason is given.
+            StoreError: Workers live on the store: they have to be stopped before.
+
+        Example:
+            ```python
+            import outlast
+
+            async with outlast.connect("sqlite:///agent.db", create=True) as client:
+                before = await client.store.timeline()
+                assert await client.restored("the disk was set back to last night's snapshot") != before
+            ```
+        """
+        return await restored(self, reason)
 
     async def start(
         self,

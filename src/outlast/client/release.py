@@ -11,7 +11,7 @@ from outlast.client.access import check_run, check_workflow, not_permitted
 from outlast.client.control import change_row
 from outlast.client.port import Port
 from outlast.client.view import not_found
-from outlast.errors import DefinitionError, RunConflictError
+from outlast.errors import DefinitionError, RunConflictError, StoreError
 from outlast.policy.authority import Principal, permitted
 from outlast.store.change import Applied, Refused, Release, RunKey, Status
 from outlast.store.restoration import EVERYBODY, RESTORATION, Released, Releases
@@ -60,6 +60,19 @@ async def release(
 
     await change_row(client, EVERYBODY, RESTORATION, body)
     return count
+
+
+async def restored(client: Port, reason: str) -> str:
+    """Say that the store was put back; see `Client.restored`."""
+    if not reason.strip():
+        raise DefinitionError("no reason is given", hint="say how it was put back: it is kept")
+    await _check_everything(client)
+    live = [one.row.worker for one in await client.store.workers() if one.live]
+    if live:
+        raise StoreError(
+            f"workers live on this store: {', '.join(live)}", hint="stop them, and say it again"
+        )
+    return await client.store.begin_timeline(reason)
 
 
 async def _check_everything(client: Port) -> None:

@@ -1107,6 +1107,9 @@ class MemoryStore:
             self._timeline = f"memory-{to_micros(now)}-{self._begun}"
             newest = max((run.head.changed_at for run in self._runs.values()), default=None)
             until = moment_of(newest, now)
+            for worker in list(self._workers):
+                del self._workers[worker]
+                self._give_back(worker, now, self._lease.instant(), lapses=0)
             for run in self._runs.values():
                 if not run.head.status.closed:
                     known = run.head.restored

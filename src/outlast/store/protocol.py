@@ -389,7 +389,8 @@ class Store(StoreReader, Protocol):
         """Say that the store was put back to an earlier state: what was committed since is forgotten. Return the new id.
 
         In one transaction every open run is marked as older than this (`RunHead.restored`) and not released, and the control row
-        `restoration` for all tenants says that workers move only what is released from now on. What an earlier restore said of a run
+        `restoration` for all tenants says that workers move only what is released from now on. Every worker is forgotten, and its runs
+        are given back: one that lives begins a new life. What an earlier restore said of a run
         stays: nothing is forgotten of before the earlier of the two.
 
         Args:

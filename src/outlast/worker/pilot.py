@@ -110,8 +110,9 @@ from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deadline import Deadline
 from outlast.worker.deck import Deck
 from outlast.worker.deposit import LateAttempt
-from outlast.worker.effect import EffectRun
+from outlast.worker.effect import EffectRun, Past
 from outlast.worker.executor import LateEnd, Returned
+from outlast.worker.forgotten import Forgotten, forgotten_of
 from outlast.worker.gate import Answer, Ask, Doubtful, Found, Gate, Leave, Settled
 from outlast.worker.growth import Growth
 from outlast.worker.hold import Hold, unbegun
@@ -213,6 +214,7 @@ class Pilot:
         self._held: list[_Acting] = []
         self._waits = Waits()
         self._alarms = Alarms()
+        self._forgotten = Forgotten()
         self._growth = Growth(deck.history)
         self._intake = Intake(self._growth)
         self._marks: list[Proposal] = []
@@ -444,6 +446,7 @@ class Pilot:
         check_build((entry for entry, _ in entries), self._deck.build, self.run_key.run_id)
         began = began_at((entry, stamped.at) for entry, stamped in entries)
         self._began = Began(started, began, self._head.generation)
+        self._forgotten = await self._read(lambda: forgotten_of(self._deck.store, image.head))
         self._gate = Gate(started, self.run_key.run_id, self._head.generation)
         finder = Finder(
             self,
@@ -472,6 +475,7 @@ class Pilot:
             self.clearance.note(entry)
             self._kin.note(entry)
             self._alarms.add(entry, stamped.at)
+            self._forgotten.note(entry, stamped.at)
             self.hold.note(entry)
             self._growth.add(entry, len(stamped.row.body))
         logger.info(
@@ -805,7 +809,8 @@ class Pilot:
                     fresh = operation in self._intended_here and lost is None
                     self._intended_here.discard(operation)
                     known = self._known(effect, command.name)
-                    settling = EffectRun(self, command, known, fresh=fresh, lost=lost)
+                    past = Past(fresh=fresh, lost=lost, forgotten=self._forgotten.of(operation))
+                    settling = EffectRun(self, command, known, past)
                     self._crew.begin(operation, settling.run())
                 case RequestApproval():
                     self._ask(command)
@@ -1050,6 +1055,7 @@ class Pilot:
         self.clearance.note(entry)
         self._kin.note(entry)
         self._alarms.add(entry, at)
+        self._forgotten.note(entry, at)
         self.hold.note(entry)
         for one in self._alarms.standing[known:]:
             log_alarm(self.run_key, one)

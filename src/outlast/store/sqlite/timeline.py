@@ -13,6 +13,7 @@ from pathlib import Path
 
 from outlast.store.moment import from_micros, to_micros
 from outlast.store.restoration import EVERYBODY, RESTORATION, Restoration, moment_of, put_back
+from outlast.store.sqlite import lease
 from outlast.store.sqlite.database import Database
 from outlast.store.sqlite.owned import control_version
 from outlast.store.sqlite.scope import Writing
@@ -136,6 +137,9 @@ def begin(writing: Writing, why: str) -> str:
     newest = database.value(_NEWEST)
     until = moment_of(None if newest is None else from_micros(newest), writing.now)
     restoration = Restoration(timeline, former, writing.now, until, why)
+    for worker in lease.registered(database):
+        # Whoever lives begins a new life, and finds in it that it is paused.
+        lease.retire(writing, worker)
     database.run(_BEGIN, (timeline,))
     database.run(_HOLD, (writing.micros, to_micros(until)))
     key = (EVERYBODY, RESTORATION)
