@@ -32,18 +32,17 @@ from outlast.notify.setting import Notify
 from outlast.policy import Policy, PolicyFile
 from outlast.policy.authority import Authority, Principal, StoreAuthority
 from outlast.policy.local import local_user
+from outlast.store.copied import Copied
 from outlast.store.finding import Finding
 from outlast.store.protocol import Store
 from outlast.worker.deck import RECHECK_WITHIN
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE, LEAST_LEASE, MOST_LEASE
+from outlast.worker.parked import OnParked
 from outlast.worker.stall import LoopWatch
 from outlast.worker.worker import TASKS, Worker, WorkerOptions
 from outlast.workflows.definition import Workflow
 from outlast.workflows.registry import Registry, library_version
-
-if TYPE_CHECKING:
-    from outlast.store.sqlite.backup import Copied
 
 T = TypeVar("T")
 
@@ -387,6 +386,7 @@ class App(_Entered):
     Args:
         options: The worker's.
         notify: How people are told of what they are asked; nobody is told by default.
+        on_parked: Called with runs that become blocked.
 
     Example:
         ```python
@@ -412,7 +412,9 @@ class App(_Entered):
         options: WorkerOptions,
         authority: Authority | None = None,
         notify: Notify | None = None,
+        on_parked: OnParked | None = None,
     ) -> None:
+        self._on_parked = on_parked
         self._url = url
         self._workflows = workflows
         self._given_tenant = tenant
@@ -474,6 +476,7 @@ class App(_Entered):
             options=dataclasses.replace(self._options, authority=authority),
             closed=self.closed,
             watch=LoopWatch(threads),
+            parked=self._on_parked,
         )
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         birth = Birth(
@@ -515,6 +518,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
     recheck_within: timedelta = RECHECK_WITHIN,
     notify: Notify | None = None,
     paused: bool = False,
+    on_parked: OnParked | None = None,
 ) -> App:
     """Return client and worker in one; use it as `async with outlast.open(url) as app`.
 
@@ -536,6 +540,8 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         notify: How people are told of what they are asked: `Notify(channels={"maintainer": ["mailto://…"]})`. Nobody is told by default.
         paused: The worker moves nothing but what is released (`Client.release`, `outlast release`), until everything is. So it is, too, when the
             store was restored from a backup.
+        on_parked: Called with a `Parked` when the worker leaves a run `blocked`: once for each reason, also after a restart. It may be
+            async; a plain function is called in a thread.
 
     Raises:
         PolicyError: The policy's file cannot be used.
@@ -589,6 +595,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         options=options,
         authority=authority,
         notify=notify,
+        on_parked=on_parked,
     )
 
 

@@ -113,6 +113,7 @@ from outlast.store.change import (
     WorkerId,
 )
 from outlast.store.notice import NoticeRow
+from outlast.store.restoration import Released, Releases, Restoration
 from outlast.store.sqlite.damage import naming
 from outlast.store.sqlite.notice import notice_of
 from outlast.store.sqlite.request import request_of
@@ -130,6 +131,7 @@ from outlast.testing.golden import Golden, GoldenRow
 from outlast.worker.inbox import proposal_of
 from outlast.worker.late import contradiction
 from outlast.worker.outcome import TaskOutcome
+from outlast.worker.parked import told_in
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.relay import _bodies
 from outlast.worker.remote import RemoteSteps
@@ -630,6 +632,11 @@ expires_in = "72h"
 when = { amount = { greater = 1.5, in = [1, "2"] }, "to.path" = { inside = "/srv", matches = "[a-z/]+" } }
 """
 STOPS = Stops((Stop(scope="tool", name="files:pay*", at=NOW), Stop(scope="everything", at=NOW)))
+RELEASES = (
+    Releases()
+    .putting_back(Restoration("b", "a", NOW, NOW, "it was restored"))
+    .releasing(Released(NOW, "me", "looked at", "everything", 2), everything=True)
+)
 SWITCH = Switch().stopping(
     Stop(scope="tool", name="files:pay*", by="ann", at=NOW, reason="paid twice")
 )
@@ -799,6 +806,8 @@ DECODERS: dict[str, Decoder] = {
     "one edit that was typed": Decoder(of_text(lambda text: edits_typed([text], "")), [b'0.amount={"a":5}'], ("cli.session:json_of",), (USAGE,)),
     "kill switch": Decoder(Stops.decode, [STOPS.encode()], ("policy.stop:Stops.decode",)),
     "pinned definitions": Decoder(Pins.decode, [PINS.encode()], ("policy.pin:Pins.decode",)),
+    "what was released after a restore": Decoder(Releases.decode, [RELEASES.encode()], ("store.restoration:Releases.decode",)),
+    "what a parked run's app was told": Decoder(told_in, [b'{"blocked": ["in doubt", 3]}'], ("worker.parked:told_in",)),
     "who is local": Decoder(LocalUser.decode, [LocalUser("me", NOW).encode()], ("policy.local:LocalUser.decode",)),
     "pins as they are kept": Decoder(PinRecord.decode, [PIN_RECORD.encode()], ("policy.pinned:PinRecord.decode",)),
     "what sticks, where": Decoder(_sticks_where, [b'{"amount":"5"}'], ("worker.sticky:_asks_for", "worker.sticky:_shown")),

@@ -48,7 +48,7 @@ from outlast.testing.simulation.world import Fates
 from outlast.worker import buffer, gate, pilot, pin, rollover, scribe
 from outlast.worker.clearance import Clearance
 from outlast.worker.crew import Crew
-from outlast.worker.effect import EffectRun, Past
+from outlast.worker.effect import EffectRun
 from outlast.worker.gate import Gate
 from outlast.worker.hold import Hold
 from outlast.worker.lease import Lease

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,7 @@ from outlast.app import back_up_store, restore_store
 from outlast.cli.output import note, say
 from outlast.cli.session import Session, stored, usage_error
 from outlast.cli.text import at
-
-if TYPE_CHECKING:
-    from outlast.store.sqlite.backup import Copied
+from outlast.store.copied import Copied
 
 
 @stored

@@ -32,7 +32,7 @@ def release(
     ] = False,
     reason: Annotated[str, typer.Option(help="Why; kept.")] = "",
 ) -> None:
-    """Let runs go on whose workers are paused: after `outlast worker --paused`, or after a restore of the store."""
+    """Let runs go on whose workers are paused: after `outlast worker MODULE --paused`, or after a restore of the store."""
     if not reason.strip():
         raise usage_error("say why with --reason; it is kept")
     named = runs or []

@@ -122,6 +122,7 @@ from outlast.worker.kin import Kin
 from outlast.worker.late import contradiction
 from outlast.worker.log import log_alarm, log_doubt, log_end, log_known, log_long, log_parked
 from outlast.worker.outbox import giving_up
+from outlast.worker.parked import NOTED, Parked, told_in
 from outlast.worker.permit import Finder
 from outlast.worker.pin import PinnedRunError, check_build
 from outlast.worker.proposal import (
@@ -215,6 +216,7 @@ class Pilot:
         self._waits = Waits()
         self._alarms = Alarms()
         self._forgotten = Forgotten()
+        self._told = told_in(head.note)
         self._growth = Growth(deck.history)
         self._intake = Intake(self._growth)
         self._marks: list[Proposal] = []
@@ -1181,6 +1183,8 @@ class Pilot:
             "alarms": [f"{one.what} {one.about}".strip() for one in self._alarms.standing],
             **noted,
         }
+        blocked = self._blocked_by(reason, error) if status is Status.BLOCKED else ()
+        note = {**note, NOTED: blocked} if blocked else note
         head = HeadUpdate(
             status=status,
             reason=reason,
@@ -1202,6 +1206,25 @@ class Pilot:
                 raise RunLost
         if not (self._ended or error):
             log_parked(self.run_key, status, note)
+        if blocked and not self._ended:
+            self._tell(blocked, reason, error or "; ".join(self._machine.in_doubt.values()))
+
+    def _blocked_by(self, reason: str, error: str) -> tuple[str | int, ...]:
+        """Return what one reason to be blocked has that another has not: its words, or the places of the doubts."""
+        if error:
+            return reason, error
+        found = map(self._machine.find, map(OperationId, self._machine.in_doubt))
+        places = (one.doubt for one in found if isinstance(one, EffectOperation))
+        return reason, *sorted(one for one in places if one is not None)
+
+    def _tell(self, blocked: tuple[str | int, ...], reason: str, why: str) -> None:
+        """Tell the app that the run is blocked, unless it was told of this before."""
+        if blocked == self._told:
+            return
+        key = self.run_key
+        self._deck.parking.tell(
+            Parked(key.tenant, key.run_id, self._head.workflow, reason, plain(why))
+        )
 
     def _not_begun(self) -> set[OperationId]:
         """Return what was intended here and is not carried out yet; nobody knows that of what the origin of a fork may have begun."""
@@ -1233,7 +1256,7 @@ class Pilot:
             ignore_mail=True,
             mail_seen=self._mail_seen,
             unfit_build=unfit_build,
-            note=msgspec.json.encode({"error": why}),
+            note=msgspec.json.encode({"error": why, NOTED: (reason, why)}),
         )
         # An entry ends the count of lapses: a run that a message sends on gets as many tries again.
         entry = alarm("poison", NO_OPERATION, {"error": why}) if reason == "poison" else None
@@ -1241,6 +1264,8 @@ class Pilot:
         if not isinstance(verdict, Applied):
             logger.warning("run %s: could not be marked as blocked: %s", self.run_key, verdict)
             self._lost = True
+            return
+        self._tell((reason, why), reason, why)
 
     async def _leave(self) -> None:
         """Let go of everything in memory."""

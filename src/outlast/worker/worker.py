@@ -45,6 +45,7 @@ from outlast.worker.foreign import has_foreign
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.holder import Holders
 from outlast.worker.lease import LEASE, Lease
+from outlast.worker.parked import OnParked, Parking
 from outlast.worker.pilot import Pilot
 from outlast.worker.relay import Birth, Relay
 from outlast.worker.release import HOW, Paused
@@ -124,6 +125,7 @@ class Worker:
 
     Args:
         closed: Called with each run that this worker brought to an end.
+        parked: Called with each run that this worker leaves `blocked`; see `worker.parked`.
         watch: Names the step whose body keeps the event loop from turning; nobody does without it.
     """
 
@@ -138,7 +140,9 @@ class Worker:
         options: WorkerOptions | None = None,
         closed: Callable[[RunKey], None] | None = None,
         watch: LoopWatch | None = None,
+        parked: OnParked | None = None,
     ) -> None:
+        self._parking = Parking(parked, threads)
         self._store = store
         self._registry = registry
         self._clock = clock
@@ -230,6 +234,7 @@ class Worker:
         await self._deposits.close(_LAST_SECONDS if have_landed else 0)
         await self._relay.close(_LAST_SECONDS if have_landed else 0)
         await self._writer.close(_LAST_SECONDS if have_landed else 0)
+        await self._parking.close(_LAST_SECONDS if have_landed else 0)
         await _cancelled(self._turning)
         await self._executor.end()
         if self._watch is not None:
@@ -366,6 +371,7 @@ class Worker:
             check=AlwaysReplay if self._always_replay else None,
             history=options.history,
             holders=self._holders,
+            parking=self._parking,
         )
         self._tasks = TaskRunner(self._deck, options.queues, options.tasks, self._hint.set)
         serves = [*row.workflows, *(f"queue {queue}" for queue in row.queues)]

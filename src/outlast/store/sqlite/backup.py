@@ -13,10 +13,10 @@ from datetime import datetime
 from pathlib import Path
 
 import apsw
-from msgspec import Struct
 
 from outlast.clock import Clock
 from outlast.errors import StoreCorruptError, StoreUnavailableError
+from outlast.store.copied import Copied
 from outlast.store.moment import LeaseClock, from_micros, to_micros
 from outlast.store.sqlite import timeline
 from outlast.store.sqlite.connection import (
@@ -33,28 +33,6 @@ from outlast.store.sqlite.scope import Writing
 
 _COMPANIONS = ("-wal", "-shm", "-journal")
 _SUFFIX = ".partial"
-
-
-class Copied(Struct, frozen=True):
-    """What a copy holds.
-
-    Args:
-        file: Its absolute path.
-        size_bytes: Of the file.
-        timeline: The history that it is of.
-        runs: How many there are in it.
-        open_runs: How many of them have not ended.
-        until: The time of the newest change of a run; None where there is none.
-        kept: What was in its place before, under the name that it has now; empty where nothing was.
-    """
-
-    file: str
-    size_bytes: int
-    timeline: str
-    runs: int
-    open_runs: int
-    until: datetime | None
-    kept: str = ""
 
 
 def back_up(path: str, target: str, clock: Clock) -> Copied:

@@ -52,6 +52,7 @@ _REQUESTS_IN_DOUBT = """
 SELECT tenant, count(*) FROM request WHERE state = 'running' AND held_until <= ? GROUP BY tenant ORDER BY tenant
 """
 _HAS_COLUMN = "SELECT EXISTS (SELECT 1 FROM pragma_table_info('store') WHERE name = ?)"
+_LATER = ((_HAS_TABLE, "task"), (_HAS_COLUMN, "mark"))
 _OLDER = "SELECT count(*) FROM run WHERE open = 1 AND restored_at IS NOT NULL"
 _WAITING = """
 SELECT queue, count(*), min(since) FROM task WHERE worker IS NULL AND held = 0 AND due <= ? GROUP BY queue ORDER BY queue
@@ -181,7 +182,7 @@ def _contents(place: Path, clock: Clock) -> Iterator[Finding]:
                 looks.append(lambda: _requests(database, clock.now()))
             if database.value(_HAS_TABLE, ("sticky",)):
                 looks.append(lambda: _decisions(database))
-            if database.value(_HAS_COLUMN, ("mark",)):
+            if all(database.value(ask, (name,)) for ask, name in _LATER):
                 looks += [
                     lambda: _workers(database, LockFolder(str(place)), LeaseClock(clock).instant()),
                     lambda: _history(database, str(place)),
