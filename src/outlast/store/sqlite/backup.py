@@ -89,11 +89,12 @@ def put_back(source: str, path: str, clock: Clock, *, replace: bool) -> Copied:
             why = timeline.why_put_back(copy, {}) or f"{backup} was restored"
             now, instant = clock.now(), LeaseClock(clock).instant()
             timeline.begin(Writing(copy, now, instant), why)
-            held = _held_by(copy, place)
+            held, mark = _held_by(copy, place), timeline.standing(copy)
         _force(partial)
         kept = _put_aside(place, clock.now()) if is_there else ""
         Path(partial).replace(place)
         _force_folder(place)
+        _remember(place, mark)
     return _sized(Copied(held.file, 0, *_rest(held), kept))
 
 
@@ -196,6 +197,14 @@ def _put_aside(place: str, now: datetime) -> str:
         if Path(f"{place}{suffix}").exists():
             Path(f"{place}{suffix}").replace(f"{kept}{suffix}")
     return kept
+
+
+def _remember(place: str, mark: tuple[str, int]) -> None:
+    """Note beside a database that was put there how far it is."""
+    LockFolder(place).create()
+    seen = timeline.Seen(place)
+    seen.note(*mark)
+    seen.close()
 
 
 def _force(file: str) -> None:

@@ -449,7 +449,7 @@ class SQLiteStore:
                 why,
             )
         name, mark = timeline.standing(self._writer)
-        if mark and not is_known:
+        if mark and not (is_known or why):
             logger.warning(
                 "%s was in use before, and nothing beside it (%s-workers) says up to where: if it is a copy that was put back, stop "
                 "this, and say so by `outlast restore --here`",
