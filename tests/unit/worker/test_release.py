@@ -44,7 +44,9 @@ async def remote(name: str) -> str:
     return name
 
 
-@outlast.effect(idempotent=True, idempotent_for=timedelta(hours=1))
+@outlast.effect(
+    idempotent=True, idempotent_for=timedelta(minutes=10), start_to_close_timeout=TIMEOUT
+)
 async def short(name: str) -> str:
     made[name] += 1
     return receiver.apply_once(outlast.idempotency_key(), name)
@@ -161,7 +163,7 @@ def test_an_effect_whose_intent_is_forgotten(kind: str, happened: bool) -> None:
             (why,) = await doubts_of(sim, "r0")
             assert "the store was restored at" in why
             word: dict[str, Any] = {"applied": "neither"} if happened else {"not_applied": True}
-            await sim.client.handle("r0").resolve("r:2", **word, reason="looked up")
+            await sim.client.handle("r0").resolve("r:1", **word, reason="looked up")
         await sim.closed("r0")
 
     if happened:
@@ -235,11 +237,11 @@ def test_a_receiver_that_has_forgotten_the_key_is_not_called() -> None:
     """The key may have been used first when the last change was made that is still there: too long ago is in doubt."""
 
     async def scenario(sim: Simulation) -> None:
-        await restored(sim, waits("short"), after=timedelta(hours=2))
+        await restored(sim, waits("short"), after=timedelta(minutes=20))
         await sim.client.release("r0", reason="looked at")
         await sim.until("r0", lambda head: head.status is Status.BLOCKED)
         (why,) = await doubts_of(sim, "r0")
-        assert "forgets a key after 1:00:00" in why
+        assert "forgets a key after 0:10:00" in why
 
     Simulation(CODE).run(scenario)
     assert not made

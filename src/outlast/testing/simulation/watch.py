@@ -57,6 +57,12 @@ class WatchedStore(MemoryStore):
         await super().retire(worker)
         self._invariants.retired(worker)
 
+    async def begin_timeline(self, why: str) -> str:
+        """Say that the store was put back, and tell."""
+        begun = await super().begin_timeline(why)
+        self._invariants.put_back()
+        return begun
+
     async def load(self, run: RunKey) -> RunImage | None:
         """Return everything about a run, and tell."""
         self._invariants.loaded(run)
