@@ -386,7 +386,6 @@ class App(_Entered):
     Args:
         options: The worker's.
         notify: How people are told of what they are asked; nobody is told by default.
-        on_parked: Called with runs that become blocked.
 
     Example:
         ```python
@@ -412,9 +411,7 @@ class App(_Entered):
         options: WorkerOptions,
         authority: Authority | None = None,
         notify: Notify | None = None,
-        on_parked: OnParked | None = None,
     ) -> None:
-        self._on_parked = on_parked
         self._url = url
         self._workflows = workflows
         self._given_tenant = tenant
@@ -476,7 +473,6 @@ class App(_Entered):
             options=dataclasses.replace(self._options, authority=authority),
             closed=self.closed,
             watch=LoopWatch(threads),
-            parked=self._on_parked,
         )
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         birth = Birth(
@@ -586,6 +582,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         policy=_policy_of(policy),
         recheck_within=recheck_within,
         paused=paused,
+        parked=on_parked,
     )
     return App(
         url,
@@ -595,7 +592,6 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         options=options,
         authority=authority,
         notify=notify,
-        on_parked=on_parked,
     )
 
 

@@ -101,6 +101,7 @@ class WorkerOptions:
         authority: Who may do what; None where everybody may.
         recheck_within: How old what was found out about an effect may be when it begins.
         paused: Move only what is released, until everything is.
+        parked: Called with each run that this worker leaves `blocked`; see `worker.parked`.
     """
 
     lease: timedelta = LEASE
@@ -118,6 +119,7 @@ class WorkerOptions:
     authority: Authority | None = None
     recheck_within: timedelta = RECHECK_WITHIN
     paused: bool = False
+    parked: OnParked | None = None
 
 
 class Worker:
@@ -125,7 +127,6 @@ class Worker:
 
     Args:
         closed: Called with each run that this worker brought to an end.
-        parked: Called with each run that this worker leaves `blocked`; see `worker.parked`.
         watch: Names the step whose body keeps the event loop from turning; nobody does without it.
     """
 
@@ -140,9 +141,7 @@ class Worker:
         options: WorkerOptions | None = None,
         closed: Callable[[RunKey], None] | None = None,
         watch: LoopWatch | None = None,
-        parked: OnParked | None = None,
     ) -> None:
-        self._parking = Parking(parked, threads)
         self._store = store
         self._registry = registry
         self._clock = clock
@@ -150,6 +149,7 @@ class Worker:
         self._threads = threads
         self._options = options or WorkerOptions()
         self._holders = Holders(self._options.authority)
+        self._parking = Parking(self._options.parked, threads)
         always = self._options.always_replay
         self._always_replay = is_always_replay_set() if always is None else always
         self._closed = closed

@@ -122,7 +122,6 @@ def write(
     | Decide
     | RevokeSticky
     | Terminate
-    | Release
     | ClearOutbox
     | PutWatch
     | DropWatch
@@ -141,8 +140,6 @@ def write(
             return _revoke(writing, change)
         case Terminate():
             return _terminate(writing, change)
-        case Release():
-            return _release(writing, change)
         case ClearOutbox():
             return _clear_outbox(writing, change)
         case PutWatch():
@@ -328,7 +325,8 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
     return Applied(from_micros(at), outbox=sends)
 
 
-def _release(writing: Writing, change: Release) -> Verdict:
+def release(writing: Writing, change: Release) -> Verdict:
+    """Let paused workers move an open run."""
     row = _standing(writing, change.run)
     if row is None:
         return Refused("not_found")

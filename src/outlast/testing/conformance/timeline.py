@@ -48,7 +48,7 @@ class TimelineConformance:
     async def test_paused_worker_takes_what_is_released(self, bench: Bench) -> None:
         """Of runs that are due a paused worker takes those that were released, oldest first, and no other."""
         worker = await bench.worker(lease=timedelta(hours=1))
-        runs = {}
+        runs: dict[str, RunKey] = {}
         for name in ("c", "a", "b", "d"):
             runs[name] = await bench.start(name)
             bench.clock.advance(SECOND)

@@ -226,9 +226,8 @@ class Simulation:
             clock=self._clock_of(name),
             random=bits,
             threads=threads,
-            options=replace(options or self._options, host=name),
+            options=replace(options or self._options, host=name, parked=parked),
             closed=closed,
-            parked=parked,
         )
         client = Client(
             store,
