@@ -80,6 +80,8 @@ from outlast.store.condition import (
     unfit_after,
 )
 from outlast.store.farewell import to_children, to_watchers
+from outlast.store.figures import Figures, backlog_of, backlogs_of
+from outlast.store.memory_figures import figures_of
 from outlast.store.memory_notice import NoticeTable
 from outlast.store.memory_outbox import MemoryOutbox
 from outlast.store.memory_request import RequestTable
@@ -145,6 +147,7 @@ class _Run:
 class _Worker:
     row: WorkerRow
     renewed: Instant
+    report: bytes = b""
 
 
 class MemoryStore:
@@ -827,6 +830,29 @@ class MemoryStore:
             found = self._runs.get(run)
             return None if found is None else found.operations.get(operation)
 
+    async def figures(self, tenant: str = "") -> Figures:
+        """Return what waits, and for how long; see `StoreReader.figures`."""
+        with self._lock:
+            self._check_open()
+            now, living = self._clock.now(), frozenset(filter(self._live, self._workers))
+            runs = [run for key, run in self._runs.items() if tenant in ("", key.tenant)]
+            return replace(
+                figures_of(runs, living, now),
+                requests_in_doubt=self._requests.doubts(tenant, now),
+                notices=backlog_of(self._notices.due(tenant, now), now),
+                outbox=backlog_of(self._outbox.late(tenant, now), now),
+                tasks=backlogs_of(self._tasks.waiting(tenant, now), now),
+                workers_live=len(living),
+                workers_lapsed=len(self._workers) - len(living),
+            )
+
+    async def report(self, worker: WorkerId, body: bytes) -> None:
+        """Keep what a worker says of itself."""
+        with self._lock:
+            self._check_open()
+            if worker in self._workers:
+                self._workers[worker].report = body
+
     async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
         """Return the tasks of the run's remote steps, by operation."""
         with self._lock:
@@ -987,7 +1013,7 @@ class MemoryStore:
             self._check_open()
             now = self._lease.instant()
             return [
-                LiveWorker(known.row, self._live(worker), elapsed(known.renewed, now))
+                LiveWorker(known.row, self._live(worker), elapsed(known.renewed, now), known.report)
                 for worker, known in sorted(self._workers.items())
             ]
 

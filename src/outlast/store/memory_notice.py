@@ -70,6 +70,10 @@ class NoticeTable:
         """Return when the next one is due."""
         return next((row.due_at for row in self._open(tenant)), None)
 
+    def due(self, tenant: str, now: datetime) -> Iterable[datetime]:
+        """Return since when those are due that are not sent, of one tenant or of all."""
+        return (row.due_at for row in self._open(tenant) if row.due_at <= now)
+
     def _open(self, tenant: str) -> list[NoticeRow]:
         rows = [
             row

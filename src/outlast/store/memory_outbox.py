@@ -50,6 +50,14 @@ class MemoryOutbox:
             return None
         return now if max(times) > now else min(times) + RELAY_AFTER
 
+    def late(self, tenant: str, now: datetime) -> Iterable[datetime]:
+        """Return since when those items wait that are anybody's, of one tenant or of all."""
+        return (
+            at
+            for (key, _), (at, _) in self._items.items()
+            if tenant in ("", key.tenant) and at <= now - RELAY_AFTER
+        )
+
     def watch(self, run: RunKey, watch: Watch) -> None:
         """Let a watcher be told of the end of a run."""
         self._watches.setdefault(run, set()).add(watch)

@@ -43,6 +43,11 @@ class RequestTable:
         row = self._rows.get((tenant, request_id))
         return None if row is None else listed(row, now)
 
+    def doubts(self, tenant: str, now: datetime) -> int:
+        """Return how many are in doubt now, of one tenant or of all."""
+        rows = (row for row in self._rows.values() if tenant in ("", row.tenant))
+        return sum(listed(row, now).state is RequestState.IN_DOUBT for row in rows)
+
     def list(
         self,
         tenant: str,

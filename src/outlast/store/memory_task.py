@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -74,6 +74,17 @@ class TaskTable:
             if not progress and place in self._tasks:
                 progress = self._tasks[place].progress
             self._tasks[place] = _Task(row, act.arguments, row.since, now, progress)
+
+    def waiting(self, tenant: str, now: datetime) -> Iterable[tuple[str, datetime]]:
+        """Return the queue of each task that could be taken and is with no worker, and since when; of one tenant or of all."""
+        return (
+            (task.row.queue, task.due)
+            for task in self._tasks.values()
+            if tenant in ("", task.row.key.run.tenant)
+            and task.row.worker is None
+            and not task.held
+            and task.due <= now
+        )
 
     def hold(self, run: RunKey, now: datetime, *, held: bool) -> None:
         """Let nobody take the tasks that a run has, or let those that were held wait anew."""
