@@ -133,6 +133,7 @@ from outlast.worker.outcome import TaskOutcome
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.relay import _bodies
 from outlast.worker.remote import RemoteSteps
+from outlast.worker.report import report_in
 from outlast.worker.rest import Completion, Rest
 from outlast.worker.series import rest_of
 from outlast.worker.sticky import _asks_for
@@ -756,6 +757,7 @@ DECODERS: dict[str, Decoder] = {
     "persons of an approval row": Decoder(stored(lambda text: approval_row(persons=text)), [b'[["me"],["you"]]'], ("store.sqlite.row:approval_of",)),
     "votes of an approval row": Decoder(stored(lambda text: approval_row(votes=text)), [b'[{"by":"me","at":"2026-01-01T00:00:00Z","behalf":"you"}]'], ("store.sqlite.row:approval_of",)),
     "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1, text))), [b'["flow"]'], ("store.sqlite.row:_names_in",)),
+    "report of a worker": Decoder(report_in, [b'{"library":"1","runs":1,"tasks":0,"numbers":{"counts":{"a":{"b":1}},"measures":{"c":{"count":1,"mean":1,"p99":1,"largest":1}}}}'], ("worker.report:report_in",), ()),
     "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", text, 1, text))), [b"waiting"], ()),
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1, -(1 << 63), None, (1 << 63) - 1, 0, 7))), [b"r:1"], ()),
     "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
