@@ -501,4 +501,11 @@ def _log_late(attempt: Attempt, thread: asyncio.Future[Any]) -> None:
         attempt.name,
         attempt.operation,
         "ended in an error" if threw else "returned",
+        extra={
+            "tenant": attempt.tenant,
+            "run": attempt.run_id,
+            "operation": attempt.operation,
+            "step": attempt.name,
+            "attempt": attempt.number,
+        },
     )

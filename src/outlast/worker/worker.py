@@ -53,6 +53,7 @@ from outlast.worker.stall import LoopWatch
 from outlast.worker.task import TaskRunner
 from outlast.worker.vital import Vitals
 from outlast.worker.writer import Writer
+from outlast.workflows.log import about
 from outlast.workflows.registry import Registry
 
 logger = logging.getLogger("outlast.worker")
@@ -551,6 +552,15 @@ class Worker:
             former[0].lose()
 
         async def fly() -> None:
+            head = claimed.head
+            about.set(
+                {
+                    "worker": self.id,
+                    "tenant": run.tenant,
+                    "run": run.run_id,
+                    "workflow": head.workflow,
+                }
+            )
             if former is not None:
                 # The run came back before its former pilot had let go of everything.
                 await asyncio.wait([former[1]])
