@@ -19,7 +19,7 @@ logger = logging.getLogger("outlast.store")
 _PREPARE_AFTER = 2
 _MOST = (1 << 63) - 1
 _LEAST = -(1 << 63)
-_OF_A_SESSION = """
+OF_A_SESSION = """
 SET idle_in_transaction_session_timeout = '10s';
 SET lock_timeout = '10s';
 """
@@ -87,7 +87,7 @@ class Session:
         try:
             known.prepare_threshold = None if pooled else _PREPARE_AFTER
             if not pooled:
-                known.execute(_OF_A_SESSION.encode())
+                known.execute(OF_A_SESSION.encode())
             self._connection = known
             if self._opened is not None:
                 self._opened(self)
