@@ -1,4 +1,4 @@
-"""One commit: read and lock, judge in memory, write. Two round trips, whatever the number of changes and of tables.
+"""One commit: read and lock, judge in memory, write; of runs that are known, in one round trip, of others in two, whatever the number of changes.
 
 What another transaction has come between is tried again on what that has left. A value that the server does not take is found by halves,
 and refused alone. When the connection dies while the commit is under way, nobody knows whether it was written, and the verdicts say so:
@@ -16,11 +16,19 @@ from outlast.errors import StoreUnavailableError
 from outlast.store.bound import UNSTORABLE, unstorable_part
 from outlast.store.change import Change, Refused, Unknown, Verdict
 from outlast.store.judge import Judge
-from outlast.store.moment import from_micros
+from outlast.store.moment import from_micros, to_micros
 from outlast.store.postgres.clock import StoreClock
-from outlast.store.postgres.failure import AGAIN, concerns_all, failure_of, is_lost, refusal_of
+from outlast.store.postgres.failure import (
+    AGAIN,
+    STALE,
+    concerns_all,
+    failure_of,
+    is_lost,
+    refusal_of,
+)
 from outlast.store.postgres.load import Loading
 from outlast.store.postgres.look import Look
+from outlast.store.postgres.recall import Recall
 from outlast.store.postgres.row import instant_of
 from outlast.store.postgres.session import Session
 from outlast.store.postgres.write import Sending
@@ -50,6 +58,7 @@ class Committing:
         self._clock = clock
         self._place = place
         self._pause = pause
+        self._recall = Recall()
 
     def write(self, changes: Sequence[Change]) -> list[Verdict]:
         """Write changes in one transaction, or in several where one of them spoils it; return their verdicts in order.
@@ -104,8 +113,54 @@ class Committing:
             return first + [Unknown(str(lost))] * (len(changes) - middle)
 
     def _write_once(self, changes: Sequence[Change]) -> list[Verdict]:
+        known = self._recall.split(changes)
+        if not known:
+            return self._write_read(changes)
+        quick = [changes[place] for place in known]
+        verdicts = dict(zip(known, self._write_known(quick), strict=True))
+        others = [place for place in range(len(changes)) if place not in verdicts]
+        if others:
+            verdicts |= zip(
+                others, self._write_rest([changes[place] for place in others]), strict=True
+            )
+        return [verdicts[place] for place in range(len(changes))]
+
+    def _write_rest(self, changes: Sequence[Change]) -> list[Verdict]:
+        """Write what is not known, after what is: that stands, whatever becomes of this."""
+        try:
+            return self._write_storable(changes)
+        except StoreUnavailableError as error:
+            return [Unknown(str(error))] * len(changes)
+
+    def _write_known(self, changes: Sequence[Change]) -> list[Verdict]:
+        """Write on what is known of the runs, in one round trip; where that is not so any more, read first."""
+        session, look = self._session, Look(changes)
+        rows, now = self._recall.rows(look), self._clock.now()
+        micros = to_micros(now)
+        judge = Judge(rows, Moment(now, instant_of(micros)), checked=True)
+        verdicts, renewed = judge.judge(changes)
+        self._recall.forget(look)
+        try:
+            with session.pipeline():
+                session.send("BEGIN")
+                self._recall.ask(session, look, rows, micros)
+                Sending(session).send(rows, renewed, set())
+                session.send("COMMIT")
+        except psycopg.Error as error:
+            if is_lost(error) or session.is_closed:
+                raise _UnsureError(str(error)) from error
+            if error.sqlstate == STALE or isinstance(error, AGAIN):
+                return self._write_read(changes)
+            raise
+        self._recall.written(rows, look.workers)
+        return verdicts
+
+    def _write_read(self, changes: Sequence[Change]) -> list[Verdict]:
+        """Read, judge and write, in two round trips."""
         look = Look(changes)
+        look.whole = self._recall.unknown(look)
         session = self._session
+        self._recall.forget(look)
         with session.guarded():
             rows, micros = Loading(session, look, self._clock).load()
             now = from_micros(micros)
@@ -113,10 +168,12 @@ class Committing:
             verdicts, renewed = judge.judge(changes)
             try:
                 with session.pipeline():
-                    Sending(session).send(rows, renewed, micros, look.early)
+                    Sending(session).send(rows, renewed, look.early)
                     session.send("COMMIT")
             except psycopg.Error as error:
                 if is_lost(error) or session.is_closed:
                     raise _UnsureError(str(error)) from error
                 raise
+        self._recall.know_controls(look, rows)
+        self._recall.written(rows, look.workers)
         return verdicts

@@ -15,8 +15,12 @@ AGAIN = (
     errors.LockNotAvailable,
     errors.UniqueViolation,
     errors.CheckViolation,
+    errors.InvalidSqlStatementName,
 )
 """Another transaction came between: nothing was written, and the same is tried again on what it has left."""
+
+STALE = "OL001"
+"""The state in which `must` leaves a transaction that was prepared on rows which are not so any more."""
 
 _NOW = (
     errors.QueryCanceled,
@@ -90,7 +94,9 @@ def is_lost(error: psycopg.Error) -> bool:
         | errors.CrashShutdown
         | errors.CannotConnectNow
         | errors.IdleInTransactionSessionTimeout
-        | errors.ReadOnlySqlTransaction,
+        | errors.ReadOnlySqlTransaction
+        # What was prepared within a transaction that was stopped is not known to the server.
+        | errors.InvalidSqlStatementName,
     ) or (isinstance(error, psycopg.OperationalError) and error.sqlstate is None)
 
 

@@ -90,6 +90,19 @@ _OTHER_RUNS = f"""
 SELECT wanted.tenant, wanted.run_id, {_of("o", OPERATION)} FROM {_RUN_KEYS}
 JOIN $s.operation AS o ON o.tenant = wanted.tenant AND o.run_id = wanted.run_id AND o.kind IN ({_KINDS})
 """
+_ALL_OPERATIONS = f"""
+SELECT wanted.tenant, wanted.run_id, {_of("o", OPERATION)} FROM {_RUN_KEYS}
+JOIN $s.operation AS o ON o.tenant = wanted.tenant AND o.run_id = wanted.run_id
+"""
+_UNANSWERED = f"""
+SELECT {_MESSAGE} FROM {_RUN_KEYS} JOIN $s.run AS run USING (tenant, run_id)
+JOIN $s.message AS m ON m.tenant = run.tenant AND m.run_id = run.run_id AND m.generation = run.incarnation
+WHERE m.kind = 'update' AND m.consumed = 1 AND m.answer IS NULL
+"""
+_ALL_APPROVALS = f"""
+SELECT {_of("a", APPROVAL)} FROM {_RUN_KEYS} JOIN $s.run AS run USING (tenant, run_id)
+JOIN $s.approval AS a ON a.tenant = run.tenant AND a.run_id = run.run_id AND a.generation = run.generation
+"""
 _APPROVALS = f"""
 SELECT {_of("a", APPROVAL)} FROM {_PART_KEYS} JOIN $s.run AS run USING (tenant, run_id)
 JOIN $s.approval AS a ON a.tenant = run.tenant AND a.run_id = run.run_id AND a.generation = run.generation
@@ -179,6 +192,9 @@ class Loading:
                 rows.alive.add(WorkerId(worker))
         for tenant, pending in due:
             rows.due[tenant] = list(self._readable(pending.rows()))
+        for key in look.whole:
+            if key in rows.runs:
+                rows.runs[key].is_whole = True
         if rows.due:
             self._load_asked()
         return rows, micros
@@ -219,19 +235,26 @@ class Loading:
         self._ask(_MESSAGES, look.messages, 3, self._of_run(_message_of, LoadedRun.know_message))
         self._ask(
             _UNREAD,
-            map(_pair, look.unread),
+            map(_pair, look.unread | look.whole),
+            2,
+            self._of_run(_message_of, LoadedRun.know_message),
+        )
+        self._ask(
+            _UNANSWERED,
+            map(_pair, look.whole),
             2,
             self._of_run(_message_of, LoadedRun.know_message),
         )
         operation = self._of_run(lambda row: operation_of(row[2:]), LoadedRun.know_operation)
         self._ask(_OPERATIONS, look.operations, 3, operation)
-        self._ask(_OTHER_RUNS, map(_pair, look.ending), 2, operation)
+        self._ask(_OTHER_RUNS, map(_pair, look.ending - look.whole), 2, operation)
+        self._ask(_ALL_OPERATIONS, map(_pair, look.whole), 2, operation)
         approval = self._of_run(approval_of, LoadedRun.know_approval)
         self._ask(_APPROVALS, look.approvals, 3, approval)
-        self._ask(_PENDING, map(_pair, look.ending), 2, approval)
-        self._ask(
-            _WATCHES, map(_pair, look.ending), 2, self._of_run(_watch_of, LoadedRun.know_watch)
-        )
+        self._ask(_PENDING, map(_pair, look.ending - look.whole), 2, approval)
+        self._ask(_ALL_APPROVALS, map(_pair, look.whole), 2, approval)
+        watch = self._of_run(_watch_of, LoadedRun.know_watch)
+        self._ask(_WATCHES, map(_pair, look.ending | look.whole), 2, watch)
         task = self._of_run(task_state_of, LoadedRun.know_task)
         self._ask(_TASKS, look.tasks, 3, task)
         self._ask(_ALL_TASKS, map(_pair, look.all_tasks), 2, task)

@@ -15,6 +15,7 @@ from outlast.store.change import (
     OTHER_RUN,
     SAGA,
     ApprovalRow,
+    MessageKind,
     OperationPut,
     OutboxItem,
     RunKey,
@@ -52,6 +53,8 @@ class LoadedRun:
         self.counts = counts or Counts()
         self.exists = exists
         self.touched = False
+        self.is_whole = not exists
+        """Whether all is known of it: there is no row but those that are here, tasks and notices apart, and what was consumed and answered."""
         self.error: Exception | None = None
         incarnation = _FIRST if state is None else state.head.incarnation
         self._unread = {incarnation: self.counts.unread}
@@ -125,6 +128,16 @@ class LoadedRun:
     def is_written(self) -> bool:
         """Whether anything of the run is to be written."""
         return self.touched or self.state is not self.before
+
+    def settled(self) -> LoadedRun:
+        """Return what is known of the run once everything is written."""
+        counts = self.counts_after if self.is_written else self.counts
+        after = LoadedRun(self.key, self.state, counts, exists=True)
+        after.is_whole = self.is_whole
+        after._messages = {place: row for place, row in self._messages.items() if _is_wanted(row)}
+        after._operations, after._approvals = self._operations, self._approvals
+        after._watches = self._watches
+        return after
 
     # the inbox
 
@@ -441,3 +454,9 @@ class LoadedRows:
         error = self.errors.get((what, tenant, name))
         if error is not None:
             raise error
+
+
+def _is_wanted(row: InboxRow) -> bool:
+    """Whether an item is still to be read, or to be answered."""
+    is_update = row.stamped.message.kind is MessageKind.UPDATE
+    return not row.consumed or (is_update and row.answer is None)

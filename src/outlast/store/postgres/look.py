@@ -47,6 +47,8 @@ class Look:
     Args:
         runs: Run ids whose rows are locked.
         early: Of those, the ids that may get an inbox before there is a run.
+        owned: Run ids that their owners write.
+        whole: Run ids of which everything is read that a later commit may look at.
         unread: Run ids of which all is read that is not consumed.
         ending: Run ids of which all is read that an end concerns.
         written: Control rows that may be written; `guards` are only looked at.
@@ -58,6 +60,8 @@ class Look:
         self.workers: set[WorkerId] = set()
         self.runs: set[RunKey] = set()
         self.early: set[RunKey] = set()
+        self.owned: set[RunKey] = set()
+        self.whole: set[RunKey] = set()
         self.messages: set[RunPart] = set()
         self.unread: set[RunKey] = set()
         self.ending: set[RunKey] = set()
@@ -72,6 +76,10 @@ class Look:
         self.requests: set[tuple[str, str]] = set()
         self.due: dict[str, int] = {}
         self.expired: dict[str, int] = {}
+        self.add(changes)
+
+    def add(self, changes: Iterable[Change]) -> None:
+        """Look at what these changes look at, too."""
         for change in changes:
             self._add(change)
 
@@ -110,6 +118,7 @@ class Look:
         run = change.run
         self.workers.add(change.worker)
         self.runs.add(run)
+        self.owned.add(run)
         for message_id in change.consumed:
             self._message(run, message_id)
         for answer in change.answers:

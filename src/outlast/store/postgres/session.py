@@ -70,6 +70,7 @@ class Session:
         self._setting = setting
         self._opened = opened
         self._connection: psycopg.Connection[Row] | None = None
+        self._recovered = 0
         self.statements = Statements(setting.schema)
 
     @property
@@ -135,8 +136,17 @@ class Session:
     @contextlib.contextmanager
     def pipeline(self) -> Generator[None, None, None]:
         """Send what is sent inside together, in one round trip where nobody asks for rows before the end."""
-        with self.guarded(), self.connection.pipeline():
-            yield
+        with self.guarded():
+            pipeline = self.connection.pipeline()
+            pipeline.__enter__()
+            try:
+                yield
+            except BaseException:
+                # What went wrong inside is what is told; that nothing behind it was done is no news.
+                with contextlib.suppress(psycopg.Error):
+                    pipeline.__exit__(None, None, None)
+                raise
+            pipeline.__exit__(None, None, None)
 
     def recover(self, error: psycopg.Error) -> None:
         """Make the connection fit for the next transaction, or let go of it."""
@@ -148,7 +158,9 @@ class Session:
             return
         try:
             if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-                connection.execute(b"ROLLBACK")
+                # Another text each time: psycopg forgets what it has prepared, which the server may not have, for one that is new to it only.
+                self._recovered += 1
+                connection.execute(f"ROLLBACK /* {self._recovered} */".encode())
         except psycopg.Error:
             self.close()
 

@@ -216,7 +216,7 @@ _REQUESTS = Table(
     ),
     2,
 )
-_RENEW = "UPDATE $s.worker SET renewed = %b WHERE worker = ANY(%b::text[])"
+_RENEW = "UPDATE $s.worker SET renewed = $s.micros() WHERE worker = ANY(%b::text[])"
 _DROP_PLACES = """
 DELETE FROM $s.run AS old USING unnest(%b::text[], %b::text[]) AS gone (tenant, run_id)
 WHERE old.tenant = gone.tenant AND old.run_id = gone.run_id AND old.generation = 0 AND old.message_number = 0
@@ -233,13 +233,11 @@ class Sending:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def send(
-        self, rows: LoadedRows, renewed: set[WorkerId], micros: int, early: set[RunKey]
-    ) -> None:
+    def send(self, rows: LoadedRows, renewed: set[WorkerId], early: set[RunKey]) -> None:
         """Send all of them.
 
         Args:
-            renewed: Workers whose leases begin anew at `micros`.
+            renewed: Workers whose leases begin anew.
             early: Run ids for which an inbox was made, in case that something comes into it.
         """
         written = [run for _, run in sorted(rows.runs.items()) if run.error is None]
@@ -252,7 +250,7 @@ class Sending:
         empty = sorted(key for key in early if not rows.runs[key].is_written)
         self._rows(_DROP_PLACES, ((key.tenant, key.run_id) for key in empty))
         if renewed:
-            self._session.send(_RENEW, (micros, sorted(renewed)))
+            self._session.send(_RENEW, (sorted(renewed),))
 
     def _rows(self, sql: str, rows: Iterable[Row]) -> None:
         found = list(rows)

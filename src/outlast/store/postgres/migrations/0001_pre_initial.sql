@@ -12,6 +12,14 @@ INSERT INTO store (id, timeline) VALUES (1, replace(gen_random_uuid()::text, '-'
 CREATE FUNCTION micros() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE
     AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
+-- Stops a transaction that was prepared on rows which others have written meanwhile.
+CREATE FUNCTION must(holds boolean) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF holds IS NOT TRUE THEN
+        RAISE EXCEPTION 'another transaction came between' USING ERRCODE = 'OL001';
+    END IF;
+END $$;
+
 -- One row for each worker, written by each of its commits: half empty pages, so that a new version finds room beside the old one and no
 -- index is touched; cleaned when a few rows are dead, since the table is tiny and read by every look.
 CREATE TABLE worker (

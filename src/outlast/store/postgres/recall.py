@@ -1,0 +1,178 @@
+"""What this process knows of the runs that its workers hold, so that their commits need not read before they write.
+
+A worker's own commits are nearly the only ones that write a run's rows. So the rows are known as the last commit has left them, a group is
+judged on that, and the server is asked, in the same round trip as all the writing, whether it still is so: each run's row counts the
+writes to anything of the run (`touched`), each control row has a version. If anything differs, nothing is written, and the group is read
+and judged anew.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from outlast.store.change import (
+    ApprovalPut,
+    Change,
+    ClearOutbox,
+    Decide,
+    PutControl,
+    PutMessage,
+    RevokeSticky,
+    RunChange,
+    RunKey,
+    StartRun,
+    WorkerId,
+)
+from outlast.store.notice import EndNotice, TakeNotices
+from outlast.store.postgres.loaded import LoadedRows, LoadedRun
+from outlast.store.postgres.look import Look, lock_number
+from outlast.store.postgres.session import Session
+from outlast.store.request import RequestChange
+
+MOST_RUNS = 10_000
+_LOCK_SHARED = "SELECT pg_advisory_xact_lock_shared(one) FROM unnest(%b::bigint[]) AS one"
+_IS_NOW = "SELECT $s.must(%b BETWEEN $s.micros() - 1000000 AND $s.micros())"
+_WORKERS_LIVE = """
+SELECT $s.must(count(*) = %b) FROM (
+    SELECT 1 FROM $s.worker WHERE worker = ANY(%b::text[]) AND renewed + lease > $s.micros()
+    ORDER BY worker FOR NO KEY UPDATE
+) AS live
+"""
+_RUNS_UNTOUCHED = """
+SELECT $s.must(count(*) = %b) FROM (
+    SELECT 1 FROM unnest(%b::text[], %b::text[], %b::bigint[]) AS known (tenant, run_id, touched)
+    JOIN $s.run AS run USING (tenant, run_id) WHERE run.touched = known.touched
+    ORDER BY run.tenant, run.run_id FOR UPDATE OF run
+) AS untouched
+"""
+_CONTROLS_UNCHANGED = """
+SELECT $s.must(NOT EXISTS (
+    SELECT 1 FROM unnest(%b::text[], %b::text[], %b::bigint[]) AS known (tenant, name, version)
+    LEFT JOIN $s.control AS control USING (tenant, name) WHERE coalesce(control.version, 0) <> known.version
+))
+"""
+
+
+class Recall:
+    """What is known of runs that are held here, and of control rows."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[RunKey, LoadedRun] = OrderedDict()
+        self._controls: dict[tuple[str, str], tuple[int, bytes]] = {}
+
+    def split(self, changes: Sequence[Change]) -> list[int]:
+        """Return the places of the changes that can be judged on what is known."""
+        if any(isinstance(change, _OF_CONTROLS) for change in changes):
+            # What is guarded is judged by the rows as the same commit leaves them.
+            return []
+        known = [self._is_known(change) for change in changes]
+        others = {
+            _run_of(change) for change, is_known in zip(changes, known, strict=True) if not is_known
+        }
+        return [
+            place
+            for place, (change, is_known) in enumerate(zip(changes, known, strict=True))
+            if is_known and _run_of(change) not in others
+        ]
+
+    def _is_known(self, change: Change) -> bool:
+        match change:
+            case RunChange():
+                has_rows = change.run in self._runs and not change.tasks and change.hold is None
+                return has_rows and not _sticks(change) and self._knows_guards(change)
+            case StartRun():
+                # One that nobody here knows is taken for new: a row that is there keeps it from being written.
+                return change.run in self._runs or change.generation == 1
+            case PutMessage() | ClearOutbox():
+                return change.run in self._runs
+            case _:
+                return False
+
+    def _knows_guards(self, change: RunChange) -> bool:
+        return all(
+            (one.tenant, one.name) in self._controls
+            for permit in change.permits
+            for one in (*permit.authority, *permit.stops)
+        )
+
+    def rows(self, look: Look) -> LoadedRows:
+        """Return the rows that are known of what is looked at."""
+        rows = LoadedRows()
+        rows.alive = set(look.workers)
+        for key in look.runs:
+            rows.runs[key] = self._runs.get(key) or LoadedRun(key)
+        for tenant, name in look.guards:
+            rows.know_control(tenant, name, *self._controls[tenant, name])
+        return rows
+
+    def ask(self, session: Session, look: Look, rows: LoadedRows, micros: int) -> None:
+        """Lock what is looked at, and have the transaction stopped where something of it is not as it was known."""
+        session.send(_IS_NOW, (micros,))
+        if look.guards:
+            schema = session.statements.schema
+            numbers = sorted({lock_number(schema, *key) for key in look.guards})
+            session.send(_LOCK_SHARED, (numbers,))
+            versions = [(*key, self._controls[key][0]) for key in sorted(look.guards)]
+            session.send(_CONTROLS_UNCHANGED, [list(one) for one in zip(*versions, strict=True)])
+        if look.workers:
+            session.send(_WORKERS_LIVE, (len(look.workers), sorted(look.workers)))
+        known = [run for _, run in sorted(rows.runs.items()) if run.exists]
+        if known:
+            columns = (
+                [run.key.tenant for run in known],
+                [run.key.run_id for run in known],
+                [run.counts.touched for run in known],
+            )
+            session.send(_RUNS_UNTOUCHED, (len(known), *columns))
+
+    def written(self, rows: LoadedRows, workers: Iterable[WorkerId]) -> None:
+        """Remember the runs of a commit that one of these workers holds, as it has left them, and forget the others."""
+        mine = set(workers)
+        for key, run in rows.runs.items():
+            state = run.state
+            is_held = state is not None and state.head.owner in mine
+            if run.error is not None or not is_held or not run.is_whole:
+                self._runs.pop(key, None)
+            else:
+                self._runs[key] = run.settled()
+                self._runs.move_to_end(key)
+        while len(self._runs) > MOST_RUNS:
+            self._runs.popitem(last=False)
+
+    def know_controls(self, look: Look, rows: LoadedRows) -> None:
+        """Remember the control rows that were read."""
+        for key in look.controls:
+            self._controls[key] = rows.control(*key)
+        while len(self._controls) > MOST_RUNS:
+            del self._controls[next(iter(self._controls))]
+
+    def unknown(self, look: Look) -> set[RunKey]:
+        """Return the runs whose owners write them, and of which nothing is known."""
+        return {key for key in look.owned if key not in self._runs}
+
+    def forget(self, look: Look) -> None:
+        """Forget the runs that a group has looked at."""
+        for key in look.runs:
+            self._runs.pop(key, None)
+
+
+_OF_CONTROLS = (PutControl, RevokeSticky, Decide)
+
+
+def _run_of(change: Change) -> RunKey | None:
+    if isinstance(change, RequestChange | TakeNotices | PutControl | RevokeSticky):
+        return None
+    if isinstance(change, EndNotice):
+        return RunKey(change.tenant, change.run_id)
+    return change.run
+
+
+def _sticks(change: RunChange) -> bool:
+    """Whether a request is answered by a decision that sticks."""
+    return any(
+        vote.sticky
+        for act in change.approvals
+        if isinstance(act, ApprovalPut)
+        for vote in act.votes
+    )
