@@ -43,8 +43,8 @@ def grants(schema: str, role: str, *, read_only: bool = False) -> Iterator[str]:
     yield f"REVOKE ALL ON ALL TABLES IN SCHEMA {place} FROM {who};"
     yield f"REVOKE ALL ON SCHEMA {place} FROM {who};"
     yield f"GRANT USAGE ON SCHEMA {place} TO {who};"
-    yield f"REVOKE ALL ON FUNCTION {place}.micros() FROM PUBLIC;"
-    yield f"GRANT EXECUTE ON FUNCTION {place}.micros() TO {who};"
+    yield f"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {place} FROM PUBLIC, {who};"
+    yield f"GRANT EXECUTE ON {'FUNCTION ' + place + '.micros()' if read_only else 'ALL FUNCTIONS IN SCHEMA ' + place} TO {who};"
     for table, rights in RIGHTS.items():
         yield f"GRANT {'SELECT' if read_only else rights} ON {place}.{table} TO {who};"
 

@@ -18,6 +18,7 @@ from outlast.store.migrate import (
     plan,
     read_migrations,
 )
+from outlast.store.postgres.failure import SAY_POOLER
 from outlast.store.postgres.look import lock_number
 from outlast.store.postgres.session import OF_A_SESSION, Session
 from outlast.store.postgres.setting import PostgresSetting
@@ -111,6 +112,7 @@ def check_server(session: Session, setting: PostgresSetting) -> None:
             f"{setting.place} is PostgreSQL {version // 10000}; Outlast needs 14 or newer",
             hint="upgrade the server",
         )
+    _check_pooler(session, setting)
     found: dict[str, str] = dict(
         session.rows(
             "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit')"
@@ -134,6 +136,17 @@ def check_server(session: Session, setting: PostgresSetting) -> None:
             "%s: synchronous_commit is off; Outlast switches it on for its own sessions",
             setting.place,
         )
+
+
+def _check_pooler(session: Session, setting: PostgresSetting) -> None:
+    """Refuse a pooler of which nobody has said how it lends sessions: what is set in one, or prepared, would be somebody else's."""
+    (told,) = session.rows("SELECT pg_backend_pid()")
+    if told[0] == session.connection.info.backend_pid or setting.pooled or setting.proxied:
+        return
+    raise StoreUnavailableError(
+        f"between this process and {setting.place} stands a pooler, and the URL does not say of which kind",
+        hint=f"one that lends sessions for a transaction: {SAY_POOLER}. One that keeps a session for each connection: ?pooler=session",
+    )
 
 
 def applied_to(session: Session) -> dict[int, AppliedMigration]:

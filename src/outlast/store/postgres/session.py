@@ -24,6 +24,8 @@ SET idle_in_transaction_session_timeout = '10s';
 SET lock_timeout = '10s';
 """
 """A process that stands still in a transaction holds rows for so long at most, and nobody waits longer for them."""
+OF_A_TRANSACTION = "SELECT set_config('idle_in_transaction_session_timeout', '10s', true), set_config('lock_timeout', '10s', true)"
+"""The same behind a pooler: what is set for a session there is set for whoever gets the session next."""
 
 
 class Statements:
@@ -120,6 +122,12 @@ class Session:
         cursor = self.connection.cursor(binary=True)
         cursor.execute(self.statements(sql), values)
         return Pending(cursor)
+
+    def begin(self) -> None:
+        """Send the beginning of a transaction that writes."""
+        self.send("BEGIN")
+        if self._setting.pooled:
+            self.send(OF_A_TRANSACTION)
 
     @contextlib.contextmanager
     def guarded(self) -> Generator[None, None, None]:
