@@ -55,6 +55,7 @@ from outlast.portal import Portal
 from outlast.replay.context import RunInfo
 from outlast.replay.ledger import Grant
 from outlast.worker.growth import HistoryLimits
+from outlast.worker.parked import Parked
 from outlast.workflows.agent import agent
 from outlast.workflows.approval import approval, ask
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
@@ -129,6 +130,7 @@ __all__ = [
     "OpenCompensationsError",
     "OutlastError",
     "OutsideWorkflowError",
+    "Parked",
     "PermissionDeniedError",
     "Portal",
     "Principal",

@@ -32,12 +32,14 @@ from outlast.notify.setting import Notify
 from outlast.policy import Policy, PolicyFile
 from outlast.policy.authority import Authority, Principal, StoreAuthority
 from outlast.policy.local import local_user
+from outlast.store.copied import Copied
 from outlast.store.finding import Finding
 from outlast.store.migrate import PHASES, Migration
 from outlast.store.protocol import Store
 from outlast.worker.deck import RECHECK_WITHIN
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE, LEAST_LEASE, MOST_LEASE
+from outlast.worker.parked import OnParked
 from outlast.worker.stall import LoopWatch
 from outlast.worker.worker import TASKS, Worker, WorkerOptions
 from outlast.workflows.definition import Workflow
@@ -351,6 +353,49 @@ def examine_store(url: str | None = None) -> list[Finding]:
     return examine(str(place), SystemClock())
 
 
+def back_up_store(file: str | os.PathLike[str], url: str | None = None) -> Copied:
+    """Copy a store into a new file, as it is at one moment, while its workers go on.
+
+    Args:
+        file: Which must not exist.
+        url: Of the store, as for `open_store`.
+
+    Raises:
+        StoreUnavailableError: It is not kept in a file, or one of them cannot be read or written.
+    """
+    from outlast.store.sqlite.backup import back_up
+
+    return back_up(_file_of(url, "PostgreSQL has its own"), os.fspath(file), SystemClock())
+
+
+def restore_store(
+    file: str | os.PathLike[str], url: str | None = None, *, replace: bool = False
+) -> Copied:
+    """Put a backup into the place of a store: a new line of history begins, and workers move only what is released.
+
+    Args:
+        file: The backup. It stays as it is.
+        url: Of the store, as for `open_store`.
+        replace: Keep a database that stands there under another name. Nobody may have it open.
+
+    Raises:
+        StoreUnavailableError: There is no such backup; or a database stands there, and is in use, or not to be replaced.
+    """
+    from outlast.store.sqlite.backup import put_back
+
+    place = _file_of(url, "restore it by its own means, and say so by `outlast restore --here`")
+    return put_back(os.fspath(file), place, SystemClock(), replace=replace)
+
+
+def _file_of(url: str | None, otherwise: str) -> str:
+    file = sqlite_file(store_url(url))
+    if not file:
+        raise StoreUnavailableError(
+            "only a store that is a file has its backup made here", hint=otherwise
+        )
+    return file
+
+
 _OPENED = frozenset(
     {
         "_home",
@@ -486,7 +531,9 @@ class App(_Entered):
             raise
         try:
             if self._notify is not None:
-                self._notifier = Notifier(store, self._notify, self.tenant)
+                self._notifier = Notifier(
+                    store, self._notify, self.tenant, held=lambda: self.worker.paused
+                )
                 self._notifier.start()
             _warn_of_idle_queues(registry, self._options.queues)
             _announce(f"outlast {library_version()} on {store.describe()}")
@@ -564,6 +611,8 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
     policy: Policy | PolicyFile | str | Path | None = None,
     recheck_within: timedelta = RECHECK_WITHIN,
     notify: Notify | None = None,
+    paused: bool = False,
+    on_parked: OnParked | None = None,
 ) -> App:
     """Return client and worker in one; use it as `async with outlast.open(url) as app`.
 
@@ -583,6 +632,10 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
             used changes nothing.
         recheck_within: How old what was found out about an effect may be when it begins: policy, roles, and facts that a yes rests on.
         notify: How people are told of what they are asked: `Notify(channels={"maintainer": ["mailto://…"]})`. Nobody is told by default.
+        paused: The worker moves nothing but what is released (`Client.release`, `outlast release`), until everything is. So it is, too, when the
+            store was restored from a backup.
+        on_parked: Called with a `Parked` when the worker leaves a run `blocked`: once for each reason, also after a restart. It may be
+            async; a plain function is called in a thread.
 
     Raises:
         PolicyError: The policy's file cannot be used.
@@ -626,6 +679,8 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         tasks=_task_count(tasks),
         policy=_policy_of(policy),
         recheck_within=recheck_within,
+        paused=paused,
+        parked=on_parked,
     )
     return App(
         url,

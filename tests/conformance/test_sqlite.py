@@ -34,6 +34,7 @@ LISTS = (
     "FROM approval WHERE tenant = ? AND run_id = ? ",
     "FROM run WHERE owner = ? ORDER BY",
     "SELECT tenant, run_id FROM run WHERE owner = ? AND mail = 1",
+    "UPDATE run SET released = 0, restored_at",
 )
 """Statements that may go through all of what they list, or sort it: in the order of an index up to their limit, or few rows."""
 

@@ -59,6 +59,7 @@ PUBLIC = [
     "OpenCompensationsError",
     "OutlastError",
     "OutsideWorkflowError",
+    "Parked",
     "PermissionDeniedError",
     "Portal",
     "Principal",

@@ -27,6 +27,7 @@ from outlast.cli.text import safe
 from outlast.errors import DefinitionError, OutlastError
 from outlast.notify import Notify
 from outlast.notify.file import read_notify
+from outlast.worker.release import HOW
 from outlast.worker.worker import TASKS
 from outlast.workflows.registry import Registry, library_version
 
@@ -79,6 +80,12 @@ def worker(  # noqa: PLR0913 - what can be typed
             help="TOML: how people are told of what they are asked; nobody is told without it.",
         ),
     ] = None,
+    paused: Annotated[
+        bool,
+        typer.Option(
+            "--paused", help="Move nothing but what `outlast release` names, until all is released."
+        ),
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log what each run does.")
     ] = False,
@@ -100,6 +107,7 @@ def worker(  # noqa: PLR0913 - what can be typed
             idle=idle,
             queues=queues,
             tasks=tasks,
+            paused=paused,
             notify=None if notify is None else _notify_in(notify),
         )
     run(_serve(app, workflows, queues, start))
@@ -279,6 +287,8 @@ async def _serve(app: App, workflows: list[str], queues: list[str], start: _Star
         if queues:
             say(f"queues     {', '.join(queues)}")
         say(f"worker     {app.worker.id}")
+        if app.worker.paused:
+            say(f"PAUSED     it moves nothing but what is released: {HOW}")
         start.is_over = True
         await stop.wait()
         note(

@@ -82,10 +82,14 @@ def worker_finding(live: Sequence[WorkerRow], movable: Iterable[str]) -> Finding
     """
     served = {name for row in live for name in row.workflows}
     orphans = [name for name in movable if name not in served]
-    ids = ", ".join(row.worker for row in live) or "none"
+    ids = ", ".join(f"{row.worker} (paused)" if row.paused else row.worker for row in live)
+    ids = ids or "none"
     if orphans:
         text = f"live workers: {ids}; nobody moves the open runs of {', '.join(orphans)}"
         return Finding("workers", "warn", text, "start one: `outlast worker MODULE`")
+    if live and all(row.paused for row in live):
+        hint = "`outlast release RUN --reason WHY` lets a run go on, `outlast release --all --reason WHY` everything"
+        return Finding("workers", "warn", f"live workers: {ids}; all of them are paused", hint)
     return Finding("workers", "ok", f"live workers: {ids}")
 
 

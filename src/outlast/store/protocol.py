@@ -304,7 +304,9 @@ class Store(StoreReader, Protocol):
         """Forget a worker that ends; runs that it still owns become `ready`, as given back now, and its tasks are offered again."""
         ...
 
-    async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+    async def claim(
+        self, worker: WorkerId, workflows: frozenset[str], limit: int, *, released: bool = False
+    ) -> Claim:
         """Take up to `limit` open runs of these workflows that have something to do and no living owner.
 
         That is: `ready`; past `wake_at`; with mail; or owned by a worker whose lease lapsed or whose death is proved. A run that was
@@ -315,6 +317,10 @@ class Store(StoreReader, Protocol):
 
         A worker owns one suspect at a time: of runs with `lapses` of `SUSPECT_LAPSES` or more at most one is taken, and none
         while the worker owns one. So the deaths that a run causes are no longer counted against its neighbours.
+
+        Args:
+            released: Only runs that were released (`Release`), as a paused worker does. The cost does not grow with the others. Without
+                it whatever is taken is released no longer.
         """
         ...
 
@@ -377,6 +383,19 @@ class Store(StoreReader, Protocol):
 
     async def timeline(self) -> str:
         """Return the id of this store's line of history; it changes with a restore."""
+        ...
+
+    async def begin_timeline(self, why: str) -> str:
+        """Say that the store was put back to an earlier state: what was committed since is forgotten. Return the new id.
+
+        In one transaction every open run is marked as older than this (`RunHead.restored`) and not released, and the control row
+        `restoration` for all tenants says that workers move only what is released from now on. Every worker is forgotten, and its runs
+        are given back: one that lives begins a new life. What an earlier restore said of a run
+        stays: nothing is forgotten of before the earlier of the two.
+
+        Args:
+            why: How that is known.
+        """
         ...
 
     def describe(self) -> str:

@@ -158,9 +158,13 @@ class FaultyStore:
         """Forget a worker."""
         await self._ask("retire", lambda: self._inner.retire(worker))
 
-    async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+    async def claim(
+        self, worker: WorkerId, workflows: frozenset[str], limit: int, *, released: bool = False
+    ) -> Claim:
         """Take runs."""
-        claim = await self._ask("claim", lambda: self._inner.claim(worker, workflows, limit))
+        claim = await self._ask(
+            "claim", lambda: self._inner.claim(worker, workflows, limit, released=released)
+        )
         if claim.runs:
             self._note(f"claimed {', '.join(str(one.head.run) for one in claim.runs)}")
         return claim
@@ -354,6 +358,10 @@ class FaultyStore:
     async def timeline(self) -> str:
         """Return the id of the line of history."""
         return await self._inner.timeline()
+
+    async def begin_timeline(self, why: str) -> str:
+        """Say that the store was put back."""
+        return await self._ask("begin_timeline", lambda: self._inner.begin_timeline(why))
 
     def describe(self) -> str:
         """Return where the store is."""

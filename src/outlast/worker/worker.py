@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+import msgspec
+
 from outlast.clock import Clock, Random, Threads
 from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import StampedRow, Taken
@@ -43,8 +45,10 @@ from outlast.worker.foreign import has_foreign
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.holder import Holders
 from outlast.worker.lease import LEASE, Lease
+from outlast.worker.parked import OnParked, Parking
 from outlast.worker.pilot import Pilot
 from outlast.worker.relay import Birth, Relay
+from outlast.worker.release import HOW, Paused
 from outlast.worker.rules import RuleBook
 from outlast.worker.stall import LoopWatch
 from outlast.worker.task import TaskRunner
@@ -96,6 +100,8 @@ class WorkerOptions:
         policy: What effects may do; None for whatever they want. A file is looked at again.
         authority: Who may do what; None where everybody may.
         recheck_within: How old what was found out about an effect may be when it begins.
+        paused: Move only what is released, until everything is.
+        parked: Called with each run that this worker leaves `blocked`; see `worker.parked`.
     """
 
     lease: timedelta = LEASE
@@ -112,6 +118,8 @@ class WorkerOptions:
     policy: Policy | PolicyFile | None = None
     authority: Authority | None = None
     recheck_within: timedelta = RECHECK_WITHIN
+    paused: bool = False
+    parked: OnParked | None = None
 
 
 class Worker:
@@ -141,6 +149,7 @@ class Worker:
         self._threads = threads
         self._options = options or WorkerOptions()
         self._holders = Holders(self._options.authority)
+        self._parking = Parking(self._options.parked, threads)
         always = self._options.always_replay
         self._always_replay = is_always_replay_set() if always is None else always
         self._closed = closed
@@ -161,6 +170,7 @@ class Worker:
         self._hint = asyncio.Event()
         self._context = contextvars.copy_context()
         """What every attempt sees, whoever has the run started and whichever worker takes it up."""
+        self._paused = Paused(store, asked=self._options.paused)
         self._lapsed = False
         self._unsure = False
         self._owned_at = -_OWNED_SECONDS
@@ -170,6 +180,7 @@ class Worker:
         self._turning: asyncio.Task[None]
         self._past: list[WorkerId] = []
         """Lives that are over, whose rows and locks are still in the store."""
+        self._row: WorkerRow
         self._deck: Deck
         self._tasks: TaskRunner
         self._accepting = False
@@ -178,6 +189,11 @@ class Worker:
     def id(self) -> WorkerId:
         """The id of its present life."""
         return self._deck.worker
+
+    @property
+    def paused(self) -> bool:
+        """Whether it moves only what is released."""
+        return self._paused.holds
 
     @property
     def runs(self) -> list[RunKey]:
@@ -218,6 +234,7 @@ class Worker:
         await self._deposits.close(_LAST_SECONDS if have_landed else 0)
         await self._relay.close(_LAST_SECONDS if have_landed else 0)
         await self._writer.close(_LAST_SECONDS if have_landed else 0)
+        await self._parking.close(_LAST_SECONDS if have_landed else 0)
         await _cancelled(self._turning)
         await self._executor.end()
         if self._watch is not None:
@@ -293,7 +310,8 @@ class Worker:
         room = len(self._pilots) < self._options.runs
         known = self._registry.workflows.get(workflow)
         # One that is pinned is claimed, so that the first entry of its worker names the build.
-        fit = self._accepting and not self._lapsed and known is not None and not known.pin
+        may_take = self._accepting and not self._lapsed and not self._paused.holds
+        fit = may_take and known is not None and not known.pin
         return self.id if room and fit and self._deck.lease.valid else None
 
     def adopt(self, head: RunHead, rows: tuple[StampedRow, ...]) -> None:
@@ -306,6 +324,7 @@ class Worker:
 
     async def _begin_life(self) -> None:
         options = self._options
+        await self._paused.look()
         worker = WorkerId(f"{options.host or 'worker'}-{options.pid}-{self._random.bits(6).hex()}")
         row = WorkerRow(
             worker=worker,
@@ -315,6 +334,7 @@ class Worker:
             workflows=tuple(sorted(self._workflows)),
             lease=options.lease,
             queues=tuple(sorted(options.queues)),
+            paused=self._paused.holds,
         )
         loop = asyncio.get_running_loop()
 
@@ -327,6 +347,7 @@ class Worker:
         lease = Lease(self._store, worker, options.lease, self._clock, lapsed, acting)
         await self._store.register(row)
         lease.begin(self._threads)
+        self._row = row
         self._lapsed = False
         self._deck = Deck(
             store=self._store,
@@ -350,10 +371,21 @@ class Worker:
             check=AlwaysReplay if self._always_replay else None,
             history=options.history,
             holders=self._holders,
+            parking=self._parking,
         )
         self._tasks = TaskRunner(self._deck, options.queues, options.tasks, self._hint.set)
         serves = [*row.workflows, *(f"queue {queue}" for queue in row.queues)]
         logger.info("worker %s: ready for %s", worker, ", ".join(serves) or "nothing")
+        if self._paused.holds:
+            logger.warning("worker %s is PAUSED, %s. %s", worker, self._paused.why, HOW)
+
+    async def _see_what_is_released(self) -> None:
+        """Go on with everything, and let others see that, when everything was released."""
+        if not (self._paused.holds and await self._paused.look()):
+            return
+        row = self._row = msgspec.structs.replace(self._row, paused=False)
+        logger.warning("worker %s: everything was released; it goes on", self.id)
+        await self._store.register(row)
 
     def _sending(self) -> Callable[[WorkerId], None]:
         return self._deck.lease.sending()
@@ -432,8 +464,10 @@ class Worker:
         """Claim once; return how long to wait until the next look."""
         self._hint.clear()
         await self._find_owned_if_unsure()
+        await self._see_what_is_released()
+        paused = self._paused.holds
         limit = min(_CLAIM_BATCH, self._options.runs - len(self._pilots))
-        claim = await self._store.claim(self.id, self._workflows, limit)
+        claim = await self._store.claim(self.id, self._workflows, limit, released=paused)
         for claimed in claim.runs:
             self._launch(claimed)
         for run in claim.mail:
@@ -443,11 +477,12 @@ class Worker:
             self._unsure = True
             await self._find_owned_if_unsure()
         self._watch_for_missing(claim)
-        due = await self._tasks.look()
+        due = None if paused else await self._tasks.look()
         if limit and len(claim.runs) == limit:
             return 0
         soon = math.inf if due is None else due
-        return min(self._next_look(claim), self._next_sweep(claim), soon)
+        sweep = math.inf if paused else self._next_sweep(claim)
+        return min(self._next_look(claim), sweep, soon)
 
     def _watch_for_missing(self, claim: Claim) -> None:
         """Notice runs that are ours in the store at each look and never in memory."""

@@ -36,7 +36,7 @@ def test_healthy(world: World) -> None:
     assert verdicts == {
         "database": "ok", "boot_clock": "ok", "sqlite": "ok", "permissions": "ok", "disk": "ok",
         "file_system": "ok", "locks": "ok", "schema": "ok", "integrity": "ok", "clock": "ok",
-        "blocked": "warn", "in_doubt": "warn", "workers": "warn", "queues": "ok", "requests": "ok", "decisions": "ok",
+        "blocked": "warn", "in_doubt": "warn", "workers": "warn", "queues": "ok", "requests": "ok", "decisions": "ok", "timeline": "ok",
     }  # fmt: skip
     assert all(one["hint"] for one in document["findings"] if one["verdict"] != "ok")
 

@@ -53,7 +53,7 @@ _RUN_KEYS = "unnest(%b::text[], %b::text[]) AS wanted (tenant, run_id)"
 _PART_KEYS = "unnest(%b::text[], %b::text[], %b::text[]) AS wanted (tenant, run_id, part)"
 _PLACES = f"""
 INSERT INTO $s.run ({RUN})
-SELECT tenant, run_id, 0, '', '', 'waiting', '', NULL, 0, 0, 0, '', NULL, 0, 0, 0, 0, '', '', 1, '',
+SELECT tenant, run_id, 0, '', '', 'waiting', '', NULL, 0, 0, 0, '', NULL, 0, 0, 0, 0, '', '', 1, '', 0, NULL, NULL,
     NULL, 0, NULL, 0, '', 0, 0, 0, 0, 0
 FROM {_RUN_KEYS} ORDER BY tenant, run_id ON CONFLICT DO NOTHING
 """

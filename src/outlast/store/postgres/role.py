@@ -12,7 +12,7 @@ from outlast.store.postgres.session import Session
 from outlast.store.postgres.setting import PostgresSetting
 
 RIGHTS = {
-    "store": "SELECT",
+    "store": "SELECT, UPDATE (timeline)",
     "migration": "SELECT",
     "worker": "SELECT, INSERT, UPDATE, DELETE",
     "run": "SELECT, INSERT, UPDATE, DELETE",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -179,11 +180,16 @@ class PostgresStore:
         await self._on(self._keeping, lambda: self._leasing.retire(worker))
         self._hints.changed()
 
-    async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+    async def claim(
+        self, worker: WorkerId, workflows: frozenset[str], limit: int, *, released: bool = False
+    ) -> Claim:
         """Take runs that have something to do and no living owner; see `Store.claim`."""
         names = sorted(filter(keeps, workflows))
         return await self._on(
-            self._keeping, lambda: self._leasing.claim(worker, names, min(limit, _MOST_CLAIMED))
+            self._keeping,
+            lambda: self._leasing.claim(
+                worker, names, min(limit, _MOST_CLAIMED), released=released
+            ),
         )
 
     async def claim_tasks(
@@ -337,6 +343,13 @@ class PostgresStore:
     async def timeline(self) -> str:
         """Return the id of this schema's line of history."""
         return await self._read(lambda reading: reading.timeline())
+
+    async def begin_timeline(self, why: str) -> str:
+        """Say that the store was put back to an earlier state; see `Store.begin_timeline`."""
+        begun = secrets.token_hex(16)
+        await self._on(self._keeping, lambda: self._leasing.begin_timeline(begun, why))
+        self._hints.changed()
+        return begun
 
     def now(self) -> datetime:
         """Return the server's time, as this process can tell it without asking."""

@@ -19,6 +19,7 @@ from pathlib import Path
 import apsw
 
 from outlast.clock import Clock
+from outlast.errors import DecodeError
 from outlast.store.change import WorkerRow
 from outlast.store.checkup import (
     blocked_finding,
@@ -31,7 +32,8 @@ from outlast.store.checkup import (
 from outlast.store.finding import Finding
 from outlast.store.migrate import read_migrations
 from outlast.store.moment import Instant, LeaseClock, from_micros, to_micros
-from outlast.store.sqlite import read, sticky
+from outlast.store.restoration import EVERYBODY, RESTORATION, Releases
+from outlast.store.sqlite import read, sticky, timeline
 from outlast.store.sqlite.connection import (
     PACKAGE,
     SQLiteOptions,
@@ -64,6 +66,9 @@ _HAS_TABLE = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?)"
 _REQUESTS_IN_DOUBT = """
 SELECT tenant, count(*) FROM request WHERE state = 'running' AND held_until <= ? GROUP BY tenant ORDER BY tenant
 """
+_HAS_COLUMN = "SELECT EXISTS (SELECT 1 FROM pragma_table_info('store') WHERE name = ?)"
+_LATER = ((_HAS_TABLE, "task"), (_HAS_COLUMN, "mark"))
+_OLDER = "SELECT count(*) FROM run WHERE open = 1 AND restored_at IS NOT NULL"
 _WAITING = """
 SELECT queue, count(*), min(since) FROM task WHERE worker IS NULL AND held = 0 AND due <= ? GROUP BY queue ORDER BY queue
 """
@@ -192,9 +197,10 @@ def _contents(place: Path, clock: Clock) -> Iterator[Finding]:
                 looks.append(lambda: _requests(database, clock.now()))
             if database.value(_HAS_TABLE, ("sticky",)):
                 looks.append(lambda: _decisions(database))
-            if database.value(_HAS_TABLE, ("task",)):
+            if all(database.value(ask, (name,)) for ask, name in _LATER):
                 looks += [
                     lambda: _workers(database, LockFolder(str(place)), LeaseClock(clock).instant()),
+                    lambda: _history(database, str(place)),
                     lambda: _queues(database, LockFolder(str(place)), clock),
                 ]
             for look in looks:
@@ -261,6 +267,39 @@ def _live(database: Database, held: LockFolder, now: Instant) -> list[WorkerRow]
 def _workers(database: Database, held: LockFolder, now: Instant) -> Iterator[Finding]:
     movable = [str(row[0]) for row in database.rows(_MOVABLE)]
     yield worker_finding(_live(database, held, now), movable)
+
+
+def _history(database: Database, path: str) -> Iterator[Finding]:
+    """Judge whether the file was put back to an earlier state."""
+    if why := timeline.why_put_back(database, timeline.Seen(path).marks()):
+        hint = "the next process that opens it holds everything back until `outlast release`; docs/backup.md says what to look up"
+        yield Finding("timeline", "warn", f"{path} was put back to an earlier state: {why}", hint)
+        return
+    try:
+        row = Releases.of(read.control(database, EVERYBODY, RESTORATION))
+    except DecodeError as error:
+        text = f"what was released after a restore cannot be read: {error}"
+        yield Finding("timeline", "fail", text, "workers move nothing; restore a backup")
+        return
+    name, restored = timeline.standing(database)[0], row.restored
+    if restored is None:
+        yield Finding("timeline", "ok", f"history {name[:8]} goes on from its beginning")
+        return
+    doubtful = 0 if row.trusted else database.value(_OLDER)
+    text = f"restored at {restored.at:%Y-%m-%d %H:%M:%S} UTC ({restored.why}); nothing is forgotten of before {restored.until:%Y-%m-%d %H:%M:%S} UTC"
+    if row.held:
+        hint = (
+            "workers move nothing: `outlast release RUN --reason WHY` lets a run go on with care, `outlast release --all --reason WHY` "
+            "all of them; with --trust where you know that nothing was forgotten"
+        )
+        yield Finding("timeline", "warn", f"{text}; open runs of before: {doubtful}", hint)
+    elif doubtful:
+        hint = "their effects are held to have been attempted: `outlast runs doubts`; `outlast release RUN --trust --reason WHY` ends that"
+        yield Finding(
+            "timeline", "warn", f"{text}; open runs that go on with care: {doubtful}", hint
+        )
+    else:
+        yield Finding("timeline", "ok", f"{text}; no open run is of before")
 
 
 def _queues(database: Database, held: LockFolder, clock: Clock) -> Iterator[Finding]:

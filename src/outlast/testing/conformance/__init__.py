@@ -38,6 +38,7 @@ from outlast.testing.conformance.request import RequestConformance
 from outlast.testing.conformance.rollover import RollOverConformance
 from outlast.testing.conformance.sticky import StickyConformance
 from outlast.testing.conformance.task import TaskConformance
+from outlast.testing.conformance.timeline import TimelineConformance
 from outlast.testing.conformance.vote import VoteConformance
 
 __all__ = ["Bench", "ManualClock", "SteerableClock", "StoreConformance"]
@@ -60,5 +61,6 @@ class StoreConformance(
     DoubtConformance,
     RequestConformance,
     NoticeConformance,
+    TimelineConformance,
 ):
     """Everything that a store promises."""

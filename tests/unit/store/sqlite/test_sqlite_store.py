@@ -60,6 +60,8 @@ def edit(path, *statements):
     for statement in statements:
         other.execute(statement)
     other.close()
+    # It is no backup: what was seen of it goes with what tells how far it is.
+    Path(f"{path}-workers", "seen").unlink(missing_ok=True)
 
 
 def descriptors():
@@ -137,6 +139,17 @@ WITHOUT_VOTES = (
 """Makes a file one of before requests had terms; its list of migrations apart."""
 
 
+WITHOUT_TIMELINE = (
+    "DROP INDEX run_released_due; DROP INDEX run_released_due_set; ALTER TABLE worker DROP COLUMN paused",
+    *(
+        f"ALTER TABLE run DROP COLUMN {one}"
+        for one in ("released", "restored_at", "restored_until")
+    ),
+    *(f"ALTER TABLE store DROP COLUMN {one}" for one in ("mark", "backed_up_at")),
+)
+"""Makes a file one of before it knew of restores; its list of migrations apart."""
+
+
 def test_file_of_the_first_schema_goes_on(tmp_path):
     """A file that knows only the first migration gets the others, and its runs wait and are taken as before."""
     path = tmp_path / "s.db"
@@ -156,6 +169,7 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
     with_bench(path, fill)
     edit(
         path,
+        *WITHOUT_TIMELINE,
         "DROP TABLE sticky; DROP TABLE notice; DROP TABLE request; DROP TABLE task; ALTER TABLE worker DROP COLUMN queues",
         "DROP INDEX run_due; DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN unfit",
         "CREATE INDEX run_due ON run (workflow, due) WHERE due IS NOT NULL",
@@ -205,6 +219,7 @@ def test_file_of_before_votes_goes_on(tmp_path):
     with_bench(path, fill)
     edit(
         path,
+        *WITHOUT_TIMELINE,
         "DROP TABLE sticky; DROP TABLE notice",
         *WITHOUT_VOTES,
         "DELETE FROM migration WHERE number > 13",
@@ -230,7 +245,11 @@ def test_file_of_before_notices_goes_on(tmp_path):
         return [(due.notice.run_id, due.notice.notice) for due in taken.notices]
 
     with_bench(path, fill)
-    edit(path, "DROP TABLE sticky; DROP TABLE notice; DELETE FROM migration WHERE number > 14")
+    edit(
+        path,
+        *WITHOUT_TIMELINE,
+        "DROP TABLE sticky; DROP TABLE notice; DELETE FROM migration WHERE number > 14",
+    )
     assert with_bench(path, go_on) == [("waits", "asked")]
 
 
