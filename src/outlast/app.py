@@ -36,6 +36,7 @@ from outlast.policy.authority import Authority, Principal, StoreAuthority
 from outlast.policy.local import local_user
 from outlast.store.copied import Copied
 from outlast.store.finding import Finding
+from outlast.store.migrate import PHASES, Migration
 from outlast.store.protocol import Store
 from outlast.worker.deck import RECHECK_WITHIN
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
@@ -46,6 +47,9 @@ from outlast.worker.stall import LoopWatch
 from outlast.worker.worker import TASKS, Worker, WorkerOptions
 from outlast.workflows.definition import Workflow
 from outlast.workflows.registry import Registry, library_version
+
+if TYPE_CHECKING:
+    from outlast.store.postgres.setting import PostgresSetting
 
 T = TypeVar("T")
 
@@ -209,9 +213,15 @@ def is_postgres(url: str) -> bool:
 
 
 async def _open_postgres(url: str, *, create: bool) -> Store:
+    setting = _postgres_setting(url)
+    from outlast.store.postgres.store import open_postgres
+
+    return await open_postgres(setting, clock=SystemClock(), create=create)
+
+
+def _postgres_setting(url: str) -> PostgresSetting:
     try:
         from outlast.store.postgres.setting import read_setting
-        from outlast.store.postgres.store import open_postgres
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "psycopg":
             raise
@@ -219,7 +229,72 @@ async def _open_postgres(url: str, *, create: bool) -> Store:
             "PostgreSQL needs psycopg, which is not installed",
             hint="pip install 'outlast[postgres]'",
         ) from error
-    return await open_postgres(read_setting(url), clock=SystemClock(), create=create)
+    return read_setting(url)
+
+
+def migrate_store(
+    url: str | None = None,
+    *,
+    phases: Iterable[str] = PHASES,
+    check: bool = False,
+    partitions: int = 0,
+) -> list[Migration]:
+    """Apply what migrations the store lacks, and return them; a store that is not there is made.
+
+    Args:
+        phases: `pre` before new code is deployed, `post` after the last old process has ended.
+        check: Only return them.
+        partitions: Into how many parts each table of runs is divided, where a store in PostgreSQL is new.
+
+    Raises:
+        StoreError: They cannot be applied.
+    """
+    url = store_url(url)
+    if is_postgres(url):
+        setting = _postgres_setting(url)
+        from outlast.store.postgres.upgrade import upgrade
+
+        return upgrade(setting, phases=tuple(phases), check=check, partitions=partitions)
+    file = sqlite_file(url)
+    if not file or partitions:
+        raise StoreUnavailableError(
+            "only a store in PostgreSQL has partitions"
+            if file
+            else f"{without_password(url)} has no tables to migrate",
+            hint="leave out --partitions"
+            if file
+            else "name a store that is kept: sqlite:///file.db or postgresql://user@host/database",
+        )
+    from outlast.store.sqlite.upgrade import upgrade_file
+
+    return upgrade_file(file, phases=tuple(phases), check=check)
+
+
+def rights_of(
+    url: str | None, role: str, *, read_only: bool = False, give: bool = False
+) -> list[str]:
+    """Return the statements that give a role of PostgreSQL what it needs to work on the store.
+
+    Args:
+        read_only: It may look at everything, and write nothing.
+        give: Run them, too.
+
+    Raises:
+        StoreError: It is no store in PostgreSQL, or they cannot be run.
+    """
+    url = store_url(url)
+    if not is_postgres(url):
+        raise StoreUnavailableError(
+            f"{store_place(url)} knows no roles of a database",
+            hint="who may read and write a file, its mode says; rights are granted in PostgreSQL",
+        )
+    setting = _postgres_setting(url)
+    from outlast.store.postgres.role import grants
+    from outlast.store.postgres.upgrade import give_rights
+
+    if give:
+        return give_rights(setting, role, read_only=read_only)
+    return list(grants(setting.schema, role, read_only=read_only))
 
 
 def _announce(text: str) -> None:

@@ -1,7 +1,12 @@
-"""The PostgreSQL store passes the suite, on tables that are whole and on tables that are partitioned by run."""
+"""The PostgreSQL store passes the suite.
+
+On tables that are whole, on tables that are partitioned by run, and as a user with no more rights than it needs, through a pooler that
+lends sessions for one transaction.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -13,7 +18,22 @@ from outlast.store.postgres.schema import bring_up_to_date
 from outlast.store.postgres.session import Session
 from outlast.store.postgres.setting import read_setting
 from outlast.store.postgres.store import open_postgres
+from outlast.store.postgres.upgrade import give_rights
 from outlast.testing.conformance import Bench, ManualClock, StoreConformance
+from pgbouncer import PgBouncer
+
+ROLE = f"conformance_{os.getpid()}"
+
+
+@pytest.fixture(scope="module")
+def pooler(postgres_server):
+    """A pooler with two sessions for everybody, so that statements of one come where those of another were."""
+    postgres_server.query(f"CREATE ROLE {ROLE} LOGIN")
+    with PgBouncer.opened(
+        postgres_server, {"default_pool_size": 2}, users=("postgres", ROLE)
+    ) as pooler:
+        yield pooler
+    postgres_server.query(f"DROP ROLE {ROLE}")
 
 
 class ServerClock(ManualClock):
@@ -22,7 +42,7 @@ class ServerClock(ManualClock):
     def __init__(self, connection: psycopg.Connection) -> None:
         super().__init__()
         self._connection = connection
-        connection.execute("CREATE TABLE clock_of_tests (micros bigint)")
+        connection.execute("CREATE TABLE IF NOT EXISTS clock_of_tests (micros bigint)")
         connection.execute("INSERT INTO clock_of_tests VALUES (0)")
         connection.execute(
             "CREATE OR REPLACE FUNCTION outlast.micros() RETURNS bigint LANGUAGE sql VOLATILE"
@@ -51,7 +71,12 @@ class TestPostgres(StoreConformance):
     partitions = 0
 
     @pytest.fixture
-    def open_store(self, postgres_url):
+    def worker_url(self, postgres_url):
+        """The URL that those who work on the store use."""
+        return postgres_url
+
+    @pytest.fixture
+    def open_store(self, postgres_url, worker_url):
         """Open a store on a clock that stands."""
 
         @asynccontextmanager
@@ -60,9 +85,10 @@ class TestPostgres(StoreConformance):
             session = Session(setting)
             bring_up_to_date(session, setting, partitions=self.partitions)
             session.close()
+            self.prepare(postgres_url)
             with psycopg.connect(postgres_url, autocommit=True) as connection:
                 clock = ServerClock(connection)
-                store = await open_postgres(setting, clock=clock)
+                store = await open_postgres(read_setting(worker_url), clock=clock)
                 try:
                     yield Bench(store, clock)
                 finally:
@@ -70,8 +96,29 @@ class TestPostgres(StoreConformance):
 
         return opened
 
+    def prepare(self, url):
+        """Do what is done before anybody works on the store."""
+
 
 class TestPartitioned(TestPostgres):
     """The same where each table of runs is partitioned by a hash of tenant and run id."""
 
     partitions = 3
+
+
+class TestPooled(TestPostgres):
+    """The same as a role that may not own or make anything, through PgBouncer in transaction mode, where many share two sessions."""
+
+    @pytest.fixture
+    def worker_url(self, pooler, postgres_url):
+        """The way through the pooler."""
+        database = psycopg.conninfo.conninfo_to_dict(postgres_url)["dbname"]
+        return pooler.url(database, ROLE, pooler="transaction")
+
+    def prepare(self, url):
+        """Give the role what it needs."""
+        give_rights(read_setting(url), ROLE)
+        # The clock of these tests is not the store's.
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE clock_of_tests (micros bigint)")
+            connection.execute(f"GRANT SELECT ON clock_of_tests TO {ROLE}".encode())

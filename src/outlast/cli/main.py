@@ -15,6 +15,7 @@ from outlast.cli.doubt import doubts, resolve
 from outlast.cli.fork import fork, retry
 from outlast.cli.growth import accept, export_run
 from outlast.cli.key import keys
+from outlast.cli.migrate import migrate
 from outlast.cli.output import complain, note, say
 from outlast.cli.policy import policy
 from outlast.cli.receipt import receipt, verify_receipt
@@ -70,6 +71,7 @@ app.add_typer(policy, name="policy")
 app.command("replay", no_args_is_help=True)(replay)
 app.command("fork", no_args_is_help=True, help="The same as `runs fork`.")(fork)
 app.command("doctor")(doctor)
+app.command("migrate")(migrate)
 
 
 def _print_version(asked: bool) -> None:

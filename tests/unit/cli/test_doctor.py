@@ -128,11 +128,14 @@ def test_damaged(world: World) -> None:
 
 
 def test_newer_schema(world: World) -> None:
-    """A file from a newer version fails and says so."""
+    """A file that is prepared for a newer version works; one that it has finished fails and says so."""
+    newer = "INSERT INTO migration (number, phase, subject, checksum) VALUES (?, ?, 'x', 'y')"
     connection = apsw.Connection(str(world.file))
-    connection.execute(
-        "INSERT INTO migration (number, phase, subject, checksum) VALUES (999, 'pre', 'x', 'y')"
-    )
+    connection.execute(newer, (998, "pre"))
+    found = _findings(world)
+    assert (found["schema"]["verdict"], found["database"]["verdict"]) == ("warn", "ok")
+    assert found["schema"]["hint"] == "deploy the newer version"
+    connection.execute(newer, (999, "post"))
     connection.close()
     found = _findings(world)
     assert found["schema"]["verdict"] == "fail"

@@ -210,7 +210,7 @@ class Leasing:
             row.paused,
         )
         with session.pipeline():
-            session.send("BEGIN")
+            session.begin()
             known = session.send(f"{LEASE} FOR UPDATE", (row.worker,))
             now = session.send(NOW)
             micros: int = now.rows()[0][0]
@@ -237,7 +237,7 @@ class Leasing:
         """Forget a worker that ends; its runs are given back now."""
         session = self._session
         with session.pipeline():
-            session.send("BEGIN")
+            session.begin()
             session.send(f"{LEASE} FOR UPDATE", (worker,))
             micros: int = session.send(NOW).rows()[0][0]
             self._give_back([(worker, micros)], lapses=0)
@@ -338,7 +338,7 @@ class Leasing:
         """Bury the dead, and take up to `limit` runs, oldest first; None when the worker is dead itself."""
         session = self._session
         with session.pipeline():
-            session.send("BEGIN")
+            session.begin()
             # Shared: a worker's own commits go on, and nobody buries it meanwhile.
             lease = session.send(f"{LEASE} FOR KEY SHARE", (worker,))
             self.bury(worker)

@@ -142,7 +142,7 @@ class Committing:
         self._recall.forget(look)
         try:
             with session.pipeline():
-                session.send("BEGIN")
+                session.begin()
                 self._recall.ask(session, look, rows, micros)
                 Sending(session).send(rows, renewed, set())
                 session.send("COMMIT")

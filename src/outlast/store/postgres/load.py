@@ -172,7 +172,7 @@ class Loading:
         """Return the rows, and the store's time once all locks are held."""
         look, rows = self._look, self._rows
         with self._session.pipeline():
-            self._session.send("BEGIN")
+            self._session.begin()
             self._lock_controls()
             workers = self._ask_workers()
             if look.early:

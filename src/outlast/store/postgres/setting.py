@@ -34,7 +34,8 @@ class PostgresSetting(Struct, frozen=True):
         place: Where it is, fit to be printed.
         schema: That holds all of the store.
         listen: For the connection that waits for notifications; empty for the same, None for none: then looks alone find what is new.
-        pooled: A pooler in transaction mode stands between: no statement is prepared, nothing is set for a session.
+        pooled: A pooler in transaction mode stands between: no statement is prepared, nothing is set for a session, and nobody listens through it.
+        proxied: A pooler stands between, and keeps a session for each connection.
         check_only: Apply no migration; fail when one is missing.
         risk: Use a server whose durability is switched off.
     """
@@ -44,14 +45,20 @@ class PostgresSetting(Struct, frozen=True):
     schema: str = DEFAULT_SCHEMA
     listen: str | None = ""
     pooled: bool = False
+    proxied: bool = False
     check_only: bool = False
     risk: bool = False
+
+    def __repr__(self) -> str:
+        """Say where the store is, and not by which password."""
+        return f"PostgresSetting({self.place!r})"
 
 
 def read_setting(url: str) -> PostgresSetting:
     """Return what a URL says: in libpq's own options, and in ours.
 
-    Ours are `schema`, `listen` (a URL, or `off`), `pooler=transaction`, `migrate=check` and `durability=risk`.
+    Ours are `schema`, `listen` (a URL, or `off`), `pooler` (`transaction` or `session`), `migrate=check` and `durability=risk`. Behind a pooler in
+    transaction mode nobody listens, unless `listen` leads past it.
 
     Raises:
         StoreUnavailableError: It says what nobody understands.
@@ -68,15 +75,17 @@ def read_setting(url: str) -> PostgresSetting:
             hint="use lower-case letters, digits and _: ?schema=outlast",
         )
     conninfo = _conninfo(plain)
-    listen = ours.get("listen", "")
+    pooler = _one_of(ours, "pooler", "transaction", "session")
+    listen = ours.get("listen", "off" if pooler == "transaction" else "")
     return PostgresSetting(
         conninfo=conninfo,
         place=place_of(conninfo, schema),
         schema=schema,
         listen=None if listen == "off" else _conninfo(listen) if listen else "",
-        pooled=_one_of(ours, "pooler", "transaction"),
-        check_only=_one_of(ours, "migrate", "check"),
-        risk=_one_of(ours, "durability", "risk"),
+        pooled=pooler == "transaction",
+        proxied=pooler == "session",
+        check_only=bool(_one_of(ours, "migrate", "check")),
+        risk=bool(_one_of(ours, "durability", "risk")),
     )
 
 
@@ -104,11 +113,11 @@ def _conninfo(url: str) -> str:
         raise StoreUnavailableError("the store's URL is none of PostgreSQL", hint=_HINT) from None
 
 
-def _one_of(ours: dict[str, str], name: str, value: str) -> bool:
+def _one_of(ours: dict[str, str], name: str, *values: str) -> str:
     given = ours.get(name)
-    if given not in (None, value):
+    if given is not None and given not in values:
         raise StoreUnavailableError(
             f"{name}={given[:40]} in the store's URL means nothing",
-            hint=f"write {name}={value}, or leave it out",
+            hint=f"write {' or '.join(f'{name}={value}' for value in values)}, or leave it out",
         )
-    return given is not None
+    return given or ""

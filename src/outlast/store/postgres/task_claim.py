@@ -135,7 +135,7 @@ class TaskLeasing:
     ) -> tuple[int, list[ClaimedTask]]:
         session = self._session
         with session.pipeline():
-            session.send("BEGIN")
+            session.begin()
             lease = session.send(f"{LEASE} FOR KEY SHARE", (worker,))
             self._leasing.bury(worker)
             now = session.send(NOW)

@@ -108,13 +108,13 @@ def test_missing_file_and_folder(tmp_path):
 
 
 def test_newer_file_is_refused(tmp_path):
-    """A file that a newer version migrated is not touched."""
+    """A file that a newer version has prepared is used as before; one that it has finished is not touched."""
     path = tmp_path / "s.db"
     opening(path)
-    edit(
-        path,
-        "INSERT INTO migration (number, phase, subject, checksum) VALUES (999, 'pre', 'x', 'y')",
-    )
+    newer = "INSERT INTO migration (number, phase, subject, checksum) VALUES (?, ?, 'x', 'y')"
+    edit(path, newer.replace("?, ?", "998, 'pre'"))
+    opening(path)
+    edit(path, newer.replace("?, ?", "999, 'post'"))
     with pytest.raises(StoreVersionError, match=r"s\.db was written by a newer version"):
         opening(path)
 
