@@ -13,7 +13,7 @@ from outlast.errors import StoreUnavailableError
 
 DEFAULT_SCHEMA = "outlast"
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_OURS = {"schema", "listen", "pooler", "migrate", "durability"}
+_OURS = {"schema", "listen", "pooler", "migrate", "durability", "failover"}
 _HINT = "write postgresql://user@host:5432/database?schema=outlast; all other options are libpq's"
 _DEFAULTS = {
     "connect_timeout": "10",
@@ -38,6 +38,7 @@ class PostgresSetting(Struct, frozen=True):
         proxied: A pooler stands between, and keeps a session for each connection.
         check_only: Apply no migration; fail when one is missing.
         risk: Use a server whose durability is switched off.
+        synchronous: Whoever operates says that only a synchronous standby is ever promoted: nothing is forgotten by that.
     """
 
     conninfo: str
@@ -48,6 +49,7 @@ class PostgresSetting(Struct, frozen=True):
     proxied: bool = False
     check_only: bool = False
     risk: bool = False
+    synchronous: bool = False
 
     def __repr__(self) -> str:
         """Say where the store is, and not by which password."""
@@ -86,6 +88,7 @@ def read_setting(url: str) -> PostgresSetting:
         proxied=pooler == "session",
         check_only=bool(_one_of(ours, "migrate", "check")),
         risk=bool(_one_of(ours, "durability", "risk")),
+        synchronous=bool(_one_of(ours, "failover", "synchronous")),
     )
 
 
