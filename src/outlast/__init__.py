@@ -84,6 +84,7 @@ from outlast.workflows.inside import (
     uuid4,
     wait_condition,
 )
+from outlast.workflows.log import logger
 from outlast.workflows.message import Signal, Update
 from outlast.workflows.purpose import SameAs
 from outlast.workflows.query import Query, on_query
@@ -179,6 +180,7 @@ __all__ = [
     "heartbeat_details",
     "idempotency_key",
     "info",
+    "logger",
     "now",
     "on_query",
     "on_signal",

@@ -27,6 +27,8 @@ from outlast.client import Birth, Client
 from outlast.effects.key import check_name
 from outlast.errors import DefinitionError, StoreError, StoreUnavailableError
 from outlast.journal.entry import Taken
+from outlast.meter.meters import Beside, Meters
+from outlast.meter.tally import Tally
 from outlast.notify.notifier import Notifier
 from outlast.notify.setting import Notify
 from outlast.policy import Policy, PolicyFile
@@ -40,6 +42,7 @@ from outlast.worker.deck import RECHECK_WITHIN
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE, LEAST_LEASE, MOST_LEASE
 from outlast.worker.parked import OnParked
+from outlast.worker.report import Reporter
 from outlast.worker.stall import LoopWatch
 from outlast.worker.worker import TASKS, Worker, WorkerOptions
 from outlast.workflows.definition import Workflow
@@ -484,6 +487,7 @@ class App(_Entered):
     Args:
         options: The worker's.
         notify: How people are told of what they are asked; nobody is told by default.
+        meters: Told what is counted and measured, beside the app's own tally.
 
     Example:
         ```python
@@ -509,6 +513,7 @@ class App(_Entered):
         options: WorkerOptions,
         authority: Authority | None = None,
         notify: Notify | None = None,
+        meters: Meters | None = None,
     ) -> None:
         self._url = url
         self._workflows = workflows
@@ -518,6 +523,10 @@ class App(_Entered):
         self._options = options
         self._notify = notify
         self._notifier: Notifier | None = None
+        self._tally = Tally()
+        self._meters = self._tally if meters is None else Beside(self._tally, meters)
+        self._is_observed = meters is not None
+        self._reporter: Reporter | None = None
         self.worker: Worker
 
     async def __aenter__(self) -> App:
@@ -530,6 +539,9 @@ class App(_Entered):
             await store.close()
             raise
         try:
+            observer = self._meters if self._is_observed else None
+            self._reporter = Reporter(store, self.worker, self._tally, observer)
+            self._reporter.start()
             if self._notify is not None:
                 self._notifier = Notifier(
                     store, self._notify, self.tenant, held=lambda: self.worker.paused
@@ -547,6 +559,8 @@ class App(_Entered):
         """Give every run back, then close the store."""
         try:
             try:
+                if self._reporter is not None:
+                    await self._reporter.stop()
                 if self._notifier is not None:
                     await self._notifier.stop()
             finally:
@@ -568,7 +582,7 @@ class App(_Entered):
             clock=SystemClock(),
             random=SystemRandom(),
             threads=threads,
-            options=dataclasses.replace(self._options, authority=authority),
+            options=dataclasses.replace(self._options, authority=authority, meters=self._meters),
             closed=self.closed,
             watch=LoopWatch(threads),
         )
@@ -613,6 +627,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
     notify: Notify | None = None,
     paused: bool = False,
     on_parked: OnParked | None = None,
+    meters: Meters | None = None,
 ) -> App:
     """Return client and worker in one; use it as `async with outlast.open(url) as app`.
 
@@ -636,6 +651,8 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
             store was restored from a backup.
         on_parked: Called with a `Parked` when the worker leaves a run `blocked`: once for each reason, also after a restart. It may be
             async; a plain function is called in a thread.
+        meters: Told what the worker counts and measures, and what the whole store holds: `OpenTelemetryMeters()` of
+            `outlast.integrations.opentelemetry`, or what has the three methods of `outlast.meter.Meters`.
 
     Raises:
         PolicyError: The policy's file cannot be used.
@@ -690,6 +707,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         options=options,
         authority=authority,
         notify=notify,
+        meters=meters,
     )
 
 

@@ -127,6 +127,7 @@ from outlast.worker.parked import told_in
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.relay import _bodies
 from outlast.worker.remote import RemoteSteps
+from outlast.worker.report import report_in
 from outlast.worker.rest import Completion, Rest
 from outlast.worker.series import rest_of
 from outlast.worker.sticky import _asks_for
@@ -756,6 +757,7 @@ DECODERS: dict[str, Decoder] = {
     "votes of an approval row": Decoder(stored(lambda text: approval_row(votes=text)), [b'[{"by":"me","at":"2026-01-01T00:00:00Z","behalf":"you"}]'], ("store.row_people:approval_of",)),
     "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1, text, 0))), [b'["flow"]'], ("store.row:_names_in",)),
     "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", text, 1, text, 0, None, None))), [b"waiting"], ()),
+    "report of a worker": Decoder(report_in, [b'{"library":"1","runs":1,"tasks":0,"numbers":{"counts":{"a":{"b":1}},"measures":{"c":{"count":1,"mean":1,"p99":1,"largest":1}}}}'], ("worker.report:report_in",), ()),
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1, -(1 << 63), None, (1 << 63) - 1, 0, 7))), [b"r:1"], ()),
     "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
     "request row": Decoder(stored(lambda text: request_of(("t", "k", "f", text, text, 0, -1, -1, None, text, text, (1 << 55), text.encode(), b""))), [b"running", b"freed"], ()),
@@ -813,6 +815,9 @@ DECODERS: dict[str, Decoder] = {
 }  # fmt: skip
 
 EXCEPTIONS = {
+    "store.postgres.load:Loading._of_run.take": "calls the readers of rows that are listed above",
+    "store.postgres.read:_read": "calls the readers of rows that are listed above",
+    "store.postgres.setting:read_setting": "a URL of whoever operates",
     "workflows.definition:Effect._action_sha256": "what `canonical` wrote a line before",
     "journal.subject:subject_of": "what `canonical` and the codec wrote in the same call",
     "journal.subject:_fact": "what `canonical` and the codec wrote in the same call",

@@ -320,6 +320,8 @@ class _Teller:
             )
         if not self._detail.fitting:
             yield self._no_worker()
+        elif self._detail.held:
+            yield self._all_paused()
         yield from self._left_undone()
 
     def _undoing(self) -> Iterator[Wait]:
@@ -820,6 +822,16 @@ class _Teller:
             f"No live worker has registered workflow {self._status.workflow}, so nothing moves.",
             commands=(start,),
             purposes=("start a worker",),
+        )
+
+    def _all_paused(self) -> Wait:
+        release = self._command("release", self._run, "--reason", "TEXT")
+        return Wait(
+            "worker",
+            self._status.workflow,
+            "All live workers that could move it are paused, and it is not released: nothing moves.",
+            commands=(release, self._command("doctor")),
+            purposes=("let it go on", "see why workers are paused"),
         )
 
     def _task(self, one: TaskView) -> Wait:

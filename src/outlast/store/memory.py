@@ -34,8 +34,10 @@ from outlast.store.change import (
     WorkerRow,
 )
 from outlast.store.condition import PENDING, RECALLS, listed_state
+from outlast.store.figures import Figures
 from outlast.store.judge import Judge
 from outlast.store.judge_owned import sticky_run
+from outlast.store.memory_figures import figures_of
 from outlast.store.memory_rows import MemoryRows, MemoryRun
 from outlast.store.memory_task import claim_tasks, give_back_tasks
 from outlast.store.moment import Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
@@ -70,6 +72,7 @@ _BOOT = "memory"
 class _Worker:
     row: WorkerRow
     renewed: Instant
+    report: bytes = b""
 
 
 class MemoryStore:
@@ -266,6 +269,24 @@ class MemoryStore:
             found = self._rows.find(run)
             return None if found is None else found.operations.get(operation)
 
+    async def figures(self, tenant: str = "") -> Figures:
+        """Return what waits, and for how long; see `StoreReader.figures`."""
+        with self._lock:
+            self._check_open()
+            living = frozenset(filter(self._live, self._workers))
+            return replace(
+                figures_of(self._rows, tenant, living, self._clock.now()),
+                workers_live=len(living),
+                workers_lapsed=len(self._workers) - len(living),
+            )
+
+    async def report(self, worker: WorkerId, body: bytes) -> None:
+        """Keep what a worker says of itself."""
+        with self._lock:
+            self._check_open()
+            if worker in self._workers:
+                self._workers[worker].report = body
+
     async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
         """Return the tasks of the run's remote steps, by operation."""
         with self._lock:
@@ -434,7 +455,7 @@ class MemoryStore:
             self._check_open()
             now = self._lease.instant()
             return [
-                LiveWorker(known.row, self._live(worker), elapsed(known.renewed, now))
+                LiveWorker(known.row, self._live(worker), elapsed(known.renewed, now), known.report)
                 for worker, known in sorted(self._workers.items())
             ]
 

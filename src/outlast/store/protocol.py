@@ -26,6 +26,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.figures import Figures
 from outlast.store.notice import NoticeRow
 from outlast.store.request import RequestRow, RequestState
 from outlast.store.sticky import StickyRow
@@ -91,11 +92,16 @@ class RunImage(Struct, frozen=True):
 
 
 class LiveWorker(Struct, frozen=True):
-    """A registered worker, and whether its lease still runs."""
+    """A registered worker, and whether its lease still runs.
+
+    Args:
+        report: What it has said of itself last (`Store.report`); empty where it has said nothing.
+    """
 
     row: WorkerRow
     live: bool
     seen_ago: timedelta
+    report: bytes = b""
 
 
 class DoubtRow(Struct, frozen=True):
@@ -242,6 +248,14 @@ class StoreReader(Protocol):
         """Return the tasks of the run's remote steps, by operation."""
         ...
 
+    async def figures(self, tenant: str = "") -> Figures:
+        """Return how much waits, and for how long, at one moment. The cost grows with what is open, and with no run that has ended.
+
+        Args:
+            tenant: Whose; empty for all tenants. Workers are counted whatever their tenants.
+        """
+        ...
+
     async def workers(self) -> list[LiveWorker]:
         """Return the registered workers."""
         ...
@@ -297,6 +311,13 @@ class Store(StoreReader, Protocol):
 
         Returns:
             False when the lease has lapsed or the worker is unknown. It never comes back then.
+        """
+        ...
+
+    async def report(self, worker: WorkerId, body: bytes) -> None:
+        """Keep what a worker says of itself, as JSON, in the place of what it said before; nothing where it is not registered.
+
+        It is plain, and no lease is renewed by it.
         """
         ...
 

@@ -31,6 +31,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.figures import Figures
 from outlast.store.notice import NoticeRow
 from outlast.store.protocol import Claim, DoubtRow, GenerationRow, LiveWorker, RunImage, Store
 from outlast.store.request import RequestRow, RequestState
@@ -153,6 +154,10 @@ class FaultyStore:
         if self._happens(self.faults.lost_answer):
             raise _unavailable("renew")
         return held
+
+    async def report(self, worker: WorkerId, body: bytes) -> None:
+        """Keep what a worker says of itself."""
+        await self._ask("report", lambda: self._inner.report(worker, body))
 
     async def retire(self, worker: WorkerId) -> None:
         """Forget a worker."""
@@ -311,6 +316,10 @@ class FaultyStore:
     async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
         """Return a run's tasks."""
         return await self._ask("tasks", lambda: self._inner.tasks(run))
+
+    async def figures(self, tenant: str = "") -> Figures:
+        """Return what waits."""
+        return await self._ask("figures", lambda: self._inner.figures(tenant))
 
     async def workers(self) -> list[LiveWorker]:
         """Return the workers."""

@@ -227,6 +227,7 @@ class EffectRun:
                 self._operation,
                 doubt.why,
                 wait.total_seconds(),
+                extra={"step": self._effect.name},
             )
             await self._bridge.stand_by(self._operation, wait.total_seconds())
 
@@ -256,6 +257,7 @@ class EffectRun:
                         asked,
                         f" of {policy.maximum_attempts} times" if policy.maximum_attempts else "",
                         plain(why),
+                        extra={"step": self._effect.name},
                     )
                     is_hopeless = isinstance(answer, NoAnswer) and answer.hopeless
                     if policy.allows_another(asked) and not is_hopeless:

@@ -465,7 +465,8 @@ class Pilot:
         if not any(isinstance(entry, RunTimedOut) for entry, _ in entries):
             self._waits.add_deadline(started, began, self.store_now())
         self._delivery = delivery
-        await delivery.deliver(entries)
+        # A run that was born here is there for the first time. Any other that is, begins with the entry that says so.
+        await delivery.deliver(entries, heard=self._image is not None)
         self._remote = RemoteSteps(
             self, self._step, self._machine, self._waits, self._crew.begin, image.tasks
         )

@@ -21,6 +21,9 @@ import msgspec
 from outlast.clock import Clock, Random, Threads
 from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import StampedRow, Taken
+from outlast.meter.instrument import LAPSES
+from outlast.meter.meters import NO_METERS, Meters
+from outlast.meter.store import metered
 from outlast.policy import Policy, PolicyFile
 from outlast.policy.authority import Authority
 from outlast.store.change import (
@@ -52,7 +55,9 @@ from outlast.worker.release import HOW, Paused
 from outlast.worker.rules import RuleBook
 from outlast.worker.stall import LoopWatch
 from outlast.worker.task import TaskRunner
+from outlast.worker.vital import Vitals
 from outlast.worker.writer import Writer
+from outlast.workflows.log import about
 from outlast.workflows.registry import Registry
 
 logger = logging.getLogger("outlast.worker")
@@ -102,6 +107,7 @@ class WorkerOptions:
         recheck_within: How old what was found out about an effect may be when it begins.
         paused: Move only what is released, until everything is.
         parked: Called with each run that this worker leaves `blocked`; see `worker.parked`.
+        meters: Told what it writes, takes and attempts.
     """
 
     lease: timedelta = LEASE
@@ -120,6 +126,7 @@ class WorkerOptions:
     recheck_within: timedelta = RECHECK_WITHIN
     paused: bool = False
     parked: OnParked | None = None
+    meters: Meters = NO_METERS
 
 
 class Worker:
@@ -142,12 +149,15 @@ class Worker:
         closed: Callable[[RunKey], None] | None = None,
         watch: LoopWatch | None = None,
     ) -> None:
-        self._store = store
+        self._options = options or WorkerOptions()
+        meters = self._options.meters
+        self._store = store = (
+            store if meters is NO_METERS else metered(store, meters, clock.monotonic)
+        )
         self._registry = registry
         self._clock = clock
         self._random = random
         self._threads = threads
-        self._options = options or WorkerOptions()
         self._holders = Holders(self._options.authority)
         self._parking = Parking(self._options.parked, threads)
         always = self._options.always_replay
@@ -156,7 +166,7 @@ class Worker:
         self._build = registry.build()
         self._workflows = frozenset(registry.workflows)
         self._watch = watch
-        self._executor = Executor(threads, watch)
+        self._executor = Executor(threads, watch, meters)
         self._deposits = Deposits(store)
         self._book = RuleBook(self._options.policy, clock, threads, self._options.recheck_within)
         self._writer = Writer(store, self._sending)
@@ -184,6 +194,8 @@ class Worker:
         self._deck: Deck
         self._tasks: TaskRunner
         self._accepting = False
+        self._looked_at = clock.monotonic()
+        self._is_store_away = False
 
     @property
     def id(self) -> WorkerId:
@@ -204,6 +216,23 @@ class Worker:
     def tasks(self) -> list[TaskKey]:
         """The tasks of remote steps that it works on."""
         return self._tasks.tasks
+
+    @property
+    def vitals(self) -> Vitals:
+        """How it is. Callable from any thread, also while the event loop stands still."""
+        deck = self._deck
+        return Vitals(
+            worker=deck.worker,
+            build=self._build,
+            library=self._options.library,
+            is_accepting=self._accepting and not self._lapsed,
+            still_seconds=deck.lease.still_seconds,
+            lease_seconds_left=deck.lease.seconds_left,
+            looked_seconds=self._clock.monotonic() - self._looked_at,
+            runs=len(self._pilots),
+            tasks=len(self._tasks.tasks),
+            is_store_away=self._is_store_away,
+        )
 
     async def start(self) -> None:
         """Register, and begin to look for work."""
@@ -394,6 +423,7 @@ class Worker:
         if self._lapsed or worker != self.id:
             return
         self._lapsed = True
+        self._options.meters.add(LAPSES)
         logger.error("worker %s: its lease is over; every run is let go", self.id)
         for pilot, _ in self._pilots.values():
             pilot.lose()
@@ -435,8 +465,10 @@ class Worker:
                     self._lose_life(self.id)
                     await self._next_life()
                 seconds = await self._look()
+                self._looked_at, self._is_store_away = self._clock.monotonic(), False
                 await self._retire()
             except StoreUnavailableError as error:
+                self._is_store_away = True
                 logger.warning("the store cannot be read, trying again: %s", error)
                 self._unsure = True
                 seconds = self._rest()
@@ -555,6 +587,15 @@ class Worker:
             former[0].lose()
 
         async def fly() -> None:
+            head = claimed.head
+            about.set(
+                {
+                    "worker": self.id,
+                    "tenant": run.tenant,
+                    "run": run.run_id,
+                    "workflow": head.workflow,
+                }
+            )
             if former is not None:
                 # The run came back before its former pilot had let go of everything.
                 await asyncio.wait([former[1]])

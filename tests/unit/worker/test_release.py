@@ -68,6 +68,50 @@ async def neither(name: str) -> str:
     return receiver.apply(outlast.idempotency_key(), name)
 
 
+class RefusedError(Exception):
+    """Proves that nothing happened."""
+
+
+RETRY = outlast.RetryPolicy(initial_interval=timedelta(minutes=5), maximum_attempts=2)
+
+
+def find_none() -> NotApplied:
+    made["asked"] += 1
+    return NotApplied()
+
+
+@outlast.effect(
+    probe=find_none,
+    start_to_close_timeout=TIMEOUT,
+    not_applied=(RefusedError,),
+    retry=RETRY,
+)
+async def refused_once() -> str:
+    made["once"] += 1
+    if made["once"] == 1:
+        raise RefusedError("closed")
+    return "done"
+
+
+@outlast.effect(
+    idempotent=True,
+    idempotent_for=timedelta(minutes=10),
+    start_to_close_timeout=TIMEOUT,
+    not_applied=(RefusedError,),
+    retry=RETRY,
+)
+async def keyed_refused_once() -> str:
+    made["once"] += 1
+    if made["once"] == 1:
+        raise RefusedError("closed")
+    return "done"
+
+
+@outlast.workflow
+async def retries(keyed: bool) -> str:
+    return await (keyed_refused_once() if keyed else refused_once())
+
+
 @outlast.workflow
 async def noting(name: str) -> str:
     return await note(name)
@@ -96,16 +140,36 @@ async def waits_not(kind: str) -> str:
     return await neither(kind)
 
 
-CODE = [noting, far, waits, parent, waits_not, note, remote, short, probed, neither]
+CODE = [
+    retries,
+    refused_once,
+    keyed_refused_once,
+    noting,
+    far,
+    waits,
+    parent,
+    waits_not,
+    note,
+    remote,
+    short,
+    probed,
+    neither,
+]
 
 
-async def restored(sim: Simulation, *runs: Any, after: timedelta = TIMEOUT) -> SimulatedWorker:
+async def restored(
+    sim: Simulation,
+    *runs: Any,
+    before: timedelta = timedelta(0),
+    after: timedelta = TIMEOUT,
+) -> SimulatedWorker:
     """Let runs wait, stop their worker, say that the store was put back, and start another worker."""
     first = await sim.start_worker()
     for number, call in enumerate(runs):
         await sim.client.start(call, id=f"r{number}")
         await sim.until(f"r{number}", lambda head: head.status is Status.WAITING)
     await first.stop()
+    await asyncio.sleep(before.total_seconds())
     await sim.client.restored("a test")
     await asyncio.sleep(after.total_seconds())
     for number in range(len(runs)):
@@ -223,7 +287,7 @@ def test_a_forgotten_attempt_may_act_for_a_while() -> None:
     """Until the restore somebody may have begun one: the probe is asked when that can act no more, and not before."""
 
     async def scenario(sim: Simulation) -> float:
-        await restored(sim, waits("probed"), after=timedelta(0))
+        await restored(sim, waits("probed"), before=timedelta(minutes=5), after=timedelta(0))
         since = sim.clock.monotonic()
         await sim.client.release("r0", reason="looked at")
         await sim.closed("r0")
@@ -245,6 +309,33 @@ def test_a_receiver_that_has_forgotten_the_key_is_not_called() -> None:
 
     Simulation(CODE).run(scenario)
     assert not made
+
+
+def test_a_retry_that_was_due_may_have_been_made() -> None:
+    """A recorded failure that proves that nothing happened says nothing of attempts that are forgotten: the probe is asked."""
+
+    async def scenario(sim: Simulation) -> None:
+        await restored(sim, retries(False))
+        await sim.client.release("r0", reason="looked at")
+        await sim.closed("r0")
+
+    Simulation(CODE).run(scenario)
+    assert made == {"once": 2, "asked": 1}
+
+
+def test_a_key_that_was_not_used_may_have_been_used() -> None:
+    """The same where the receiver knows keys: what may have been called is not called when the key may be forgotten."""
+
+    async def scenario(sim: Simulation) -> None:
+        await restored(sim, retries(True), after=timedelta(minutes=20))
+        await sim.client.release("r0", reason="looked at")
+        await sim.until("r0", lambda head: head.status is Status.BLOCKED)
+        assert made == {"once": 1}
+        await sim.client.handle("r0").resolve("r:1", not_applied=True, reason="looked up")
+        await sim.closed("r0")
+
+    Simulation(CODE).run(scenario)
+    assert made == {"once": 2}
 
 
 def test_a_paused_worker_does_nothing_else() -> None:

@@ -45,7 +45,7 @@ _PUT_WORKER = f"""
 INSERT INTO $s.worker ({WORKER}) VALUES (%b, %b, %b, %b, %b, %b, 'wall', $s.micros(), %b, %b)
 ON CONFLICT (worker) DO UPDATE SET host = excluded.host, pid = excluded.pid, build = excluded.build,
     workflows = excluded.workflows, lease = excluded.lease, boot = excluded.boot, renewed = excluded.renewed, queues = excluded.queues,
-    paused = excluded.paused
+    paused = excluded.paused, report = ''
 """
 _RENEW = "UPDATE $s.worker SET renewed = $s.micros() WHERE worker = %b AND (renewed + lease > $s.micros() OR %b) RETURNING renewed"
 _GIVE_BACK = f"""
@@ -228,6 +228,10 @@ class Leasing:
         if found:
             self._clock.saw(found[0][0])
         return bool(found)
+
+    def report(self, worker: WorkerId, body: bytes) -> None:
+        """Keep what a worker says of itself."""
+        self._session.run("UPDATE $s.worker SET report = %b WHERE worker = %b", (body, worker))
 
     def retire(self, worker: WorkerId) -> None:
         """Forget a worker that ends; its runs are given back now."""

@@ -36,6 +36,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.figures import Figures
 from outlast.store.group import GroupCommit
 from outlast.store.lane import Lane
 from outlast.store.notice import NoticeRow
@@ -43,6 +44,7 @@ from outlast.store.postgres.claim import Leasing
 from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.commit import Committing
 from outlast.store.postgres.failure import failure_of, is_lost
+from outlast.store.postgres.figures import figures
 from outlast.store.postgres.listen import Hints
 from outlast.store.postgres.read import ApprovalFilter, Reading
 from outlast.store.postgres.schema import bring_up_to_date, check_server
@@ -175,6 +177,10 @@ class PostgresStore:
             lambda: self._again(lambda: self._leasing.renew(worker)), urgent=True
         ).result()
 
+    async def report(self, worker: WorkerId, body: bytes) -> None:
+        """Keep what a worker says of itself."""
+        await self._on(self._keeping, lambda: self._leasing.report(worker, body))
+
     async def retire(self, worker: WorkerId) -> None:
         """Forget a worker that ends, and give its runs back."""
         await self._on(self._keeping, lambda: self._leasing.retire(worker))
@@ -302,6 +308,15 @@ class PostgresStore:
         """Return a page of approvals, oldest first."""
         wanted = ApprovalFilter(pending, run, limit, after)
         return await self._read(lambda reading: reading.approvals(tenant, wanted))
+
+    async def figures(self, tenant: str = "") -> Figures:
+        """Return what waits, and for how long; see `StoreReader.figures`."""
+        place = next(self._next_reader)
+        session = self._readers[place]
+        return await self._on(
+            self._reading[place],
+            lambda: self._again(lambda: figures(session, self._clock, tenant)),
+        )
 
     async def workers(self) -> list[LiveWorker]:
         """Return the registered workers, and whether they live."""

@@ -186,6 +186,11 @@ def renew(writing: Writing, worker: WorkerId) -> bool:
     return True
 
 
+def report(database: Database, worker: WorkerId, body: bytes) -> None:
+    """Keep what a worker says of itself."""
+    database.run("UPDATE worker SET report = ? WHERE worker = ?", (body, worker))
+
+
 def retire(writing: Writing, worker: WorkerId) -> None:
     """Forget a worker that ends; its runs are given back now."""
     _give_back(writing, worker, writing.micros, writing.instant, lapses=0)

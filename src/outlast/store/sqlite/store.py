@@ -35,13 +35,14 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.figures import Figures
 from outlast.store.group import GroupCommit
 from outlast.store.lane import Lane
 from outlast.store.moment import Instant, LeaseClock, to_micros
 from outlast.store.notice import NoticeRow
 from outlast.store.protocol import Claim, DoubtRow, GenerationRow, LiveWorker, RunImage
 from outlast.store.request import RequestRow, RequestState
-from outlast.store.sqlite import lease, notice, read, request, sticky, timeline
+from outlast.store.sqlite import figures, lease, notice, read, request, sticky, timeline
 from outlast.store.sqlite.checkpoint import Checkpointer
 from outlast.store.sqlite.connection import (
     SQLiteOptions,
@@ -185,6 +186,15 @@ class SQLiteStore:
 
         return self._writing.submit(write, urgent=True).result()
 
+    async def report(self, worker: WorkerId, body: bytes) -> None:
+        """Keep what a worker says of itself."""
+
+        def write() -> None:
+            with self._writer.immediate():
+                lease.report(self._writer, worker, body)
+
+        await self._on(self._writing, write)
+
     async def retire(self, worker: WorkerId) -> None:
         """Forget a worker that ends, and give its runs back."""
 
@@ -324,6 +334,13 @@ class SQLiteStore:
         behind = None if after is None else (to_micros(after[0]), *after[1:])
         wanted = read.ApprovalFilter(pending, run, limit, behind, self._clock.now())
         return await self._read(lambda database: read.approvals(database, tenant, wanted))
+
+    async def figures(self, tenant: str = "") -> Figures:
+        """Return what waits, and for how long; see `StoreReader.figures`."""
+        moment = self._moment()
+        return await self._read(
+            lambda database: figures.figures(database, self._locks, tenant, moment)
+        )
 
     async def workers(self) -> list[LiveWorker]:
         """Return the registered workers, and whether they live."""

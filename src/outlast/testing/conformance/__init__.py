@@ -28,6 +28,7 @@ from outlast.testing.conformance.bench import Bench, ManualClock, SteerableClock
 from outlast.testing.conformance.change import ChangeConformance
 from outlast.testing.conformance.claim import ClaimConformance
 from outlast.testing.conformance.doubt import DoubtConformance
+from outlast.testing.conformance.figures import FiguresConformance
 from outlast.testing.conformance.message import MessageConformance
 from outlast.testing.conformance.notice import NoticeConformance
 from outlast.testing.conformance.outbox import OutboxConformance
@@ -62,5 +63,6 @@ class StoreConformance(
     RequestConformance,
     NoticeConformance,
     TimelineConformance,
+    FiguresConformance,
 ):
     """Everything that a store promises."""

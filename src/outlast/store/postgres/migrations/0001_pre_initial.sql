@@ -33,7 +33,8 @@ CREATE TABLE worker (
     boot      text NOT NULL,
     renewed   bigint NOT NULL,             -- the store's time of the last renewal
     queues    text NOT NULL,               -- JSON array of names
-    paused    boolean NOT NULL             -- it moves only what is released
+    paused    boolean NOT NULL,            -- it moves only what is released
+    report    bytea NOT NULL DEFAULT ''    -- JSON: what it has said of itself last
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
 
 -- The head of a run. `due` is since or from when it can be claimed; NULL while it is owned, paused, closed or waits for mail. A row of
@@ -84,6 +85,7 @@ CREATE INDEX run_released_due ON run (workflow, unfit, due, tenant, run_id) WHER
 CREATE INDEX run_released_due_set ON run (workflow, unfit, due_set_at, tenant, run_id) WHERE due IS NOT NULL AND released = 1;
 -- Owners of these died again and again: each is taken alone.
 CREATE INDEX run_suspect ON run (workflow, unfit, due, tenant, run_id) WHERE due IS NOT NULL AND lapses >= 3;
+CREATE INDEX run_lapsed ON run (tenant) WHERE lapses > 0 AND status IN ('ready', 'running', 'waiting', 'blocked', 'paused');
 CREATE INDEX run_owner ON run (owner, mail, lapses) WHERE owner IS NOT NULL;
 -- For lists. By status too: a few failed ones among a hundred thousand are found without reading the others.
 CREATE INDEX run_created ON run (tenant, created_at, run_id);
