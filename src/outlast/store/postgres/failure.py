@@ -33,6 +33,12 @@ _NOW = (
     errors.DiskFull,
     errors.TooManyConnections,
     errors.ConfigurationLimitExceeded,
+    # Rights, and tables of another version: no run is to blame for them.
+    errors.InsufficientPrivilege,
+    errors.UndefinedTable,
+    errors.UndefinedColumn,
+    errors.UndefinedFunction,
+    errors.InvalidSchemaName,
 )
 """What has nothing to do with the values of a statement."""
 

@@ -184,6 +184,10 @@ class _Line:
         row = connection.execute("SELECT pg_backend_pid()").fetchone()
         assert row is not None
         self._pid = row[0]
+        if self._pid != connection.info.backend_pid and not self._setting.proxied:
+            raise psycopg.OperationalError(
+                "a pooler stands on its way, where nothing is heard: listen= has to lead past it"
+            )
         connection.execute(f'LISTEN "{self._channel}"'.encode())
         self._heard_at = time.monotonic()
         self._told_at = self._heard_at - _BETWEEN_SECONDS
@@ -249,7 +253,7 @@ class _Line:
             return self._heard_at + _SILENT_SECONDS - now
         if now >= self._asked_at + _ANSWER_SECONDS:
             raise psycopg.OperationalError(
-                f"nothing that is told on it is heard within {_ANSWER_SECONDS:g} s; where a pooler stands between, listen= has to lead past it"
+                f"nothing that is told on it is heard within {_ANSWER_SECONDS:g} s"
             )
         return self._asked_at + _ANSWER_SECONDS - now
 
