@@ -260,8 +260,8 @@ class Leasing:
             session.begin()
             number = lock_number(session.statements.schema, EVERYBODY, RESTORATION)
             session.send(_LOCK, ([number],))
-            former, known = session.send(_STORE).rows()[0]
-            if history is not None and known != history[0]:
+            former, used = session.send(_STORE).rows()[0]
+            if history is not None and used != history[0]:
                 session.send("ROLLBACK")
                 return False
             workers = session.send("SELECT worker FROM $s.worker ORDER BY worker FOR UPDATE")
@@ -278,7 +278,7 @@ class Leasing:
             restoration = Restoration(timeline, former, now, until, why)
             body = put_back(body, restoration)
             session.send(_PUT_CONTROL, (EVERYBODY, RESTORATION, version + 1, body))
-            session.send(_BEGIN, (timeline, known if history is None else history[1]))
+            session.send(_BEGIN, (timeline, used if history is None else history[1]))
             session.send("COMMIT")
         return True
 

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 
 from msgspec import Struct
+from psycopg import errors
 
 from outlast.store.postgres.claim import Leasing
 from outlast.store.postgres.clock import StoreClock
@@ -86,10 +87,19 @@ class History:
                 seen = Seen(*session.rows(_SEEN)[0])
                 known = str(session.rows(_KNOWN)[0][0])
                 if known != seen.history:
-                    self._judge(session, known, seen)
+                    self._judge_if_allowed(session, known, seen)
                 self._last, self._is_ready = seen, True
             finally:
                 self._is_looking = False
+
+    def _judge_if_allowed(self, session: Session, known: str, seen: Seen) -> None:
+        try:
+            self._judge(session, known, seen)
+        except errors.InsufficientPrivilege:
+            # Whoever may only read begins nothing, and says nothing for others.
+            logger.info(
+                "%s: its history changed; whoever works on it will say so", self._setting.place
+            )
 
     def _judge(self, session: Session, known: str, seen: Seen) -> None:
         place = self._setting.place
