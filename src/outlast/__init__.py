@@ -55,6 +55,7 @@ from outlast.portal import Portal
 from outlast.replay.context import RunInfo
 from outlast.replay.ledger import Grant
 from outlast.worker.growth import HistoryLimits
+from outlast.worker.parked import Parked
 from outlast.workflows.agent import agent
 from outlast.workflows.approval import approval, ask
 from outlast.workflows.attempt import Attempt, attempt, idempotency_key
@@ -83,6 +84,7 @@ from outlast.workflows.inside import (
     uuid4,
     wait_condition,
 )
+from outlast.workflows.log import logger
 from outlast.workflows.message import Signal, Update
 from outlast.workflows.purpose import SameAs
 from outlast.workflows.query import Query, on_query
@@ -129,6 +131,7 @@ __all__ = [
     "OpenCompensationsError",
     "OutlastError",
     "OutsideWorkflowError",
+    "Parked",
     "PermissionDeniedError",
     "Portal",
     "Principal",
@@ -177,6 +180,7 @@ __all__ = [
     "heartbeat_details",
     "idempotency_key",
     "info",
+    "logger",
     "now",
     "on_query",
     "on_signal",

@@ -27,20 +27,29 @@ from outlast.client import Birth, Client
 from outlast.effects.key import check_name
 from outlast.errors import DefinitionError, StoreError, StoreUnavailableError
 from outlast.journal.entry import Taken
+from outlast.meter.meters import Beside, Meters
+from outlast.meter.tally import Tally
 from outlast.notify.notifier import Notifier
 from outlast.notify.setting import Notify
 from outlast.policy import Policy, PolicyFile
 from outlast.policy.authority import Authority, Principal, StoreAuthority
 from outlast.policy.local import local_user
+from outlast.store.copied import Copied
 from outlast.store.finding import Finding
+from outlast.store.migrate import PHASES, Migration
 from outlast.store.protocol import Store
 from outlast.worker.deck import RECHECK_WITHIN
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE, LEAST_LEASE, MOST_LEASE
+from outlast.worker.parked import OnParked
+from outlast.worker.report import Reporter
 from outlast.worker.stall import LoopWatch
 from outlast.worker.worker import TASKS, Worker, WorkerOptions
 from outlast.workflows.definition import Workflow
 from outlast.workflows.registry import Registry, library_version
+
+if TYPE_CHECKING:
+    from outlast.store.postgres.setting import PostgresSetting
 
 T = TypeVar("T")
 
@@ -204,9 +213,15 @@ def is_postgres(url: str) -> bool:
 
 
 async def _open_postgres(url: str, *, create: bool) -> Store:
+    setting = _postgres_setting(url)
+    from outlast.store.postgres.store import open_postgres
+
+    return await open_postgres(setting, clock=SystemClock(), create=create)
+
+
+def _postgres_setting(url: str) -> PostgresSetting:
     try:
         from outlast.store.postgres.setting import read_setting
-        from outlast.store.postgres.store import open_postgres
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "psycopg":
             raise
@@ -214,7 +229,72 @@ async def _open_postgres(url: str, *, create: bool) -> Store:
             "PostgreSQL needs psycopg, which is not installed",
             hint="pip install 'outlast[postgres]'",
         ) from error
-    return await open_postgres(read_setting(url), clock=SystemClock(), create=create)
+    return read_setting(url)
+
+
+def migrate_store(
+    url: str | None = None,
+    *,
+    phases: Iterable[str] = PHASES,
+    check: bool = False,
+    partitions: int = 0,
+) -> list[Migration]:
+    """Apply what migrations the store lacks, and return them; a store that is not there is made.
+
+    Args:
+        phases: `pre` before new code is deployed, `post` after the last old process has ended.
+        check: Only return them.
+        partitions: Into how many parts each table of runs is divided, where a store in PostgreSQL is new.
+
+    Raises:
+        StoreError: They cannot be applied.
+    """
+    url = store_url(url)
+    if is_postgres(url):
+        setting = _postgres_setting(url)
+        from outlast.store.postgres.upgrade import upgrade
+
+        return upgrade(setting, phases=tuple(phases), check=check, partitions=partitions)
+    file = sqlite_file(url)
+    if not file or partitions:
+        raise StoreUnavailableError(
+            "only a store in PostgreSQL has partitions"
+            if file
+            else f"{without_password(url)} has no tables to migrate",
+            hint="leave out --partitions"
+            if file
+            else "name a store that is kept: sqlite:///file.db or postgresql://user@host/database",
+        )
+    from outlast.store.sqlite.upgrade import upgrade_file
+
+    return upgrade_file(file, phases=tuple(phases), check=check)
+
+
+def rights_of(
+    url: str | None, role: str, *, read_only: bool = False, give: bool = False
+) -> list[str]:
+    """Return the statements that give a role of PostgreSQL what it needs to work on the store.
+
+    Args:
+        read_only: It may look at everything, and write nothing.
+        give: Run them, too.
+
+    Raises:
+        StoreError: It is no store in PostgreSQL, or they cannot be run.
+    """
+    url = store_url(url)
+    if not is_postgres(url):
+        raise StoreUnavailableError(
+            f"{store_place(url)} knows no roles of a database",
+            hint="who may read and write a file, its mode says; rights are granted in PostgreSQL",
+        )
+    setting = _postgres_setting(url)
+    from outlast.store.postgres.role import grants
+    from outlast.store.postgres.upgrade import give_rights
+
+    if give:
+        return give_rights(setting, role, read_only=read_only)
+    return list(grants(setting.schema, role, read_only=read_only))
 
 
 def _announce(text: str) -> None:
@@ -274,6 +354,49 @@ def examine_store(url: str | None = None) -> list[Finding]:
     from outlast.store.sqlite.checkup import examine
 
     return examine(str(place), SystemClock())
+
+
+def back_up_store(file: str | os.PathLike[str], url: str | None = None) -> Copied:
+    """Copy a store into a new file, as it is at one moment, while its workers go on.
+
+    Args:
+        file: Which must not exist.
+        url: Of the store, as for `open_store`.
+
+    Raises:
+        StoreUnavailableError: It is not kept in a file, or one of them cannot be read or written.
+    """
+    from outlast.store.sqlite.backup import back_up
+
+    return back_up(_file_of(url, "PostgreSQL has its own"), os.fspath(file), SystemClock())
+
+
+def restore_store(
+    file: str | os.PathLike[str], url: str | None = None, *, replace: bool = False
+) -> Copied:
+    """Put a backup into the place of a store: a new line of history begins, and workers move only what is released.
+
+    Args:
+        file: The backup. It stays as it is.
+        url: Of the store, as for `open_store`.
+        replace: Keep a database that stands there under another name. Nobody may have it open.
+
+    Raises:
+        StoreUnavailableError: There is no such backup; or a database stands there, and is in use, or not to be replaced.
+    """
+    from outlast.store.sqlite.backup import put_back
+
+    place = _file_of(url, "restore it by its own means, and say so by `outlast restore --here`")
+    return put_back(os.fspath(file), place, SystemClock(), replace=replace)
+
+
+def _file_of(url: str | None, otherwise: str) -> str:
+    file = sqlite_file(store_url(url))
+    if not file:
+        raise StoreUnavailableError(
+            "only a store that is a file has its backup made here", hint=otherwise
+        )
+    return file
 
 
 _OPENED = frozenset(
@@ -364,6 +487,7 @@ class App(_Entered):
     Args:
         options: The worker's.
         notify: How people are told of what they are asked; nobody is told by default.
+        meters: Told what is counted and measured, beside the app's own tally.
 
     Example:
         ```python
@@ -389,6 +513,7 @@ class App(_Entered):
         options: WorkerOptions,
         authority: Authority | None = None,
         notify: Notify | None = None,
+        meters: Meters | None = None,
     ) -> None:
         self._url = url
         self._workflows = workflows
@@ -398,6 +523,10 @@ class App(_Entered):
         self._options = options
         self._notify = notify
         self._notifier: Notifier | None = None
+        self._tally = Tally()
+        self._meters = self._tally if meters is None else Beside(self._tally, meters)
+        self._is_observed = meters is not None
+        self._reporter: Reporter | None = None
         self.worker: Worker
 
     async def __aenter__(self) -> App:
@@ -410,8 +539,13 @@ class App(_Entered):
             await store.close()
             raise
         try:
+            observer = self._meters if self._is_observed else None
+            self._reporter = Reporter(store, self.worker, self._tally, observer)
+            self._reporter.start()
             if self._notify is not None:
-                self._notifier = Notifier(store, self._notify, self.tenant)
+                self._notifier = Notifier(
+                    store, self._notify, self.tenant, held=lambda: self.worker.paused
+                )
                 self._notifier.start()
             _warn_of_idle_queues(registry, self._options.queues)
             _announce(f"outlast {library_version()} on {store.describe()}")
@@ -425,6 +559,8 @@ class App(_Entered):
         """Give every run back, then close the store."""
         try:
             try:
+                if self._reporter is not None:
+                    await self._reporter.stop()
                 if self._notifier is not None:
                     await self._notifier.stop()
             finally:
@@ -446,7 +582,7 @@ class App(_Entered):
             clock=SystemClock(),
             random=SystemRandom(),
             threads=threads,
-            options=dataclasses.replace(self._options, authority=authority),
+            options=dataclasses.replace(self._options, authority=authority, meters=self._meters),
             closed=self.closed,
             watch=LoopWatch(threads),
         )
@@ -489,6 +625,9 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
     policy: Policy | PolicyFile | str | Path | None = None,
     recheck_within: timedelta = RECHECK_WITHIN,
     notify: Notify | None = None,
+    paused: bool = False,
+    on_parked: OnParked | None = None,
+    meters: Meters | None = None,
 ) -> App:
     """Return client and worker in one; use it as `async with outlast.open(url) as app`.
 
@@ -508,6 +647,12 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
             used changes nothing.
         recheck_within: How old what was found out about an effect may be when it begins: policy, roles, and facts that a yes rests on.
         notify: How people are told of what they are asked: `Notify(channels={"maintainer": ["mailto://…"]})`. Nobody is told by default.
+        paused: The worker moves nothing but what is released (`Client.release`, `outlast release`), until everything is. So it is, too, when the
+            store was restored from a backup.
+        on_parked: Called with a `Parked` when the worker leaves a run `blocked`: once for each reason, also after a restart. It may be
+            async; a plain function is called in a thread.
+        meters: Told what the worker counts and measures, and what the whole store holds: `OpenTelemetryMeters()` of
+            `outlast.integrations.opentelemetry`, or what has the three methods of `outlast.meter.Meters`.
 
     Raises:
         PolicyError: The policy's file cannot be used.
@@ -551,6 +696,8 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         tasks=_task_count(tasks),
         policy=_policy_of(policy),
         recheck_within=recheck_within,
+        paused=paused,
+        parked=on_parked,
     )
     return App(
         url,
@@ -560,6 +707,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
         options=options,
         authority=authority,
         notify=notify,
+        meters=meters,
     )
 
 

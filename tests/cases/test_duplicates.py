@@ -348,7 +348,7 @@ def silence(worker: SimulatedWorker) -> None:
     def renew(_: WorkerId) -> bool:
         raise StoreUnavailableError("no heartbeat", hint="this is a test")
 
-    async def claim(*_: object) -> Claim:
+    async def claim(*_: object, **__: object) -> Claim:
         await asyncio.sleep(30)
         raise StoreUnavailableError("no look", hint="this is a test")
 
@@ -663,8 +663,8 @@ def test_case_008_a_second_app_in_the_process_adopts_no_live_run(url: str) -> No
                 looks: list[Claim] = []
                 claim = second.store.claim
 
-                async def noted(*request: Any) -> Claim:
-                    looks.append(await claim(*request))
+                async def noted(*request: Any, **named: Any) -> Claim:
+                    looks.append(await claim(*request, **named))
                     return looks[-1]
 
                 second.store.claim = noted

@@ -579,6 +579,47 @@ def test_case_028_a_client_looks_and_ends_before_anything_executes() -> None:
     assert (bodies["a"], bodies["b"], bodies["c"], bodies["other"]) == (1, 0, 1, 0)
 
 
+def test_case_028_a_paused_worker_moves_what_is_released() -> None:
+    """A worker that is started paused executes nothing; then what is named, then a workflow's runs, then everything."""
+
+    async def scenario(sim: Simulation) -> list[set[str]]:
+        told: list[set[str]] = []
+        for name in ("a", "b"):
+            await sim.client.start(trail(name), id=name)
+            await sim.client.handle(name).send(go, "go")
+        await sim.client.start(wait_then_count("other"), id="other")
+        await sim.client.handle("other").send(go, "go")
+        worker = await start_worker(sim, paused=True)
+        born = await worker.client.start(wait_then_count("born"), id="born")
+        listed = [one.row.paused for one in await sim.store.workers()]
+        assert (listed, worker.worker.paused) == ([True], True)
+        await asyncio.sleep(60)
+        told.append(set(bodies))
+        assert await sim.client.release("b", reason="looked at") == 1
+        await sim.closed("b")
+        await asyncio.sleep(60)
+        told.append(set(bodies))
+        assert await sim.client.release(workflow="wait_then_count", reason="these too") == 2
+        await born.send(go, "go")
+        await sim.closed("other")
+        await sim.closed("born")
+        await asyncio.sleep(60)
+        told.append(set(bodies))
+        await sim.client.release(everything=True, reason="all is well")
+        await sim.closed("a")
+        assert [one.row.paused for one in await sim.store.workers()] == [False]
+        return told
+
+    assert Simulation(CODE).run(scenario) == [
+        set(),
+        {"b-begins", "b"},
+        {"b-begins", "b", "other", "born"},
+    ]
+    assert {one: bodies[one] for one in ("a", "b", "other", "born")} == dict.fromkeys(
+        ("a", "b", "other", "born"), 1
+    )
+
+
 # 29
 
 
@@ -611,3 +652,31 @@ def test_case_029_what_needs_a_person_is_said_once(
         Simulation(CODE).run(scenario)
     said = [one for one in caplog.records if words in one.getMessage()]
     assert [one.levelno for one in said] == [level]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_case_029_the_app_is_told_once(restarted: bool) -> None:
+    """A run that goes no further without somebody is told to the app at the transition, and not again after a restart."""
+    told: list[outlast.Parked] = []
+
+    async def scenario(sim: Simulation) -> None:
+        first = await sim.start_worker(parked=told.append)
+        await sim.client.start(doubts(), id="r")
+        await sim.until("r", lambda head: head.status is Status.BLOCKED)
+        await asyncio.sleep(5)
+        if restarted:
+            first.kill()
+            await sim.start_worker(parked=told.append)
+        # It is taken up once more, and rests for the same reason.
+        await sim.client.handle("r").send(go, "is anybody there?")
+        await asyncio.sleep(120)
+
+    Simulation(CODE).run(scenario)
+    (one,) = told
+    assert (one.tenant, one.run_id, one.workflow, one.reason) == (
+        "default",
+        "r",
+        "doubts",
+        "in doubt",
+    )
+    assert one.why

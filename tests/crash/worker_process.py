@@ -163,9 +163,9 @@ class StrikingStore:
         """Count one write."""
         await self._around("retire", lambda: self._store.retire(worker))
 
-    async def claim(self, worker: Any, workflows: frozenset[str], limit: int) -> Any:
+    async def claim(self, *given: Any, **named: Any) -> Any:
         """Count one write when it took something. Before it means nothing: that is after the write before."""
-        claim = await self._store.claim(worker, workflows, limit)
+        claim = await self._store.claim(*given, **named)
         if claim.runs:
 
             async def taken() -> Any:

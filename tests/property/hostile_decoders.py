@@ -113,6 +113,7 @@ from outlast.store.change import (
     WorkerId,
 )
 from outlast.store.notice import NoticeRow
+from outlast.store.restoration import Released, Releases, Restoration
 from outlast.store.row import head_of, operation_of, outbox_of, unfit_of, worker_of
 from outlast.store.row_people import approval_of, notice_of, request_of
 from outlast.store.sqlite.damage import naming
@@ -122,9 +123,11 @@ from outlast.testing.golden import Golden, GoldenRow
 from outlast.worker.inbox import proposal_of
 from outlast.worker.late import contradiction
 from outlast.worker.outcome import TaskOutcome
+from outlast.worker.parked import told_in
 from outlast.worker.proposal import Proposal, Rank
 from outlast.worker.relay import _bodies
 from outlast.worker.remote import RemoteSteps
+from outlast.worker.report import report_in
 from outlast.worker.rest import Completion, Rest
 from outlast.worker.series import rest_of
 from outlast.worker.sticky import _asks_for
@@ -622,6 +625,11 @@ expires_in = "72h"
 when = { amount = { greater = 1.5, in = [1, "2"] }, "to.path" = { inside = "/srv", matches = "[a-z/]+" } }
 """
 STOPS = Stops((Stop(scope="tool", name="files:pay*", at=NOW), Stop(scope="everything", at=NOW)))
+RELEASES = (
+    Releases()
+    .putting_back(Restoration("b", "a", NOW, NOW, "it was restored"))
+    .releasing(Released(NOW, "me", "looked at", "everything", 2), everything=True)
+)
 SWITCH = Switch().stopping(
     Stop(scope="tool", name="files:pay*", by="ann", at=NOW, reason="paid twice")
 )
@@ -747,8 +755,9 @@ DECODERS: dict[str, Decoder] = {
     "kind of an approval row": Decoder(stored(lambda text: approval_row(kind=text)), [b"approval", b"question"], ("store.row_people:approval_of",)),
     "persons of an approval row": Decoder(stored(lambda text: approval_row(persons=text)), [b'[["me"],["you"]]'], ("store.row_people:approval_of",)),
     "votes of an approval row": Decoder(stored(lambda text: approval_row(votes=text)), [b'[{"by":"me","at":"2026-01-01T00:00:00Z","behalf":"you"}]'], ("store.row_people:approval_of",)),
-    "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1, text))), [b'["flow"]'], ("store.row:_names_in",)),
-    "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", text, 1, text))), [b"waiting"], ()),
+    "worker row": Decoder(stored(lambda text: worker_of((text, text, 1, "b", text, 5, "boot", 1, text, 0))), [b'["flow"]'], ("store.row:_names_in",)),
+    "run row": Decoder(stored(lambda text: head_of(("t", "r", 1, "w", "f", text, "", None, 1, 1, 1, b"", None, 0, 0, 0, 0, b"", text, 1, text, 0, None, None))), [b"waiting"], ()),
+    "report of a worker": Decoder(report_in, [b'{"library":"1","runs":1,"tasks":0,"numbers":{"counts":{"a":{"b":1}},"measures":{"c":{"count":1,"mean":1,"p99":1,"largest":1}}}}'], ("worker.report:report_in",), ()),
     "operation row": Decoder(stored(lambda text: operation_of((text, "step", text, -5, None, text.encode(), text.encode(), 7, -1, -(1 << 63), None, (1 << 63) - 1, 0, 7))), [b"r:1"], ()),
     "outbox row": Decoder(stored(lambda text: outbox_of(("t", "r", 1, "t", text, text, text, "n", "s", b"", 1, text, 0, text, text))), [b"signal"], ()),
     "request row": Decoder(stored(lambda text: request_of(("t", "k", "f", text, text, 0, -1, -1, None, text, text, (1 << 55), text.encode(), b""))), [b"running", b"freed"], ()),
@@ -791,6 +800,8 @@ DECODERS: dict[str, Decoder] = {
     "one edit that was typed": Decoder(of_text(lambda text: edits_typed([text], "")), [b'0.amount={"a":5}'], ("cli.session:json_of",), (USAGE,)),
     "kill switch": Decoder(Stops.decode, [STOPS.encode()], ("policy.stop:Stops.decode",)),
     "pinned definitions": Decoder(Pins.decode, [PINS.encode()], ("policy.pin:Pins.decode",)),
+    "what was released after a restore": Decoder(Releases.decode, [RELEASES.encode()], ("store.restoration:Releases.decode",)),
+    "what a parked run's app was told": Decoder(told_in, [b'{"blocked": ["in doubt", 3]}'], ("worker.parked:told_in",)),
     "who is local": Decoder(LocalUser.decode, [LocalUser("me", NOW).encode()], ("policy.local:LocalUser.decode",)),
     "pins as they are kept": Decoder(PinRecord.decode, [PIN_RECORD.encode()], ("policy.pinned:PinRecord.decode",)),
     "what sticks, where": Decoder(_sticks_where, [b'{"amount":"5"}'], ("worker.sticky:_asks_for", "worker.sticky:_shown")),
@@ -804,6 +815,9 @@ DECODERS: dict[str, Decoder] = {
 }  # fmt: skip
 
 EXCEPTIONS = {
+    "store.postgres.load:Loading._of_run.take": "calls the readers of rows that are listed above",
+    "store.postgres.read:_read": "calls the readers of rows that are listed above",
+    "store.postgres.setting:read_setting": "a URL of whoever operates",
     "workflows.definition:Effect._action_sha256": "what `canonical` wrote a line before",
     "journal.subject:subject_of": "what `canonical` and the codec wrote in the same call",
     "journal.subject:_fact": "what `canonical` and the codec wrote in the same call",

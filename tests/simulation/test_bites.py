@@ -171,7 +171,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
                 "self.post(intending)",
                 "settle = SettleEffect(command.operation, command.name, intent)\n"
                 "            known = self._deck.registry.effects[command.name]\n"
-                "            run = EffectRun(self, settle, known, fresh=True)\n"
+                "            run = EffectRun(self, settle, known, Past(fresh=True))\n"
                 "            self._crew.begin(command.operation, run.run())\n"
                 "            self.post(intending)",
             ),

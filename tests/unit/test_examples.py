@@ -23,6 +23,8 @@ import outlast.http
 import outlast.http.carry
 import outlast.http.transport
 import outlast.integrations.mcp
+import outlast.integrations.opentelemetry
+import outlast.meter
 import outlast.notify
 import outlast.policy
 import outlast.testing
@@ -35,6 +37,8 @@ HOMES = {
     "outlast.http.carry": outlast.http.carry,
     "outlast.http.transport": outlast.http.transport,
     "outlast.integrations.mcp": outlast.integrations.mcp,
+    "outlast.integrations.opentelemetry": outlast.integrations.opentelemetry,
+    "outlast.meter": outlast.meter,
     "outlast.notify": outlast.notify,
     "outlast.policy": outlast.policy,
 }

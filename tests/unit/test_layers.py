@@ -46,6 +46,8 @@ BREACHES = [
     ("app.py", "import sqlite3", "sqlite3"),
     ("client.py", "import httpx", "httpx"),
     ("http/__init__.py", "import mcp", "mcp"),
+    ("app.py", "import opentelemetry.metrics", "opentelemetry"),
+    ("store/change.py", "import outlast.meter", "layers"),
     ("app.py", "import outlast.http", "layers"),
     ("app.py", "import http_sf", "http_sf"),
     ("approvals/receipt.py", "import cryptography", "cryptography"),

@@ -13,9 +13,11 @@ from rich.text import Text
 
 from outlast.app import SystemClock, examine_store, open_store, store_place
 from outlast.cli.output import console, print_json
+from outlast.cli.seen import SeenWorker, figure_lines, seen
 from outlast.cli.session import Session, run, stored
 from outlast.cli.text import safe
 from outlast.errors import OutlastError
+from outlast.store.figures import Figures
 from outlast.store.finding import Finding
 from outlast.store.moment import NO_BOOT, boot_id
 
@@ -30,11 +32,15 @@ class Report(msgspec.Struct, frozen=True):
     Args:
         database: The absolute file.
         healthy: Nothing fails; warnings are allowed.
+        figures: How much waits, and for how long, of all tenants; None where the store cannot be read.
+        workers: The registered workers, live or not.
     """
 
     healthy: bool
     database: str
     findings: list[Finding]
+    figures: Figures | None = None
+    workers: list[SeenWorker] = msgspec.field(default_factory=list[SeenWorker])
 
 
 @stored
@@ -42,7 +48,7 @@ def doctor(
     session: Session,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Check database, disk, clock, locks and workers; exit status 1 when something fails."""
+    """Check database, disk, clock, locks and workers, and count what waits; exit status 1 when something fails."""
     report = _report(session)
     if as_json:
         print_json(report)
@@ -53,18 +59,22 @@ def doctor(
 
 
 def _report(session: Session) -> Report:
-    findings = [run(_reach(session)), *clocks(), *examine_store(session.database)]
+    reached, figures, workers = run(_reach(session))
+    findings = [reached, *clocks(), *examine_store(session.database)]
     healthy = all(one.verdict != "fail" for one in findings)
-    return Report(healthy, store_place(session.database), findings)
+    return Report(healthy, store_place(session.database), findings, figures, workers)
 
 
-async def _reach(session: Session) -> Finding:
+async def _reach(session: Session) -> tuple[Finding, Figures | None, list[SeenWorker]]:
     try:
         store = await open_store(session.database, create=False)
-        await store.close()
     except OutlastError as error:
-        return Finding("database", "fail", error.message, error.hint)
-    return Finding("database", "ok", store.describe())
+        return Finding("database", "fail", error.message, error.hint), None, []
+    try:
+        figures, workers = await seen(store)
+    finally:
+        await store.close()
+    return Finding("database", "ok", store.describe()), figures, workers
 
 
 def clocks() -> list[Finding]:
@@ -106,6 +116,9 @@ def _print(report: Report) -> None:
         screen.print(line, soft_wrap=True)
         if one.hint:
             screen.print(Text(f"     → {safe(one.hint)}"), soft_wrap=True)
+    if report.figures is not None:
+        for line in figure_lines(report.figures, report.workers):
+            screen.print(Text(safe(line)), soft_wrap=True)
     failed = sum(one.verdict == "fail" for one in report.findings)
     warned = sum(one.verdict == "warn" for one in report.findings)
     screen.print(Text(f"{failed} failed, {warned} to look at, {len(report.findings)} checked"))

@@ -8,15 +8,18 @@ from typing import Annotated, TextIO
 import typer
 
 from outlast.cli.approval import approvals
+from outlast.cli.backup import backup, restore
 from outlast.cli.complete import complete, heartbeat
 from outlast.cli.doctor import doctor
 from outlast.cli.doubt import doubts, resolve
 from outlast.cli.fork import fork, retry
 from outlast.cli.growth import accept, export_run
 from outlast.cli.key import keys
+from outlast.cli.migrate import migrate
 from outlast.cli.output import complain, note, say
 from outlast.cli.policy import policy
 from outlast.cli.receipt import receipt, verify_receipt
+from outlast.cli.release import release
 from outlast.cli.replay import replay
 from outlast.cli.request import requests
 from outlast.cli.role import roles
@@ -61,10 +64,14 @@ app.add_typer(requests, name="requests")
 app.add_typer(keys, name="keys")
 app.add_typer(roles, name="roles")
 app.command("stop", no_args_is_help=True)(stop)
+app.command("backup", no_args_is_help=True)(backup)
+app.command("restore", no_args_is_help=True)(restore)
+app.command("release", no_args_is_help=True)(release)
 app.add_typer(policy, name="policy")
 app.command("replay", no_args_is_help=True)(replay)
 app.command("fork", no_args_is_help=True, help="The same as `runs fork`.")(fork)
 app.command("doctor")(doctor)
+app.command("migrate")(migrate)
 
 
 def _print_version(asked: bool) -> None:

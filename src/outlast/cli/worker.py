@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import importlib.util
 import logging
 import os
 import signal
 import sys
-import time
 import traceback
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -21,12 +21,14 @@ import typer
 
 from outlast.app import App
 from outlast.app import open as open_app
+from outlast.cli.health import HealthServer, Place, health_place
+from outlast.cli.log import LogFormat, Start, log_to_stderr
 from outlast.cli.output import complain, note, note_lines, say
 from outlast.cli.session import Session, run, stored, time_length
-from outlast.cli.text import safe
 from outlast.errors import DefinitionError, OutlastError
 from outlast.notify import Notify
 from outlast.notify.file import read_notify
+from outlast.worker.release import HOW
 from outlast.worker.worker import TASKS
 from outlast.workflows.registry import Registry, library_version
 
@@ -79,19 +81,32 @@ def worker(  # noqa: PLR0913 - what can be typed
             help="TOML: how people are told of what they are asked; nobody is told without it.",
         ),
     ] = None,
+    paused: Annotated[
+        bool,
+        typer.Option(
+            "--paused", help="Move nothing but what `outlast release` names, until all is released."
+        ),
+    ] = False,
+    health: Annotated[
+        Place | None,
+        typer.Option(
+            parser=health_place,
+            metavar="[HOST:]PORT",
+            help="Answer /livez and /readyz there, on 127.0.0.1 unless told otherwise.",
+        ),
+    ] = None,
+    log: Annotated[
+        LogFormat, typer.Option(help="Lines for people, or one JSON object a line.")
+    ] = LogFormat.TEXT,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log what each run does.")
     ] = False,
 ) -> None:
     """Run the workflows that MODULE... declare, and the steps of its queues, until SIGINT or SIGTERM; a second signal stops at once."""
-    start = _log_to_stderr(logging.DEBUG if verbose else logging.INFO)
+    start = log_to_stderr(logging.DEBUG if verbose else logging.INFO, log)
     queues = queue or []
     with author_errors():
-        for module in modules:
-            load(module)
-        found = Registry.of_everything()
-        workflows = [] if no_workflows else sorted(found.workflows)
-        _require_work(found, workflows, queues)
+        found, workflows = _work_in(modules, queues, no_workflows=no_workflows)
         app = open_app(
             session.database,
             workflows=[found.workflows[name] for name in workflows],
@@ -100,9 +115,22 @@ def worker(  # noqa: PLR0913 - what can be typed
             idle=idle,
             queues=queues,
             tasks=tasks,
+            paused=paused,
             notify=None if notify is None else _notify_in(notify),
         )
-    run(_serve(app, workflows, queues, start))
+    run(_serve(app, workflows, queues, start, health))
+
+
+def _work_in(
+    modules: Iterable[str], queues: list[str], *, no_workflows: bool
+) -> tuple[Registry, list[str]]:
+    """Return what the modules declare, and which workflows of it are run."""
+    for module in modules:
+        load(module)
+    found = Registry.of_everything()
+    workflows = [] if no_workflows else sorted(found.workflows)
+    _require_work(found, workflows, queues)
+    return found, workflows
 
 
 def _notify_in(file: Path) -> Notify:
@@ -172,38 +200,6 @@ def _is_ours(file: str) -> bool:
     return file.startswith((str(_PACKAGE), "<frozen importlib", importlib.__file__))
 
 
-class _SafeFormatter(logging.Formatter):
-    """Escapes what a terminal would obey: messages quote what remote systems and models wrote."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return safe(super().format(record), lines=True)
-
-
-class _Start(logging.Filter):
-    """Keeps out of the log what is printed to standard output when the worker starts."""
-
-    is_over = False
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        told = str(record.msg).startswith(("outlast ", "worker %s: ready"))
-        return self.is_over or record.levelno != logging.INFO or not told
-
-
-def _log_to_stderr(level: int) -> _Start:
-    """Log what Outlast says from `level` on, and what others say from INFO on."""
-    formatter = _SafeFormatter(
-        "%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S UTC"
-    )
-    formatter.converter = time.gmtime
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
-    start = _Start()
-    handler.addFilter(start)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("outlast").setLevel(level)
-    return start
-
-
 def load(name: str) -> None:
     """Import a module by its name, or a file by its path.
 
@@ -269,9 +265,15 @@ def _load_file(place: Path) -> None:
         raise
 
 
-async def _serve(app: App, workflows: list[str], queues: list[str], start: _Start) -> None:
-    stop = _stop_on_signals()
-    async with app:
+async def _serve(
+    app: App,
+    workflows: list[str],
+    queues: list[str],
+    start: Start,
+    health: Place | None,
+) -> None:
+    stop = _stop_on_signals(start.note)
+    async with app, contextlib.AsyncExitStack() as stack:
         say(f"outlast    {library_version()}")
         say(f"database   {app.store.describe()}")
         if workflows:
@@ -279,15 +281,22 @@ async def _serve(app: App, workflows: list[str], queues: list[str], start: _Star
         if queues:
             say(f"queues     {', '.join(queues)}")
         say(f"worker     {app.worker.id}")
+        if app.worker.paused:
+            say(f"PAUSED     it moves nothing but what is released: {HOW}")
+        if health is not None:
+            server = HealthServer(health, lambda: app.worker.vitals)
+            # Answers as long as the worker still gives runs back: it is alive, and not ready.
+            stack.callback(server.close)
+            say(f"health     {server.url}")
         start.is_over = True
         await stop.wait()
-        note(
+        start.note(
             "stopping: runs are given back as their attempts end; the same signal again stops at once"
         )
-    note("stopped")
+    start.note("stopped")
 
 
-def _stop_on_signals() -> asyncio.Event:
+def _stop_on_signals(note: Callable[[str], None] = note) -> asyncio.Event:
     """Return what the first signal sets; the second one ends the process, as a crash would: nothing is lost."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

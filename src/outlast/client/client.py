@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from shlex import quote
 from typing import Any, TypeVar, cast, overload
 
 from msgspec import UNSET, Raw
@@ -26,6 +27,7 @@ from outlast.client.page import check_limit
 from outlast.client.patience import Patience, callers_level
 from outlast.client.pin import PinBook
 from outlast.client.port import Port
+from outlast.client.release import release, restored
 from outlast.client.replica import Replicas
 from outlast.client.request import Requests
 from outlast.client.role import RoleBook, principal_of
@@ -226,6 +228,73 @@ class Client:
     def requests(self) -> Requests:
         """The tenant's requests that came with an idempotency key."""
         return Requests(self)
+
+    async def release(
+        self,
+        *runs: str,
+        workflow: str = "",
+        everything: bool = False,
+        trust: bool = False,
+        reason: str,
+    ) -> int:
+        """Let runs go on whose workers are paused (`open(paused=True)`, or a store that was restored); return how many were named.
+
+        Args:
+            runs: Ids.
+            workflow: All open runs of this workflow.
+            everything: All runs, of all tenants: paused workers go on with everything. That counts none.
+            trust: After a restore, somebody vouches that nothing was forgotten. Without it an effect of a run that is older than the restore
+                is held to have been attempted: it is called with its key where it is idempotent, its probe is asked before, and one with
+                neither is in doubt.
+            reason: Why; kept.
+
+        Raises:
+            NotAuthorisedError: Whoever acts may not resume these runs; for everything, does not hold `outlast:admin` for everybody.
+            DefinitionError: No reason is given, or not one of `runs`, `workflow` and `everything`.
+            RunNotFoundError: There is no such run.
+            RunConflictError: It has ended.
+
+        Example:
+            ```python
+            import outlast
+
+            @outlast.workflow
+            async def greet(name: str) -> str:
+                return f"hello {name}"
+
+            async with outlast.open("memory://", paused=True) as app:
+                handle = await app.start(greet("Ada"), id="greet-ada")
+                assert await app.release("greet-ada", reason="looked at") == 1
+                assert await handle.result() == "hello Ada"
+            ```
+        """
+        return await release(
+            self, runs, workflow=workflow, everything=everything, trust=trust, reason=reason
+        )
+
+    async def restored(self, reason: str) -> str:
+        """Say that the store was put back to an earlier state by other means than `outlast restore`; return the id of its new history.
+
+        Workers move only what is released from then on.
+
+        Args:
+            reason: How; kept.
+
+        Raises:
+            NotAuthorisedError: Whoever acts does not hold `outlast:admin` for everybody.
+            DefinitionError: No reason is given.
+            StoreError: Workers live on the store: they have to be stopped before.
+
+        Example:
+            ```python
+            import outlast
+
+            async with outlast.connect("sqlite:///agent.db", create=True) as client:
+                before = await client.store.timeline()
+                assert await client.restored("the disk was set back to last night's snapshot") != before
+            ```
+        """
+        return await restored(self, reason)
 
     async def start(
         self,
@@ -892,7 +961,15 @@ class Client:
         if head.status not in {Status.READY, Status.RUNNING, Status.WAITING}:
             return
         workers = await self.store.workers()
-        if any(one.live and head.workflow in one.row.workflows for one in workers):
+        fitting = [one.row for one in workers if one.live and head.workflow in one.row.workflows]
+        if fitting and not head.released and all(row.paused for row in fitting):
+            text = (
+                f"run {head.run} waits, and all workers that could move it are paused. `outlast release {quote(head.run.run_id)} "
+                "--reason WHY` lets it go on; `outlast doctor` says whether the store was restored."
+            )
+            warnings.warn(NoWorkerWarning(text), stacklevel=callers_level())
+            return
+        if fitting:
             step = unserved(task_views(await self.store.tasks(head.run), workers))
             if step is not None:
                 text = (

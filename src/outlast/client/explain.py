@@ -318,8 +318,7 @@ class _Teller:
             yield Wait(
                 "condition", "", "It waits for a condition that only a message to it can make true."
             )
-        if not self._detail.fitting:
-            yield self._no_worker()
+        yield from self._nobody_moves()
         yield from self._left_undone()
 
     def _undoing(self) -> Iterator[Wait]:
@@ -812,6 +811,13 @@ class _Teller:
             when = "when the run can be moved again"
         return Wait("mail", "", arrived(self._detail.mail, self._detail.unread, when))
 
+    def _nobody_moves(self) -> Iterator[Wait]:
+        """Yield that no worker would take the run."""
+        if not self._detail.fitting:
+            yield self._no_worker()
+        elif self._detail.held:
+            yield self._all_paused()
+
     def _no_worker(self) -> Wait:
         start = self._command("worker", "MODULE")
         return Wait(
@@ -820,6 +826,16 @@ class _Teller:
             f"No live worker has registered workflow {self._status.workflow}, so nothing moves.",
             commands=(start,),
             purposes=("start a worker",),
+        )
+
+    def _all_paused(self) -> Wait:
+        release = self._command("release", self._run, "--reason", "TEXT")
+        return Wait(
+            "worker",
+            self._status.workflow,
+            "All live workers that could move it are paused, and it is not released: nothing moves.",
+            commands=(release, self._command("doctor")),
+            purposes=("let it go on", "see why workers are paused"),
         )
 
     def _task(self, one: TaskView) -> Wait:

@@ -62,6 +62,7 @@ from outlast.store.change import (
     Applied,
     Conflict,
     Refused,
+    Restored,
     RunHead,
     RunKey,
     StartRun,
@@ -106,6 +107,7 @@ class Origin:
 
     Args:
         is_over: It had ended for good: no generation follows that goes on from it.
+        restored: It is older than a restore of the store, which may have forgotten what it did.
     """
 
     run: RunKey
@@ -113,6 +115,7 @@ class Origin:
     rows: tuple[StampedRow, ...]
     entries: list[Entry]
     is_over: bool
+    restored: Restored | None = None
 
     @property
     def started(self) -> Started:
@@ -286,7 +289,7 @@ async def read_origin(client: Port, run: RunKey, generation: int | None = None) 
     entries = [from_row(one.row) for one in rows]
     is_over = head.status.closed if number == head.generation else True
     is_over = is_over and not isinstance(entries[-1], ContinuedAsNew)
-    return Origin(run, number, rows, entries, is_over)
+    return Origin(run, number, rows, entries, is_over, head.restored)
 
 
 async def write_fork(client: Port, origin: Origin, asked: ForkRequest) -> RunKey:
@@ -492,6 +495,8 @@ def _change(
             to_row(forked, len(rows), last.turn + 1),
         ),
         times=tuple(one.at for one in rows),
+        # Under the same keys it would make the same effects.
+        restored=origin.restored if asked.effects == "same_key" else None,
     )
 
 

@@ -729,6 +729,7 @@ class RunHandle(Generic[R]):
         written = [one.entry for one in entries]
         workers = await store.workers()
         live = [one.row for one in workers if one.live]
+        fitting = [row for row in live if image.head.workflow in row.workflows]
         return RunDetail(
             status=status_of(image.head),
             entries=entries,
@@ -739,7 +740,7 @@ class RunHandle(Generic[R]):
             approvals=[view_of(row) for row in image.approvals if row.state == "pending"],
             unread=len(image.messages),
             now=store.now(),
-            fitting=[row.worker for row in live if image.head.workflow in row.workflows],
+            fitting=[row.worker for row in fitting],
             attended=any(row.worker == image.head.owner for row in live),
             alarms=alarms((one.entry, one.at) for one in entries),
             place=place_in(written),
@@ -756,6 +757,7 @@ class RunHandle(Generic[R]):
             durability=durability_in(written),
             mail=mail_of(image.messages),
             retry=await latest_retry(self._client, image.head),
+            held=bool(fitting) and not image.head.released and all(row.paused for row in fitting),
         )
 
     @overload

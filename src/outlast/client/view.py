@@ -204,6 +204,7 @@ class RunDetail(msgspec.Struct, frozen=True):
         unread: How many messages the run has not taken in.
         now: The store's time.
         fitting: Live workers that have registered the run's workflow.
+        held: All of them are paused, and the run is not released.
         attended: Whether the worker that has the run in memory lives.
         alarms: What came for the run and was put aside, since it last made progress there.
         place: Where in the author's code the failure was raised that ended the run.
@@ -240,6 +241,7 @@ class RunDetail(msgspec.Struct, frozen=True):
     durability: str = ""
     mail: list[Mail] = []
     retry: Retry | None = None
+    held: bool = False
 
 
 class Changed(msgspec.Struct, frozen=True):

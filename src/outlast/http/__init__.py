@@ -1,6 +1,6 @@
 """The Idempotency-Key header on both sides: a server that carries a request out once, and (`transport`, `carry`) a client that sends keys.
 
-And what people are asked: a page behind each link (`approvals`), and decisions that come in as signed webhooks (`Sender`).
+The health of a worker (`health`). And what people are asked: a page behind each link (`approvals`), and decisions that come in as signed webhooks (`Sender`).
 
 Nothing of the rest of Outlast imports it. Needs the extra `http`; pages and webhooks need `notify` too. May import whatever lies below the command line, and no web framework.
 """
@@ -15,6 +15,7 @@ if _find_spec("http_sf") is None:
 from outlast.http.answer import Answer
 from outlast.http.approval import approvals
 from outlast.http.decision import Sender
+from outlast.http.health import health
 from outlast.http.key import KeyFormat
 from outlast.http.middleware import IdempotencyMiddleware
 from outlast.http.page import PublishedPolicy
@@ -35,6 +36,7 @@ __all__ = [
     "approvals",
     "fingerprint_of",
     "guarded",
+    "health",
     "idempotent",
     "keeps_header",
     "keeps_status",

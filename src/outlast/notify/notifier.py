@@ -60,12 +60,16 @@ class _Tried:
     nobody: bool = False
 
 
+_HELD_SECONDS = 1.0
+
+
 class Notifier:
     """Sends the notices of a tenant, or, where its setting says so, of all tenants of a store.
 
     Args:
         setting: Whom to reach by what.
         tenant: Whose notices, where the setting names nobody.
+        held: Whether nobody is to be told of anything now.
 
     Example:
         ```python
@@ -80,7 +84,15 @@ class Notifier:
         ```
     """
 
-    def __init__(self, store: Store, setting: Notify, tenant: str = DEFAULT_TENANT) -> None:
+    def __init__(
+        self,
+        store: Store,
+        setting: Notify,
+        tenant: str = DEFAULT_TENANT,
+        *,
+        held: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._is_held = held
         self._store = store
         self._setting = setting
         whose = setting.tenant or tenant
@@ -115,6 +127,8 @@ class Notifier:
             StoreUnavailableError: The store cannot be asked now.
         """
         last = None
+        if self._is_held():
+            return _HELD_SECONDS
         while not self._is_stopping:
             due_at = await self._store.next_notice(self._tenant)
             if due_at is None:

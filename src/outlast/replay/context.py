@@ -316,6 +316,11 @@ class OpenSaga(Protocol):
 class Context(Protocol):
     """The run as seen from inside."""
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether the code that runs is there for the first time, so that what it logs is news. For nothing else: no decision may rest on it."""
+        ...
+
     def info(self) -> RunInfo:
         """Return what is known about the run."""
         ...

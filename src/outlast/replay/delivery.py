@@ -63,12 +63,17 @@ class Delivery:
         """The number of the turn after those that were delivered."""
 
     async def deliver(
-        self, entries: Sequence[tuple[Entry, StampedRow]], *, live: bool = False
+        self,
+        entries: Sequence[tuple[Entry, StampedRow]],
+        *,
+        live: bool = False,
+        heard: bool = False,
     ) -> None:
         """Deliver entries, and return when the workflow waits again.
 
         Args:
             live: What was written just now, in answer to this very machine.
+            heard: Nobody has delivered them before: what the code logs is said. What is live is heard.
 
         Raises:
             NonDeterminismError: The code does not ask for what the entries answer.
@@ -86,6 +91,7 @@ class Delivery:
             until = self._clock.monotonic() + SLICE_SECONDS
             if done.done():
                 return
+            self._machine.is_heard = live or heard
             try:
                 for turn, more in waiting:
                     self.next_turn = turn[2] + 1
@@ -99,6 +105,8 @@ class Delivery:
                 if not done.done():
                     done.set_exception(error)
                 return
+            finally:
+                self._machine.is_heard = False
             if not done.done():
                 done.set_result(None)
 

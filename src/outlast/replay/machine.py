@@ -175,6 +175,8 @@ class Machine:
         self._agenda.aside = self.patches.describe
         self._agenda.raised = self._raised
         self._more = False
+        self.is_heard = False
+        """Whether what the code logs is news: set while that is delivered which nobody has delivered before."""
         self._suggested = False
         self._approvals = Approvals(self._agenda, self._ledger)
         self._others = OtherRuns(self._loop, self._agenda, self._name)

@@ -450,6 +450,18 @@ class RunChange(Struct, frozen=True, tag="run"):
     permits: Annotated[tuple[Permit, ...], PLAIN] = ()
 
 
+class Restored(Struct, frozen=True):
+    """That a run is older than a restore of the store, or was started by one that is: what it did since may be forgotten.
+
+    Args:
+        at: When the store was restored; not before the run's last change.
+        until: Up to when nothing is forgotten.
+    """
+
+    at: Annotated[datetime, PLAIN]
+    until: Annotated[datetime, PLAIN]
+
+
 class StartRun(Struct, frozen=True, tag="start"):
     """Insert a run, or a new generation of a closed one.
 
@@ -468,6 +480,8 @@ class StartRun(Struct, frozen=True, tag="start"):
             commit. Refused with `times` when they go back, or beyond the commit's time, or when there are more of them than entries.
         origin: Of a child: the operation that starts it (`origin_of`).
         watch: Who is told of its end.
+        released: Paused workers may move it, too: of a child as of its parent.
+        restored: Of a child whose parent is older than a restore: it may have been started before, and that be forgotten.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -480,6 +494,8 @@ class StartRun(Struct, frozen=True, tag="start"):
     times: Annotated[tuple[datetime, ...], PLAIN] = ()
     origin: Annotated[str, PLAIN] = ""
     watch: Annotated[Watch | None, PLAIN] = None
+    released: Annotated[bool, PLAIN] = False
+    restored: Annotated[Restored | None, PLAIN] = None
 
 
 class PutMessage(Struct, frozen=True, tag="message"):
@@ -573,6 +589,17 @@ class Terminate(Struct, frozen=True, tag="terminate"):
     origin: Annotated[str, PLAIN] = ""
     incarnation: Annotated[int, PLAIN] = 0
     abandon: Annotated[bool, PLAIN] = False
+
+
+class Release(Struct, frozen=True, tag="release"):
+    """Let paused workers move an open run. Refused with `not_found` or `closed`.
+
+    Args:
+        trust: Somebody vouches that nothing of it was forgotten by a restore.
+    """
+
+    run: Annotated[RunKey, PLAIN]
+    trust: Annotated[bool, PLAIN] = False
 
 
 class FinishTask(Struct, frozen=True, tag="finish_task"):
@@ -678,6 +705,7 @@ Change: TypeAlias = (
     | Decide
     | RevokeSticky
     | Terminate
+    | Release
     | ClearOutbox
     | PutWatch
     | DropWatch
@@ -707,6 +735,8 @@ class RunHead(Struct, frozen=True):
         incarnation: The generation that the last start began: later ones are roll-overs, and share its inbox.
         origin: Of a child: the operation that started it (`origin_of`). Generations that follow by roll-over keep it.
         ended_by: Who terminated it.
+        released: Paused workers may move it, too; until one that is not paused takes it.
+        restored: It is older than a restore of the store, and nobody has vouched that nothing of it was forgotten. A roll-over keeps it.
     """
 
     run: Annotated[RunKey, PLAIN]
@@ -729,6 +759,8 @@ class RunHead(Struct, frozen=True):
     incarnation: Annotated[int, PLAIN] = 1
     origin: Annotated[str, PLAIN] = ""
     ended_by: Annotated[str, PLAIN] = ""
+    released: Annotated[bool, PLAIN] = False
+    restored: Annotated[Restored | None, PLAIN] = None
 
 
 class Applied(Struct, frozen=True):
@@ -816,6 +848,8 @@ def born_head(change: StartRun, verdict: Applied) -> RunHead:
         changed_at=verdict.at,
         origin=change.origin,
         incarnation=change.generation,
+        released=change.released,
+        restored=change.restored,
     )
 
 
@@ -841,6 +875,7 @@ class WorkerRow(Struct, frozen=True):
         workflows: Names that it has registered.
         lease: How long the worker may be silent.
         queues: Whose tasks it takes.
+        paused: It moves only what is released.
     """
 
     worker: Annotated[WorkerId, PLAIN]
@@ -850,6 +885,7 @@ class WorkerRow(Struct, frozen=True):
     workflows: Annotated[tuple[str, ...], PLAIN]
     lease: Annotated[timedelta, PLAIN]
     queues: Annotated[tuple[str, ...], PLAIN] = ()
+    paused: Annotated[bool, PLAIN] = False
 
 
 class StampedMessage(Struct, frozen=True):

@@ -35,6 +35,7 @@ from outlast.store.change import (
     PutMessage,
     PutWatch,
     Refused,
+    Release,
     RevokeSticky,
     RunChange,
     RunHead,
@@ -123,6 +124,8 @@ class Judge:
                 return self._decide(change, run)
             case Terminate():
                 return self._terminate(change, run)
+            case Release():
+                return self._release(change, run)
             case FinishTask() | BeatTask() | BeatOperation():
                 return self._of_attempt(change, run)
             case ClearOutbox() | PutWatch() | DropWatch():
@@ -135,6 +138,7 @@ class Judge:
         | PutMessage
         | Decide
         | Terminate
+        | Release
         | FinishTask
         | BeatTask
         | BeatOperation
@@ -214,6 +218,8 @@ class Judge:
             changed_at=at,
             incarnation=change.generation,
             origin=change.origin,
+            released=change.released,
+            restored=change.restored,
         )
 
     def _put_message(self, change: PutMessage, run: RunRows) -> Verdict:
@@ -327,6 +333,16 @@ class Judge:
         )
         run.state = replace(state, head=head)
         return Applied(at, outbox=end_run(run, self._moment))
+
+    def _release(self, change: Release, run: RunRows) -> Verdict:
+        state = run.state
+        if state is None:
+            return Refused("not_found")
+        if state.head.status.closed:
+            return Refused("closed")
+        restored = None if change.trust else state.head.restored
+        run.state = replace(state, head=replace(state.head, released=True, restored=restored))
+        return Applied(self._now)
 
     # attempts
 

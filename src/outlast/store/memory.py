@@ -24,6 +24,7 @@ from outlast.store.change import (
     MessageState,
     OperationPut,
     OutboxItem,
+    Restored,
     RunHead,
     RunKey,
     StampedMessage,
@@ -33,8 +34,10 @@ from outlast.store.change import (
     WorkerRow,
 )
 from outlast.store.condition import PENDING, RECALLS, listed_state
+from outlast.store.figures import Figures
 from outlast.store.judge import Judge
 from outlast.store.judge_owned import sticky_run
+from outlast.store.memory_figures import figures_of
 from outlast.store.memory_rows import MemoryRows, MemoryRun
 from outlast.store.memory_task import claim_tasks, give_back_tasks
 from outlast.store.moment import Instant, LeaseClock, elapsed, lapsed, lease_end, to_micros
@@ -50,6 +53,13 @@ from outlast.store.protocol import (
 )
 from outlast.store.request import RequestRow, RequestState
 from outlast.store.request_condition import listed
+from outlast.store.restoration import (
+    EVERYBODY,
+    RESTORATION,
+    Restoration,
+    moment_of,
+    put_back,
+)
 from outlast.store.rows import Moment, RunState
 from outlast.store.sticky import StickyRow
 from outlast.store.sticky_condition import StickyFilter
@@ -62,6 +72,7 @@ _BOOT = "memory"
 class _Worker:
     row: WorkerRow
     renewed: Instant
+    report: bytes = b""
 
 
 class MemoryStore:
@@ -79,6 +90,7 @@ class MemoryStore:
         self._workers: dict[WorkerId, _Worker] = {}
         self._subscribers: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         self._timeline = f"memory-{to_micros(clock.now())}"
+        self._begun = 0
         self._closed = False
 
     @property
@@ -125,7 +137,9 @@ class MemoryStore:
             self._give_back(worker, self._clock.now(), self._lease.instant(), lapses=0)
         self._wake()
 
-    async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+    async def claim(
+        self, worker: WorkerId, workflows: frozenset[str], limit: int, *, released: bool = False
+    ) -> Claim:
         """Take runs that have something to do and no living owner; see `Store.claim`."""
         with self._lock:
             self._check_open()
@@ -143,13 +157,14 @@ class MemoryStore:
                 if state.due is not None
                 and state.head.workflow in workflows
                 and _offered(state, build)
+                and (state.head.released or not released)
             )
             # Those whose time means nothing come last, by the time at which it was set.
             can_go_on = [key for due, key in parked if due <= now]
             ahead = sorted((self._state(key).due_set_at, key) for due, key in parked if due > now)
             can_go_on += [key for set_at, key in ahead if set_at > now]
             due_now = self._one_suspect(can_go_on, owned)[: max(limit, 0)]
-            taken = tuple(self._take(key, worker) for key in due_now)
+            taken = tuple(self._take(key, worker, paused=released) for key in due_now)
             left = [due for due, key in parked if due > now and key not in due_now]
             held = len(owned) + len(taken)
             relay = self._rows.next_relay(now)
@@ -254,6 +269,24 @@ class MemoryStore:
             found = self._rows.find(run)
             return None if found is None else found.operations.get(operation)
 
+    async def figures(self, tenant: str = "") -> Figures:
+        """Return what waits, and for how long; see `StoreReader.figures`."""
+        with self._lock:
+            self._check_open()
+            living = frozenset(filter(self._live, self._workers))
+            return replace(
+                figures_of(self._rows, tenant, living, self._clock.now()),
+                workers_live=len(living),
+                workers_lapsed=len(self._workers) - len(living),
+            )
+
+    async def report(self, worker: WorkerId, body: bytes) -> None:
+        """Keep what a worker says of itself."""
+        with self._lock:
+            self._check_open()
+            if worker in self._workers:
+                self._workers[worker].report = body
+
     async def tasks(self, run: RunKey) -> tuple[TaskRow, ...]:
         """Return the tasks of the run's remote steps, by operation."""
         with self._lock:
@@ -269,7 +302,7 @@ class MemoryStore:
             heads = [state.head for _, state in states if state.head.owner == worker]
         return sorted(heads, key=lambda head: head.run)
 
-    def _take(self, key: RunKey, worker: WorkerId) -> ClaimedRun:
+    def _take(self, key: RunKey, worker: WorkerId, *, paused: bool) -> ClaimedRun:
         state = self._state(key)
         head = replace(
             state.head,
@@ -278,6 +311,7 @@ class MemoryStore:
             status=Status.RUNNING,
             reason="",
             wake_at=None,
+            released=state.head.released and paused,
         )
         run = self._rows.run(key.tenant, key.run_id)
         run.state = replace(state, head=head, due=None, calls=False)
@@ -421,7 +455,7 @@ class MemoryStore:
             self._check_open()
             now = self._lease.instant()
             return [
-                LiveWorker(known.row, self._live(worker), elapsed(known.renewed, now))
+                LiveWorker(known.row, self._live(worker), elapsed(known.renewed, now), known.report)
                 for worker, known in sorted(self._workers.items())
             ]
 
@@ -515,6 +549,29 @@ class MemoryStore:
         """Return the id of this store's line of history."""
         return self._timeline
 
+    async def begin_timeline(self, why: str) -> str:
+        """Say that the store was put back to an earlier state; see `Store.begin_timeline`."""
+        with self._lock:
+            self._check_open()
+            now, former = self._clock.now(), self._timeline
+            self._begun += 1
+            self._timeline = f"memory-{to_micros(now)}-{self._begun}"
+            states = self._rows.states()
+            newest = max((state.head.changed_at for _, state in states), default=None)
+            until = moment_of(newest, now)
+            for worker in list(self._workers):
+                del self._workers[worker]
+                self._give_back(worker, now, self._lease.instant(), lapses=0)
+            for run, state in self._rows.states():
+                if not state.head.status.closed:
+                    run.state = replace(state, head=_held_back(state.head, now, until))
+            version, body = self._rows.controls.get((EVERYBODY, RESTORATION), (0, None))
+            restoration = Restoration(self._timeline, former, now, until, why)
+            body = put_back(body, restoration)
+            self._rows.put_control(EVERYBODY, RESTORATION, version + 1, body)
+        self._wake()
+        return self._timeline
+
     def describe(self) -> str:
         """Say that nothing is kept."""
         return "memory (nothing outlives this process)"
@@ -571,6 +628,13 @@ def _given_back(
         stopped=stopped,
         calls=head.mail,
     )
+
+
+def _held_back(head: RunHead, now: datetime, until: datetime) -> RunHead:
+    """Return the row of a run that is older than a restore."""
+    known = head.restored
+    since = until if known is None else min(until, known.until)
+    return replace(head, released=False, restored=Restored(max(now, head.changed_at), since))
 
 
 def _offered(state: RunState, build: str) -> bool:

@@ -26,6 +26,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.figures import Figures
 from outlast.store.notice import NoticeRow
 from outlast.store.request import RequestRow, RequestState
 from outlast.store.sticky import StickyRow
@@ -91,11 +92,16 @@ class RunImage(Struct, frozen=True):
 
 
 class LiveWorker(Struct, frozen=True):
-    """A registered worker, and whether its lease still runs."""
+    """A registered worker, and whether its lease still runs.
+
+    Args:
+        report: What it has said of itself last (`Store.report`); empty where it has said nothing.
+    """
 
     row: WorkerRow
     live: bool
     seen_ago: timedelta
+    report: bytes = b""
 
 
 class DoubtRow(Struct, frozen=True):
@@ -242,6 +248,14 @@ class StoreReader(Protocol):
         """Return the tasks of the run's remote steps, by operation."""
         ...
 
+    async def figures(self, tenant: str = "") -> Figures:
+        """Return how much waits, and for how long, at one moment. The cost grows with what is open, and with no run that has ended.
+
+        Args:
+            tenant: Whose; empty for all tenants. Workers are counted whatever their tenants.
+        """
+        ...
+
     async def workers(self) -> list[LiveWorker]:
         """Return the registered workers."""
         ...
@@ -300,11 +314,20 @@ class Store(StoreReader, Protocol):
         """
         ...
 
+    async def report(self, worker: WorkerId, body: bytes) -> None:
+        """Keep what a worker says of itself, as JSON, in the place of what it said before; nothing where it is not registered.
+
+        It is plain, and no lease is renewed by it.
+        """
+        ...
+
     async def retire(self, worker: WorkerId) -> None:
         """Forget a worker that ends; runs that it still owns become `ready`, as given back now, and its tasks are offered again."""
         ...
 
-    async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+    async def claim(
+        self, worker: WorkerId, workflows: frozenset[str], limit: int, *, released: bool = False
+    ) -> Claim:
         """Take up to `limit` open runs of these workflows that have something to do and no living owner.
 
         That is: `ready`; past `wake_at`; with mail; or owned by a worker whose lease lapsed or whose death is proved. A run that was
@@ -315,6 +338,10 @@ class Store(StoreReader, Protocol):
 
         A worker owns one suspect at a time: of runs with `lapses` of `SUSPECT_LAPSES` or more at most one is taken, and none
         while the worker owns one. So the deaths that a run causes are no longer counted against its neighbours.
+
+        Args:
+            released: Only runs that were released (`Release`), as a paused worker does. The cost does not grow with the others. Without
+                it whatever is taken is released no longer.
         """
         ...
 
@@ -377,6 +404,19 @@ class Store(StoreReader, Protocol):
 
     async def timeline(self) -> str:
         """Return the id of this store's line of history; it changes with a restore."""
+        ...
+
+    async def begin_timeline(self, why: str) -> str:
+        """Say that the store was put back to an earlier state: what was committed since is forgotten. Return the new id.
+
+        In one transaction every open run is marked as older than this (`RunHead.restored`) and not released, and the control row
+        `restoration` for all tenants says that workers move only what is released from now on. Every worker is forgotten, and its runs
+        are given back: one that lives begins a new life. What an earlier restore said of a run
+        stays: nothing is forgotten of before the earlier of the two.
+
+        Args:
+            why: How that is known.
+        """
         ...
 
     def describe(self) -> str:

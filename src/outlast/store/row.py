@@ -15,6 +15,7 @@ from outlast.store.change import (
     OperationPut,
     OutboxItem,
     OutboxKind,
+    Restored,
     RunHead,
     RunKey,
     StampedMessage,
@@ -22,7 +23,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
-from outlast.store.moment import from_micros, micros_or_none, time_or_none
+from outlast.store.moment import from_micros, micros_or_none, time_or_none, to_micros
 from outlast.store.task import TaskKey, TaskRow
 
 Row: TypeAlias = tuple[Any, ...]
@@ -39,7 +40,7 @@ OUTBOX = (
     " target_generation, origin, reason"
 )
 TASK = "tenant, run_id, generation, operation, attempt, queue, name, worker, since, taken, lapses"
-WORKER = "worker, host, pid, build, workflows, lease, boot, renewed, queues"
+WORKER = "worker, host, pid, build, workflows, lease, boot, renewed, queues, paused"
 
 
 _MOST_FAILURES = (1 << 31) - 1
@@ -84,7 +85,18 @@ def head_of(row: Row) -> RunHead:
         origin=row[18],
         incarnation=row[19],
         ended_by=row[20],
+        released=bool(row[21]),
+        restored=None
+        if row[22] is None
+        else Restored(from_micros(row[22]), from_micros(row[23] or 0)),
     )
+
+
+def restored_columns(restored: Restored | None) -> tuple[int | None, int | None]:
+    """Return the columns `restored_at` and `restored_until`."""
+    if restored is None:
+        return None, None
+    return to_micros(restored.at), to_micros(restored.until)
 
 
 def entry_of(row: Row) -> StampedRow:
@@ -192,7 +204,9 @@ def worker_of(row: Row) -> WorkerRow:
     """Return the worker in the columns `WORKER`; without workflows or queues when these cannot be read."""
     lease = timedelta(microseconds=row[5])
     workflows, queues = _names_in(row[4]), _names_in(row[8])
-    return WorkerRow(WorkerId(row[0]), row[1], row[2], row[3], workflows, lease, queues)
+    return WorkerRow(
+        WorkerId(row[0]), row[1], row[2], row[3], workflows, lease, queues, bool(row[9])
+    )
 
 
 def _names_in(text: str) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.figures import Figures
 from outlast.store.notice import NoticeRow
 from outlast.store.protocol import Claim, DoubtRow, GenerationRow, LiveWorker, RunImage, Store
 from outlast.store.request import RequestRow, RequestState
@@ -154,13 +155,21 @@ class FaultyStore:
             raise _unavailable("renew")
         return held
 
+    async def report(self, worker: WorkerId, body: bytes) -> None:
+        """Keep what a worker says of itself."""
+        await self._ask("report", lambda: self._inner.report(worker, body))
+
     async def retire(self, worker: WorkerId) -> None:
         """Forget a worker."""
         await self._ask("retire", lambda: self._inner.retire(worker))
 
-    async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+    async def claim(
+        self, worker: WorkerId, workflows: frozenset[str], limit: int, *, released: bool = False
+    ) -> Claim:
         """Take runs."""
-        claim = await self._ask("claim", lambda: self._inner.claim(worker, workflows, limit))
+        claim = await self._ask(
+            "claim", lambda: self._inner.claim(worker, workflows, limit, released=released)
+        )
         if claim.runs:
             self._note(f"claimed {', '.join(str(one.head.run) for one in claim.runs)}")
         return claim
@@ -308,6 +317,10 @@ class FaultyStore:
         """Return a run's tasks."""
         return await self._ask("tasks", lambda: self._inner.tasks(run))
 
+    async def figures(self, tenant: str = "") -> Figures:
+        """Return what waits."""
+        return await self._ask("figures", lambda: self._inner.figures(tenant))
+
     async def workers(self) -> list[LiveWorker]:
         """Return the workers."""
         return await self._ask("workers", self._inner.workers)
@@ -354,6 +367,10 @@ class FaultyStore:
     async def timeline(self) -> str:
         """Return the id of the line of history."""
         return await self._inner.timeline()
+
+    async def begin_timeline(self, why: str) -> str:
+        """Say that the store was put back."""
+        return await self._ask("begin_timeline", lambda: self._inner.begin_timeline(why))
 
     def describe(self) -> str:
         """Return where the store is."""

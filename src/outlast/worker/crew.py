@@ -19,6 +19,7 @@ from outlast.worker.executor import SETTLED
 from outlast.worker.hold import Hold
 from outlast.worker.rest import Completion, Rest
 from outlast.worker.wait import Waits
+from outlast.workflows.log import about
 
 logger = logging.getLogger("outlast.worker")
 
@@ -91,6 +92,7 @@ class Crew:
         assert former is None or former.done(), f"{operation} is attempted already"
 
         async def attempt() -> None:
+            about.set({**about.get({}), "operation": operation})
             try:
                 await work
             except RunLost:

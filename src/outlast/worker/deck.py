@@ -18,6 +18,7 @@ from outlast.worker.executor import Executor
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.holder import Holders
 from outlast.worker.lease import Lease
+from outlast.worker.parked import Parking
 from outlast.worker.relay import Relay
 from outlast.worker.rules import RuleBook
 from outlast.worker.writer import Writer
@@ -41,6 +42,7 @@ class Deck:
         controls: The worker's copy of the control rows.
         book: The policy in force.
         authority: Who may do what; None where everybody may.
+        parking: Told of runs that become `blocked`.
         recheck_within: How old what was found out about an effect may be when it begins.
     """
 
@@ -58,6 +60,7 @@ class Deck:
     deposits: Deposits
     controls: Controls
     book: RuleBook
+    parking: Parking
     authority: Authority | None = None
     recheck_within: timedelta = RECHECK_WITHIN
     check: Callable[[Machine, Callable[[], Machine], str], TurnCheck] | None = None

@@ -30,7 +30,8 @@ from outlast.journal.entry import (
 )
 from outlast.journal.failure import Failure, capture, tell
 from outlast.replay.command import SettleEffect
-from outlast.store.change import OperationPut, Permit, Refused
+from outlast.store.change import OperationPut, Permit, Refused, Restored
+from outlast.worker import forgotten
 from outlast.worker.again import pause_after
 from outlast.worker.begin import probe_when_free
 from outlast.worker.bridge import Bridge
@@ -72,22 +73,35 @@ class _Doubt:
     raised: Raised | None = None
 
 
-class EffectRun:
-    """One intended effect on its way to an outcome.
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is known of attempts that were made before.
 
     Args:
-        fresh: No attempt was made under this intent: this worker has just recorded it, or an operator has cleared it.
+        fresh: None was made under this intent: this worker has just recorded it, or an operator has cleared it.
         lost: What the origin of a fork may have attempted, or may be about to.
+        forgotten: The store was put back to an earlier state: one may have been made, whatever stands in it.
     """
+
+    fresh: bool = False
+    lost: KnownEffect | None = None
+    forgotten: Restored | None = None
+
+    @property
+    def is_none(self) -> bool:
+        """Whether none can have been made."""
+        return self.fresh and self.forgotten is None
+
+
+class EffectRun:
+    """One intended effect on its way to an outcome."""
 
     def __init__(
         self,
         bridge: Bridge,
         command: SettleEffect,
         effect: Effect[..., object],
-        *,
-        fresh: bool,
-        lost: KnownEffect | None = None,
+        past: Past,
     ) -> None:
         self._bridge = bridge
         self._command = command
@@ -106,12 +120,13 @@ class EffectRun:
         )
         self._series.undoes_key = command.undoes_key
         self._rest = rest_of(row, row.due_at, effect.options) if row and row.due_at else None
-        self._lost = lost
-        self._memory = Memory(effect, bridge.clock, _used_at(command, lost))
+        self._past = past
+        self._lost = past.lost
+        self._memory = Memory(effect, bridge.clock, _used_at(command, past))
         # When an attempt could last have begun, by whomever.
-        self._began = bridge.clock.monotonic() - bridge.idle_seconds()
+        self._began = bridge.clock.monotonic() - self._idle()
         # A due time stands in the row until the next attempt is announced: none has begun then, whatever clocks say.
-        self._is_announced = fresh
+        self._is_announced = past.is_none
         self._fresh_until = 0.0
         """When the answers on which the attempt rests are too old to begin on, by the monotonic clock."""
         self._permit: Permit | None = None
@@ -120,11 +135,14 @@ class EffectRun:
         self._attempts: deque[Attempted] = deque(_recorded(row), maxlen=_REMEMBERED)
         self._probes: deque[Probed] = deque(maxlen=_REMEMBERED)
         # An error of one attempt, whatever it proves, says nothing of those before: only an answer does.
-        is_known = fresh or (self._rest is not None and row is not None and row.unapplied)
+        is_known = past.is_none or (
+            self._rest is not None and row is not None and row.unapplied and not past.forgotten
+        )
         self._may_have_happened = effect.repeat is Repeat.IDEMPOTENT and (
             command.is_repeated or not is_known
         )
-        self._doubt = None if fresh or self._rest is not None else self._recovered()
+        is_resting = self._rest is not None and not past.forgotten
+        self._doubt = None if past.is_none or is_resting else self._recovered()
 
     async def run(self) -> None:
         """Go on until there is an outcome, and post it."""
@@ -159,14 +177,25 @@ class EffectRun:
         is_over = self._memory.is_over(self._bridge.store_now(), after=after)
         return is_over and self._may_have_happened
 
+    def _idle(self) -> float:
+        """Return how many seconds ago somebody could last have begun an attempt."""
+        idle = self._bridge.idle_seconds()
+        if self._past.forgotten is None:
+            return idle
+        # Until the store was put back, others may have had the run of whom nothing is known.
+        since = self._bridge.store_now() - self._past.forgotten.at
+        return min(idle, max(0.0, since.total_seconds()))
+
     def _recovered(self) -> _Doubt:
         """What a former owner left: it may have begun an attempt, and nobody wrote how that ended."""
-        idle = self._bridge.idle_seconds()
+        idle = self._idle()
         began_at, where = self._series.begun_at, ""
         why = "the worker that made the last attempt is gone"
         if self._lost is not None:
             began_at, where = None, f"{self._lost.operation} of run {self._lost.run_id}"
             why = f"nobody knows how {where} ended"
+        elif self._past.forgotten is not None:
+            began_at, why = None, forgotten.why(self._past.forgotten)
         self._attempts.append(Attempted(self._series.failures + 1, began_at, why))
         return _Doubt(why, idle)
 
@@ -198,6 +227,7 @@ class EffectRun:
                 self._operation,
                 doubt.why,
                 wait.total_seconds(),
+                extra={"step": self._effect.name},
             )
             await self._bridge.stand_by(self._operation, wait.total_seconds())
 
@@ -227,6 +257,7 @@ class EffectRun:
                         asked,
                         f" of {policy.maximum_attempts} times" if policy.maximum_attempts else "",
                         plain(why),
+                        extra={"step": self._effect.name},
                     )
                     is_hopeless = isinstance(answer, NoAnswer) and answer.hopeless
                     if policy.allows_another(asked) and not is_hopeless:
@@ -520,8 +551,12 @@ def _said(answer: Applied[bytes] | NotApplied | Unknown) -> str:
             return plain(f"unknown: {why}")
 
 
-def _used_at(command: SettleEffect, lost: KnownEffect | None) -> datetime | None:
+def _used_at(command: SettleEffect, past: Past) -> datetime | None:
     """Return when the key may have been used first; None where nobody knows."""
-    if lost is None or lost.intended_at is None or command.used_at is None:
-        return command.used_at if lost is None else lost.intended_at
-    return min(command.used_at, lost.intended_at)
+    known = [command.used_at]
+    if past.lost is not None:
+        known = [past.lost.intended_at, *(known if command.used_at is not None else ())]
+    if past.forgotten is not None:
+        known.append(past.forgotten.until)
+    times = [one for one in known if one is not None]
+    return min(times) if len(times) == len(known) else None

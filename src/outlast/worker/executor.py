@@ -18,6 +18,8 @@ from outlast.clock import Threads
 from outlast.effects.intent import Applied, NotApplied, Unknown
 from outlast.errors import AuthorError, DecodeError, EncodeError, FinalAnswerError
 from outlast.journal.failure import Failure, capture, tell, without
+from outlast.meter.instrument import ATTEMPTS_ENDED, ATTEMPTS_STARTED
+from outlast.meter.meters import NO_METERS, Meters
 from outlast.store.change import RunKey
 from outlast.worker.call import Check, ThreadCall, Threw, anytime, call_async
 from outlast.worker.patience import Patience, TimedOut
@@ -104,10 +106,14 @@ class Executor:
     Args:
         threads: Where synchronous bodies run.
         watch: Told of each asynchronous body, to say which of them keeps the event loop from turning.
+        meters: Told how many attempts begin, and how they end.
     """
 
-    def __init__(self, threads: Threads, watch: LoopWatch | None = None) -> None:
+    def __init__(
+        self, threads: Threads, watch: LoopWatch | None = None, meters: Meters = NO_METERS
+    ) -> None:
         self._threads = threads
+        self._meters = meters
         self._watch = watch
         self._effects: dict[asyncio.Future[Any], _ThreadEffect] = {}
         self._left: dict[asyncio.Future[Any], Attempt] = {}
@@ -213,9 +219,13 @@ class Executor:
             )
 
         told = None if late is None else ended_late
+        outcome = "cancelled"
+        self._meters.add(ATTEMPTS_STARTED)
         try:
             value = await self._run(body, attempt, patience, check, errand, acts=acts, late=told)
+            outcome = _outcome_of(value, acts=acts)
         finally:
+            self._meters.add(ATTEMPTS_ENDED, 1, outcome)
             if acts:
                 errand.close()
         match value:
@@ -375,6 +385,16 @@ class Executor:
         return value if over is None or not _is_obedient(value) else over
 
 
+def _outcome_of(value: Any, *, acts: bool) -> str:
+    match value:
+        case TimedOut():
+            return "timed_out"
+        case Threw(error):
+            return "handed_out" if not acts and handing_out(error) is not None else "raised"
+        case _:
+            return "returned"
+
+
 def _raised(
     definition: Step[..., Any] | Effect[..., Any],
     error: BaseException,
@@ -481,4 +501,11 @@ def _log_late(attempt: Attempt, thread: asyncio.Future[Any]) -> None:
         attempt.name,
         attempt.operation,
         "ended in an error" if threw else "returned",
+        extra={
+            "tenant": attempt.tenant,
+            "run": attempt.run_id,
+            "operation": attempt.operation,
+            "step": attempt.name,
+            "attempt": attempt.number,
+        },
     )

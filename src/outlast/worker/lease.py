@@ -91,6 +91,17 @@ class Lease:
         """Whether the worker may begin something now."""
         return not self._over and self._clock.monotonic() < self._deadline
 
+    @property
+    def seconds_left(self) -> float:
+        """For how long the worker may begin something, unless it is renewed; none or less when that is over. Callable from any thread."""
+        left = self._deadline - self._clock.monotonic()
+        return min(left, 0.0) if self._over else left
+
+    @property
+    def still_seconds(self) -> float:
+        """How long ago the event loop was known to turn. Callable from any thread."""
+        return self._clock.monotonic() - self._turned_at
+
     def loop_turned(self) -> None:
         """Note that the event loop is alive."""
         self._turned_at = self._clock.monotonic()

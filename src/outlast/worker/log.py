@@ -80,6 +80,7 @@ def log_doubt(run: RunKey, doubt: EffectInDoubt, intent: EffectIntended | None) 
         run.run_id,
         doubt.operation,
         undo,
+        extra={"operation": doubt.operation, "step": doubt.name},
     )
 
 
@@ -103,6 +104,7 @@ def log_aged(
         times,
         within,
         slow,
+        extra={"operation": operation, "step": name},
     )
 
 
@@ -135,6 +137,7 @@ def log_known(run: RunKey, outcome: EffectCompleted | EffectFailed) -> None:
         outcome.name,
         outcome.operation,
         outcome.reason,
+        extra={"operation": outcome.operation, "step": outcome.name},
     )
 
 

@@ -110,8 +110,9 @@ from outlast.worker.crew import LOOK_AGAIN_SECONDS, Crew
 from outlast.worker.deadline import Deadline
 from outlast.worker.deck import Deck
 from outlast.worker.deposit import LateAttempt
-from outlast.worker.effect import EffectRun
+from outlast.worker.effect import EffectRun, Past
 from outlast.worker.executor import LateEnd, Returned
+from outlast.worker.forgotten import Forgotten, forgotten_of
 from outlast.worker.gate import Answer, Ask, Doubtful, Found, Gate, Leave, Settled
 from outlast.worker.growth import Growth
 from outlast.worker.hold import Hold, unbegun
@@ -121,6 +122,7 @@ from outlast.worker.kin import Kin
 from outlast.worker.late import contradiction
 from outlast.worker.log import log_alarm, log_doubt, log_end, log_known, log_long, log_parked
 from outlast.worker.outbox import giving_up
+from outlast.worker.parked import NOTED, Parked, told_in
 from outlast.worker.permit import Finder
 from outlast.worker.pin import PinnedRunError, check_build
 from outlast.worker.proposal import (
@@ -213,6 +215,8 @@ class Pilot:
         self._held: list[_Acting] = []
         self._waits = Waits()
         self._alarms = Alarms()
+        self._forgotten = Forgotten()
+        self._told = told_in(head.note)
         self._growth = Growth(deck.history)
         self._intake = Intake(self._growth)
         self._marks: list[Proposal] = []
@@ -444,6 +448,7 @@ class Pilot:
         check_build((entry for entry, _ in entries), self._deck.build, self.run_key.run_id)
         began = began_at((entry, stamped.at) for entry, stamped in entries)
         self._began = Began(started, began, self._head.generation)
+        self._forgotten = await self._read(lambda: forgotten_of(self._deck.store, image.head))
         self._gate = Gate(started, self.run_key.run_id, self._head.generation)
         finder = Finder(
             self,
@@ -460,7 +465,8 @@ class Pilot:
         if not any(isinstance(entry, RunTimedOut) for entry, _ in entries):
             self._waits.add_deadline(started, began, self.store_now())
         self._delivery = delivery
-        await delivery.deliver(entries)
+        # A run that was born here is there for the first time. Any other that is, begins with the entry that says so.
+        await delivery.deliver(entries, heard=self._image is not None)
         self._remote = RemoteSteps(
             self, self._step, self._machine, self._waits, self._crew.begin, image.tasks
         )
@@ -472,6 +478,7 @@ class Pilot:
             self.clearance.note(entry)
             self._kin.note(entry)
             self._alarms.add(entry, stamped.at)
+            self._forgotten.note(entry, stamped.at)
             self.hold.note(entry)
             self._growth.add(entry, len(stamped.row.body))
         logger.info(
@@ -805,7 +812,8 @@ class Pilot:
                     fresh = operation in self._intended_here and lost is None
                     self._intended_here.discard(operation)
                     known = self._known(effect, command.name)
-                    settling = EffectRun(self, command, known, fresh=fresh, lost=lost)
+                    past = Past(fresh=fresh, lost=lost, forgotten=self._forgotten.of(operation))
+                    settling = EffectRun(self, command, known, past)
                     self._crew.begin(operation, settling.run())
                 case RequestApproval():
                     self._ask(command)
@@ -1050,6 +1058,7 @@ class Pilot:
         self.clearance.note(entry)
         self._kin.note(entry)
         self._alarms.add(entry, at)
+        self._forgotten.note(entry, at)
         self.hold.note(entry)
         for one in self._alarms.standing[known:]:
             log_alarm(self.run_key, one)
@@ -1175,6 +1184,8 @@ class Pilot:
             "alarms": [f"{one.what} {one.about}".strip() for one in self._alarms.standing],
             **noted,
         }
+        blocked = self._blocked_by(reason, error) if status is Status.BLOCKED else ()
+        note = {**note, NOTED: blocked} if blocked else note
         head = HeadUpdate(
             status=status,
             reason=reason,
@@ -1196,6 +1207,25 @@ class Pilot:
                 raise RunLost
         if not (self._ended or error):
             log_parked(self.run_key, status, note)
+        if blocked and not self._ended:
+            self._tell(blocked, reason, error or "; ".join(self._machine.in_doubt.values()))
+
+    def _blocked_by(self, reason: str, error: str) -> tuple[str | int, ...]:
+        """Return what one reason to be blocked has that another has not: its words, or the places of the doubts."""
+        if error:
+            return reason, error
+        found = map(self._machine.find, map(OperationId, self._machine.in_doubt))
+        places = (one.doubt for one in found if isinstance(one, EffectOperation))
+        return reason, *sorted(one for one in places if one is not None)
+
+    def _tell(self, blocked: tuple[str | int, ...], reason: str, why: str) -> None:
+        """Tell the app that the run is blocked, unless it was told of this before."""
+        if blocked == self._told:
+            return
+        key = self.run_key
+        self._deck.parking.tell(
+            Parked(key.tenant, key.run_id, self._head.workflow, reason, plain(why))
+        )
 
     def _not_begun(self) -> set[OperationId]:
         """Return what was intended here and is not carried out yet; nobody knows that of what the origin of a fork may have begun."""
@@ -1227,7 +1257,7 @@ class Pilot:
             ignore_mail=True,
             mail_seen=self._mail_seen,
             unfit_build=unfit_build,
-            note=msgspec.json.encode({"error": why}),
+            note=msgspec.json.encode({"error": why, NOTED: (reason, why)}),
         )
         # An entry ends the count of lapses: a run that a message sends on gets as many tries again.
         entry = alarm("poison", NO_OPERATION, {"error": why}) if reason == "poison" else None
@@ -1235,6 +1265,8 @@ class Pilot:
         if not isinstance(verdict, Applied):
             logger.warning("run %s: could not be marked as blocked: %s", self.run_key, verdict)
             self._lost = True
+            return
+        self._tell((reason, why), reason, why)
 
     async def _leave(self) -> None:
         """Let go of everything in memory."""

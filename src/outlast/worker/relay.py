@@ -335,8 +335,14 @@ class Relay:
             return (refusal(item, "start", "refused", not_readable(item.target, error)),)
         started = answer(item, "start", "started") if body.tells_start else None
         owner = self._birth.owner(item.name)
+        head = await self._store.head(sender)
         while True:
             change = self._child(sender, item, body, owner)
+            if head is not None and (head.released or head.restored is not None):
+                # What its parent may have forgotten is a child that was there before.
+                change = msgspec.structs.replace(
+                    change, released=head.released, restored=head.restored
+                )
             match await self._submit(change):
                 case Applied() as verdict:
                     if owner is not None:

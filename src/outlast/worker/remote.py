@@ -485,6 +485,11 @@ class RemoteSteps:
             failures,
             tell(failure),
             f"{due:%Y-%m-%d %H:%M:%S} UTC",
+            extra={
+                "operation": step.operation,
+                "step": step.request.name,
+                "attempt": failures,
+            },
         )
 
 

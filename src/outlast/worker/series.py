@@ -240,6 +240,7 @@ class Series:
             self.failures,
             tell(failure),
             f"{due:%Y-%m-%d %H:%M:%S} UTC",
+            extra={"step": self._definition.name, "attempt": self.failures},
         )
         await self._bridge.rest(self._operation, Rest(due, gap))
         return True
@@ -311,4 +312,5 @@ def log_failed(run: RunKey, entry: StepFailed | EffectFailed | EffectRefused) ->
         entry.operation,
         f" at {place}" if place else "",
         tell(entry.failure),
+        extra={"operation": entry.operation, "step": entry.name},
     )

@@ -121,6 +121,7 @@ class _StepRun:
             self._step.name,
             row.operation,
             f" until {row.due_at:%Y-%m-%d %H:%M:%S} UTC" if row.due_at else "",
+            extra={"step": self._step.name},
         )
         return row
 

@@ -30,6 +30,7 @@ from outlast.worker.pulse import Pulse, interval
 from outlast.worker.series import timed_out
 from outlast.workflows.attempt import Attempt
 from outlast.workflows.definition import Step
+from outlast.workflows.log import about
 
 logger = logging.getLogger("outlast.worker")
 
@@ -147,6 +148,16 @@ class TaskRunner:
         ours = _Ours(claimed, self._count)
 
         async def work() -> None:
+            about.set(
+                {
+                    "worker": self._deck.worker,
+                    "tenant": key.run.tenant,
+                    "run": key.run.run_id,
+                    "operation": key.operation,
+                    "step": claimed.row.name,
+                    "attempt": key.attempt,
+                }
+            )
             if former is not None:
                 # It was replaced and taken again before the attempt that was under way had let go of everything.
                 former.cancel()

@@ -16,9 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+import msgspec
+
 from outlast.clock import Clock, Random, Threads
 from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import StampedRow, Taken
+from outlast.meter.instrument import LAPSES
+from outlast.meter.meters import NO_METERS, Meters
+from outlast.meter.store import metered
 from outlast.policy import Policy, PolicyFile
 from outlast.policy.authority import Authority
 from outlast.store.change import (
@@ -43,12 +48,16 @@ from outlast.worker.foreign import has_foreign
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.holder import Holders
 from outlast.worker.lease import LEASE, Lease
+from outlast.worker.parked import OnParked, Parking
 from outlast.worker.pilot import Pilot
 from outlast.worker.relay import Birth, Relay
+from outlast.worker.release import HOW, Paused
 from outlast.worker.rules import RuleBook
 from outlast.worker.stall import LoopWatch
 from outlast.worker.task import TaskRunner
+from outlast.worker.vital import Vitals
 from outlast.worker.writer import Writer
+from outlast.workflows.log import about
 from outlast.workflows.registry import Registry
 
 logger = logging.getLogger("outlast.worker")
@@ -96,6 +105,9 @@ class WorkerOptions:
         policy: What effects may do; None for whatever they want. A file is looked at again.
         authority: Who may do what; None where everybody may.
         recheck_within: How old what was found out about an effect may be when it begins.
+        paused: Move only what is released, until everything is.
+        parked: Called with each run that this worker leaves `blocked`; see `worker.parked`.
+        meters: Told what it writes, takes and attempts.
     """
 
     lease: timedelta = LEASE
@@ -112,6 +124,9 @@ class WorkerOptions:
     policy: Policy | PolicyFile | None = None
     authority: Authority | None = None
     recheck_within: timedelta = RECHECK_WITHIN
+    paused: bool = False
+    parked: OnParked | None = None
+    meters: Meters = NO_METERS
 
 
 class Worker:
@@ -134,20 +149,24 @@ class Worker:
         closed: Callable[[RunKey], None] | None = None,
         watch: LoopWatch | None = None,
     ) -> None:
-        self._store = store
+        self._options = options or WorkerOptions()
+        meters = self._options.meters
+        self._store = store = (
+            store if meters is NO_METERS else metered(store, meters, clock.monotonic)
+        )
         self._registry = registry
         self._clock = clock
         self._random = random
         self._threads = threads
-        self._options = options or WorkerOptions()
         self._holders = Holders(self._options.authority)
+        self._parking = Parking(self._options.parked, threads)
         always = self._options.always_replay
         self._always_replay = is_always_replay_set() if always is None else always
         self._closed = closed
         self._build = registry.build()
         self._workflows = frozenset(registry.workflows)
         self._watch = watch
-        self._executor = Executor(threads, watch)
+        self._executor = Executor(threads, watch, meters)
         self._deposits = Deposits(store)
         self._book = RuleBook(self._options.policy, clock, threads, self._options.recheck_within)
         self._writer = Writer(store, self._sending)
@@ -161,6 +180,7 @@ class Worker:
         self._hint = asyncio.Event()
         self._context = contextvars.copy_context()
         """What every attempt sees, whoever has the run started and whichever worker takes it up."""
+        self._paused = Paused(store, asked=self._options.paused)
         self._lapsed = False
         self._unsure = False
         self._owned_at = -_OWNED_SECONDS
@@ -170,14 +190,22 @@ class Worker:
         self._turning: asyncio.Task[None]
         self._past: list[WorkerId] = []
         """Lives that are over, whose rows and locks are still in the store."""
+        self._row: WorkerRow
         self._deck: Deck
         self._tasks: TaskRunner
         self._accepting = False
+        self._looked_at = clock.monotonic()
+        self._is_store_away = False
 
     @property
     def id(self) -> WorkerId:
         """The id of its present life."""
         return self._deck.worker
+
+    @property
+    def paused(self) -> bool:
+        """Whether it moves only what is released."""
+        return self._paused.holds
 
     @property
     def runs(self) -> list[RunKey]:
@@ -188,6 +216,23 @@ class Worker:
     def tasks(self) -> list[TaskKey]:
         """The tasks of remote steps that it works on."""
         return self._tasks.tasks
+
+    @property
+    def vitals(self) -> Vitals:
+        """How it is. Callable from any thread, also while the event loop stands still."""
+        deck = self._deck
+        return Vitals(
+            worker=deck.worker,
+            build=self._build,
+            library=self._options.library,
+            is_accepting=self._accepting and not self._lapsed,
+            still_seconds=deck.lease.still_seconds,
+            lease_seconds_left=deck.lease.seconds_left,
+            looked_seconds=self._clock.monotonic() - self._looked_at,
+            runs=len(self._pilots),
+            tasks=len(self._tasks.tasks),
+            is_store_away=self._is_store_away,
+        )
 
     async def start(self) -> None:
         """Register, and begin to look for work."""
@@ -218,6 +263,7 @@ class Worker:
         await self._deposits.close(_LAST_SECONDS if have_landed else 0)
         await self._relay.close(_LAST_SECONDS if have_landed else 0)
         await self._writer.close(_LAST_SECONDS if have_landed else 0)
+        await self._parking.close(_LAST_SECONDS if have_landed else 0)
         await _cancelled(self._turning)
         await self._executor.end()
         if self._watch is not None:
@@ -293,7 +339,8 @@ class Worker:
         room = len(self._pilots) < self._options.runs
         known = self._registry.workflows.get(workflow)
         # One that is pinned is claimed, so that the first entry of its worker names the build.
-        fit = self._accepting and not self._lapsed and known is not None and not known.pin
+        may_take = self._accepting and not self._lapsed and not self._paused.holds
+        fit = may_take and known is not None and not known.pin
         return self.id if room and fit and self._deck.lease.valid else None
 
     def adopt(self, head: RunHead, rows: tuple[StampedRow, ...]) -> None:
@@ -306,6 +353,7 @@ class Worker:
 
     async def _begin_life(self) -> None:
         options = self._options
+        await self._paused.look()
         worker = WorkerId(f"{options.host or 'worker'}-{options.pid}-{self._random.bits(6).hex()}")
         row = WorkerRow(
             worker=worker,
@@ -315,6 +363,7 @@ class Worker:
             workflows=tuple(sorted(self._workflows)),
             lease=options.lease,
             queues=tuple(sorted(options.queues)),
+            paused=self._paused.holds,
         )
         loop = asyncio.get_running_loop()
 
@@ -327,6 +376,7 @@ class Worker:
         lease = Lease(self._store, worker, options.lease, self._clock, lapsed, acting)
         await self._store.register(row)
         lease.begin(self._threads)
+        self._row = row
         self._lapsed = False
         self._deck = Deck(
             store=self._store,
@@ -350,10 +400,21 @@ class Worker:
             check=AlwaysReplay if self._always_replay else None,
             history=options.history,
             holders=self._holders,
+            parking=self._parking,
         )
         self._tasks = TaskRunner(self._deck, options.queues, options.tasks, self._hint.set)
         serves = [*row.workflows, *(f"queue {queue}" for queue in row.queues)]
         logger.info("worker %s: ready for %s", worker, ", ".join(serves) or "nothing")
+        if self._paused.holds:
+            logger.warning("worker %s is PAUSED, %s. %s", worker, self._paused.why, HOW)
+
+    async def _see_what_is_released(self) -> None:
+        """Go on with everything, and let others see that, when everything was released."""
+        if not (self._paused.holds and await self._paused.look()):
+            return
+        row = self._row = msgspec.structs.replace(self._row, paused=False)
+        logger.warning("worker %s: everything was released; it goes on", self.id)
+        await self._store.register(row)
 
     def _sending(self) -> Callable[[WorkerId], None]:
         return self._deck.lease.sending()
@@ -362,6 +423,7 @@ class Worker:
         if self._lapsed or worker != self.id:
             return
         self._lapsed = True
+        self._options.meters.add(LAPSES)
         logger.error("worker %s: its lease is over; every run is let go", self.id)
         for pilot, _ in self._pilots.values():
             pilot.lose()
@@ -403,8 +465,10 @@ class Worker:
                     self._lose_life(self.id)
                     await self._next_life()
                 seconds = await self._look()
+                self._looked_at, self._is_store_away = self._clock.monotonic(), False
                 await self._retire()
             except StoreUnavailableError as error:
+                self._is_store_away = True
                 logger.warning("the store cannot be read, trying again: %s", error)
                 self._unsure = True
                 seconds = self._rest()
@@ -432,8 +496,10 @@ class Worker:
         """Claim once; return how long to wait until the next look."""
         self._hint.clear()
         await self._find_owned_if_unsure()
+        await self._see_what_is_released()
+        paused = self._paused.holds
         limit = min(_CLAIM_BATCH, self._options.runs - len(self._pilots))
-        claim = await self._store.claim(self.id, self._workflows, limit)
+        claim = await self._store.claim(self.id, self._workflows, limit, released=paused)
         for claimed in claim.runs:
             self._launch(claimed)
         for run in claim.mail:
@@ -443,11 +509,12 @@ class Worker:
             self._unsure = True
             await self._find_owned_if_unsure()
         self._watch_for_missing(claim)
-        due = await self._tasks.look()
+        due = None if paused else await self._tasks.look()
         if limit and len(claim.runs) == limit:
             return 0
         soon = math.inf if due is None else due
-        return min(self._next_look(claim), self._next_sweep(claim), soon)
+        sweep = math.inf if paused else self._next_sweep(claim)
+        return min(self._next_look(claim), sweep, soon)
 
     def _watch_for_missing(self, claim: Claim) -> None:
         """Notice runs that are ours in the store at each look and never in memory."""
@@ -520,6 +587,15 @@ class Worker:
             former[0].lose()
 
         async def fly() -> None:
+            head = claimed.head
+            about.set(
+                {
+                    "worker": self.id,
+                    "tenant": run.tenant,
+                    "run": run.run_id,
+                    "workflow": head.workflow,
+                }
+            )
             if former is not None:
                 # The run came back before its former pilot had let go of everything.
                 await asyncio.wait([former[1]])

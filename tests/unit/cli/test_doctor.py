@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections import namedtuple
@@ -12,11 +13,19 @@ from typing import Any
 import apsw
 import pytest
 
+import outlast
 from outlast.app import SystemClock
 from outlast.cli import doctor
 from outlast.store.sqlite import checkup
+from outlast.worker.report import Reporter
 
 from .conftest import World
+
+
+@outlast.workflow
+async def seen_flow() -> int:
+    """Be seen."""
+    return 1
 
 
 def _findings(world: World) -> dict[str, dict[str, Any]]:
@@ -36,7 +45,7 @@ def test_healthy(world: World) -> None:
     assert verdicts == {
         "database": "ok", "boot_clock": "ok", "sqlite": "ok", "permissions": "ok", "disk": "ok",
         "file_system": "ok", "locks": "ok", "schema": "ok", "integrity": "ok", "clock": "ok",
-        "blocked": "warn", "in_doubt": "warn", "workers": "warn", "queues": "ok", "requests": "ok", "decisions": "ok",
+        "blocked": "warn", "in_doubt": "warn", "workers": "warn", "queues": "ok", "requests": "ok", "decisions": "ok", "timeline": "ok",
     }  # fmt: skip
     assert all(one["hint"] for one in document["findings"] if one["verdict"] != "ok")
 
@@ -48,6 +57,52 @@ def test_lines_say_what_to_do(world: World) -> None:
     assert "warn in_doubt     effects in doubt: 1" in text
     assert "nobody moves the open runs of flow" in text
     assert "→ start one: `outlast worker MODULE`" in text
+
+
+def test_figures(world: World) -> None:
+    """What waits is counted, in JSON and in lines; runs that have ended are not."""
+    document = json.loads(world.cli("doctor", "--json").stdout)
+    figures = document["figures"]
+    assert figures["runs"] == {"ready": 0, "running": 0, "waiting": 4, "blocked": 1, "paused": 0}
+    assert figures["blocked"] == {"in doubt": 1}
+    assert (figures["in_doubt"], figures["approvals"]["count"]) == (1, 1)
+    assert figures["approvals"]["oldest_seconds"] > 0
+    assert document["workers"] == []
+    lines = world.cli("doctor").stdout
+    assert "     open runs    waiting 4, blocked 1\n" in lines
+    assert "     blocked      in doubt 1\n" in lines
+    assert "     in doubt     1 of effects\n" in lines
+    assert "     approvals    1, the oldest for 0:" in lines
+    assert "outbox" not in lines
+
+
+def test_workers_are_seen(world: World) -> None:
+    """Who works there, with what it has said of itself; what cannot be read of that is left out."""
+
+    async def work() -> tuple[dict[str, Any], str]:
+        async with outlast.open(world.url, workflows=[seen_flow]) as app:
+            silent = await asyncio.to_thread(world.cli, "doctor", "--json")
+            assert json.loads(silent.stdout)["workers"][0]["report"] is None
+            assert await app.run(seen_flow(), id="seen") == 1
+            await Reporter(app.store, app.worker, app._tally).report()
+            told = await asyncio.to_thread(world.cli, "doctor", "--json")
+            lines = await asyncio.to_thread(world.cli, "doctor")
+            await app.store.report(app.worker.id, b"{")
+            damaged = await asyncio.to_thread(world.cli, "doctor", "--json")
+            assert json.loads(damaged.stdout)["workers"][0]["report"] is None
+            return json.loads(told.stdout), lines.stdout
+
+    document, lines = asyncio.run(work())
+    assert document["figures"]["workers_live"] == 1
+    (worker,) = document["workers"]
+    assert worker["live"] is True
+    assert worker["workflows"] == ["seen_flow"]
+    assert worker["lease_seconds"] == 15
+    numbers = worker["report"]["numbers"]
+    assert numbers["counts"]["outlast.run.ended"] == {"completed": 1}
+    assert numbers["measures"]["outlast.store.commit.duration"]["count"] >= 2
+    assert f"worker       {worker['worker']}: runs " in lines
+    assert "99 of 100 within " in lines
 
 
 def test_no_database(world: World) -> None:
@@ -73,11 +128,14 @@ def test_damaged(world: World) -> None:
 
 
 def test_newer_schema(world: World) -> None:
-    """A file from a newer version fails and says so."""
+    """A file that is prepared for a newer version works; one that it has finished fails and says so."""
+    newer = "INSERT INTO migration (number, phase, subject, checksum) VALUES (?, ?, 'x', 'y')"
     connection = apsw.Connection(str(world.file))
-    connection.execute(
-        "INSERT INTO migration (number, phase, subject, checksum) VALUES (999, 'pre', 'x', 'y')"
-    )
+    connection.execute(newer, (998, "pre"))
+    found = _findings(world)
+    assert (found["schema"]["verdict"], found["database"]["verdict"]) == ("warn", "ok")
+    assert found["schema"]["hint"] == "deploy the newer version"
+    connection.execute(newer, (999, "post"))
     connection.close()
     found = _findings(world)
     assert found["schema"]["verdict"] == "fail"

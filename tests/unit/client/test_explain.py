@@ -144,6 +144,13 @@ def test_intended_effect_needs_nobody() -> None:
     assert "else waits until a lost attempt can no longer act" in gone.text
 
 
+def test_paused_workers() -> None:
+    """Where all workers that could move a run are paused, it is said how it is released."""
+    told = explain(_detail(held=True), COMMAND)
+    assert "paused, and it is not released" in told.text
+    assert COMMAND("release", "a b", "--reason", "TEXT") in told.commands
+
+
 def test_condition() -> None:
     """A parked run for which nothing else is known waits for a condition."""
     assert [one.kind for one in explain(_detail(), COMMAND).waits] == ["condition"]

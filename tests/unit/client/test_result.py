@@ -147,18 +147,21 @@ def test_what_is_no_call_is_refused_in_words(given: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://user:secret@host/db", "postgres://host/db", "postgresql+asyncpg://h/d"]
+    ("url", "told"),
+    [
+        ("postgresql://user:secret@127.0.0.1:1/db", "cannot be used now"),
+        ("postgres://user:secret@127.0.0.1:1/db?schema=No", "no name of a schema"),
+        ("postgresql+asyncpg://user:secret@h/d", "does not name a store"),
+    ],
 )
-def test_postgresql_is_told_to_be_not_there(url: str) -> None:
-    """The error speaks of PostgreSQL, and shows no password."""
+def test_postgresql_that_is_not_there_is_told(url: str, told: str) -> None:
+    """The error says where it looked, and shows no password."""
 
     async def connect() -> None:
         async with outlast.connect(url):
             pass
 
-    with pytest.raises(
-        outlast.StoreUnavailableError, match="PostgreSQL is not there yet"
-    ) as caught:
+    with pytest.raises(outlast.StoreUnavailableError, match=told) as caught:
         asyncio.run(connect())
     assert "secret" not in str(caught.value)
 

@@ -112,7 +112,7 @@ def silence(worker: SimulatedWorker) -> None:
     def renew(_: WorkerId) -> bool:
         raise StoreUnavailableError("no heartbeat", hint="this is a test")
 
-    async def claim(*_: object) -> None:
+    async def claim(*_: object, **__: object) -> None:
         await asyncio.sleep(30)
         raise StoreUnavailableError("no look", hint="this is a test")
 

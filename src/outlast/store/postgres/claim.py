@@ -17,11 +17,13 @@ from msgspec.structs import replace
 
 from outlast.store.change import RunKey, Status, WorkerId, WorkerRow
 from outlast.store.condition import RECALLS
-from outlast.store.moment import END_OF_TIME, elapsed, from_micros
+from outlast.store.moment import END_OF_TIME, elapsed, from_micros, to_micros
 from outlast.store.postgres.clock import StoreClock
+from outlast.store.postgres.look import lock_number
 from outlast.store.postgres.row import HEAD, instant_of
-from outlast.store.postgres.session import BEGIN, Pending, Session
+from outlast.store.postgres.session import Pending, Session
 from outlast.store.protocol import RELAY_AFTER, SUSPECT_LAPSES, Claim, ClaimedRun
+from outlast.store.restoration import EVERYBODY, RESTORATION, Restoration, moment_of, put_back
 from outlast.store.row import WORKER, Row, head_of, unfit_line
 
 MICROSECOND = timedelta(microseconds=1)
@@ -40,9 +42,10 @@ SELECT worker, lease, renewed, $s.micros() FROM $s.worker WHERE worker <> %b
 ORDER BY worker FOR UPDATE SKIP LOCKED
 """
 _PUT_WORKER = f"""
-INSERT INTO $s.worker ({WORKER}) VALUES (%b, %b, %b, %b, %b, %b, 'wall', $s.micros(), %b)
+INSERT INTO $s.worker ({WORKER}) VALUES (%b, %b, %b, %b, %b, %b, 'wall', $s.micros(), %b, %b)
 ON CONFLICT (worker) DO UPDATE SET host = excluded.host, pid = excluded.pid, build = excluded.build,
-    workflows = excluded.workflows, lease = excluded.lease, boot = excluded.boot, renewed = excluded.renewed, queues = excluded.queues
+    workflows = excluded.workflows, lease = excluded.lease, boot = excluded.boot, renewed = excluded.renewed, queues = excluded.queues,
+    paused = excluded.paused, report = ''
 """
 _RENEW = "UPDATE $s.worker SET renewed = $s.micros() WHERE worker = %b AND (renewed + lease > $s.micros() OR %b) RETURNING renewed"
 _GIVE_BACK = f"""
@@ -70,60 +73,112 @@ FROM held WHERE task.tenant = held.tenant AND task.run_id = held.run_id AND task
 _FORGET = "DELETE FROM $s.worker WHERE worker = ANY(%b::text[])"
 _MAIL = "SELECT tenant, run_id FROM $s.run WHERE owner = %b AND mail = 1 ORDER BY tenant, run_id"
 _HELD = "SELECT count(*) FROM $s.run WHERE owner = %b"
-_PLACE = """
-WITH RECURSIVE place (workflow, unfit) AS (
-    SELECT wanted, (SELECT min(run.unfit) FROM $s.run AS run WHERE run.workflow = wanted AND run.due IS NOT NULL)
-    FROM unnest(%b::text[]) AS wanted
-    UNION ALL
-    SELECT place.workflow, (
-        SELECT min(run.unfit) FROM $s.run AS run
-        WHERE run.workflow = place.workflow AND run.due IS NOT NULL AND run.unfit > place.unfit
-    ) FROM place WHERE place.unfit IS NOT NULL
-), fit AS (SELECT * FROM place WHERE unfit IS NOT NULL AND strpos(unfit, %b) = 0)
-"""
-"""Where due runs of the worker's workflows stand: with each workflow the builds that do not fit. Found by one step in an index for
-each, whatever else is stored."""
-_IN_PLACE = "run.workflow = fit.workflow AND run.unfit = fit.unfit AND run.due IS NOT NULL"
-_IS_DUE = f"""
-{_PLACE} SELECT EXISTS (
-    SELECT 1 FROM fit WHERE EXISTS (SELECT 1 FROM $s.run AS run WHERE {_IN_PLACE} AND run.due <= $s.micros())
-        OR EXISTS (SELECT 1 FROM $s.run AS run WHERE {_IN_PLACE} AND run.due_set_at > $s.micros())
-)
-"""
-_NEXT_DUE = f"""
-{_PLACE} SELECT min(soonest.due) FROM fit, LATERAL (
-    SELECT run.due FROM $s.run AS run WHERE {_IN_PLACE} AND run.due > %b AND run.due < {END_OF_TIME} ORDER BY run.due LIMIT 1
-) AS soonest
-"""
-_OUTBOX = "SELECT (SELECT min(at) FROM $s.outbox), (SELECT max(at) FROM $s.outbox)"
-_OWNS_SUSPECT = (
-    f"SELECT EXISTS (SELECT 1 FROM $s.run WHERE owner = %b AND lapses >= {SUSPECT_LAPSES})"
-)
 
 
 def _columns(alias: str) -> str:
     return ", ".join(f"{alias}.{one.strip()}" for one in HEAD.split(","))
 
 
-def _due(order: str, condition: str, suspects: str) -> str:
-    return f"""
-{_PLACE} SELECT found.* FROM fit, LATERAL (
+class _Looks(Struct, frozen=True):
+    """The statements that find what is due; of a paused worker only in what was released.
+
+    Args:
+        is_due: Whether anything is.
+        next_due: When the next one comes due.
+        due: What is, but for suspects; `suspect` those alone.
+        ahead: What was given back when the server's clock was ahead of now: its times mean nothing, and whoever takes it judges anew.
+    """
+
+    is_due: str
+    next_due: str
+    due: str
+    suspect: str
+    ahead: str
+    ahead_suspect: str
+
+
+def _looks(also: str) -> _Looks:
+    """Return the statements over the indexes of one kind.
+
+    Args:
+        also: What their rows have in common.
+    """
+    # Where due runs of the worker's workflows stand: with each workflow the builds that do not fit. Found by one step in an index for
+    # each, whatever else is stored.
+    place = f"""
+WITH RECURSIVE place (workflow, unfit) AS (
+    SELECT wanted, (SELECT min(run.unfit) FROM $s.run AS run WHERE run.workflow = wanted AND run.due IS NOT NULL{also})
+    FROM unnest(%b::text[]) AS wanted
+    UNION ALL
+    SELECT place.workflow, (
+        SELECT min(run.unfit) FROM $s.run AS run
+        WHERE run.workflow = place.workflow AND run.due IS NOT NULL AND run.unfit > place.unfit{also}
+    ) FROM place WHERE place.unfit IS NOT NULL
+), fit AS (SELECT * FROM place WHERE unfit IS NOT NULL AND strpos(unfit, %b) = 0)
+"""
+    in_place = (
+        f"run.workflow = fit.workflow AND run.unfit = fit.unfit AND run.due IS NOT NULL{also}"
+    )
+    is_due = f"""
+{place} SELECT EXISTS (
+    SELECT 1 FROM fit WHERE EXISTS (SELECT 1 FROM $s.run AS run WHERE {in_place} AND run.due <= $s.micros())
+        OR EXISTS (SELECT 1 FROM $s.run AS run WHERE {in_place} AND run.due_set_at > $s.micros())
+)
+"""
+    next_due = f"""
+{place} SELECT min(soonest.due) FROM fit, LATERAL (
+    SELECT run.due FROM $s.run AS run WHERE {in_place} AND run.due > %b AND run.due < {END_OF_TIME} ORDER BY run.due LIMIT 1
+) AS soonest
+"""
+
+    def due(order: str, condition: str, suspects: str) -> str:
+        return f"""
+{place} SELECT found.* FROM fit, LATERAL (
     SELECT run.{order}, {_columns("run")}, run.stopped FROM $s.run AS run
-    WHERE {_IN_PLACE} AND {condition} AND run.lapses {suspects} {SUSPECT_LAPSES} AND run.{_OPEN.replace(" AND epoch", " AND run.epoch")}
+    WHERE {in_place} AND {condition} AND run.lapses {suspects} {SUSPECT_LAPSES} AND {_OPEN}
     ORDER BY run.{order}, run.tenant, run.run_id LIMIT %b FOR UPDATE SKIP LOCKED
 ) AS found ORDER BY 1, found.tenant, found.run_id LIMIT %b
 """
 
+    past, ahead = "run.due <= %b", "run.due_set_at > %b AND run.due > %b"
+    return _Looks(
+        is_due,
+        next_due,
+        due("due", past, "<"),
+        due("due", past, ">="),
+        due("due_set_at", ahead, "<"),
+        due("due_set_at", ahead, ">="),
+    )
 
-_IS_PAST = "run.due <= %b"
-_IS_AHEAD = "run.due_set_at > %b AND run.due > %b"
-_DUE = _due("due", _IS_PAST, "<")
-_DUE_SUSPECT = _due("due", _IS_PAST, ">=")
-_AHEAD = _due("due_set_at", _IS_AHEAD, "<")
-_AHEAD_SUSPECT = _due("due_set_at", _IS_AHEAD, ">=")
+
+_ALL = _looks("")
+_RELEASED = _looks(" AND run.released = 1")
+_OUTBOX = "SELECT (SELECT min(at) FROM $s.outbox), (SELECT max(at) FROM $s.outbox)"
+_OWNS_SUSPECT = (
+    f"SELECT EXISTS (SELECT 1 FROM $s.run WHERE owner = %b AND lapses >= {SUSPECT_LAPSES})"
+)
+_LOCK = "SELECT pg_advisory_xact_lock(one) FROM unnest(%b::bigint[]) AS one"
+_STORE = "SELECT timeline, history FROM $s.store FOR UPDATE"
+_BEGIN = "UPDATE $s.store SET timeline = %b, history = %b"
+_NEWEST = "SELECT max(changed_at) FROM $s.run WHERE generation > 0"
+_HOLD_BACK = """
+WITH held AS (
+    SELECT tenant, run_id FROM $s.run
+    WHERE generation > 0 AND status NOT IN ('completed', 'failed', 'cancelled', 'terminated', 'compensated', 'partly compensated')
+    ORDER BY tenant, run_id FOR UPDATE
+)
+UPDATE $s.run AS run SET released = 0, restored_at = greatest(%b, run.changed_at),
+    restored_until = least(%b, coalesce(run.restored_until, 9223372036854775807)), touched = run.touched + 1
+FROM held WHERE run.tenant = held.tenant AND run.run_id = held.run_id
+"""
+_RESTORATION = "SELECT version, body FROM $s.control WHERE tenant = %b AND name = %b"
+_PUT_CONTROL = """
+INSERT INTO $s.control (tenant, name, version, body) VALUES (%b, %b, %b, %b)
+ON CONFLICT (tenant, name) DO UPDATE SET version = excluded.version, body = excluded.body
+"""
 _TAKE = """
 UPDATE $s.run AS run SET owner = %b, epoch = run.epoch + 1, status = 'running', reason = '', wake_at = NULL, due = NULL, calls = 0,
-    touched = run.touched + 1
+    released = least(run.released, %b), touched = run.touched + 1
 FROM unnest(%b::text[], %b::text[]) AS taken (tenant, run_id)
 WHERE run.tenant = taken.tenant AND run.run_id = taken.run_id
 """
@@ -154,10 +209,11 @@ class Leasing:
             msgspec.json.encode(row.workflows).decode(),
             row.lease // MICROSECOND,
             msgspec.json.encode(row.queues).decode(),
+            row.paused,
         )
         asked = self._clock.asking()
         with session.pipeline():
-            session.send(BEGIN)
+            session.begin()
             known = session.send(f"{LEASE} FOR UPDATE", (row.worker,))
             now = session.send(NOW)
             micros: int = now.rows()[0][0]
@@ -177,20 +233,63 @@ class Leasing:
             self._clock.saw(found[0][0], asked)
         return bool(found)
 
+    def report(self, worker: WorkerId, body: bytes) -> None:
+        """Keep what a worker says of itself."""
+        self._session.run("UPDATE $s.worker SET report = %b WHERE worker = %b", (body, worker))
+
     def retire(self, worker: WorkerId) -> None:
         """Forget a worker that ends; its runs are given back now."""
         session = self._session
         with session.pipeline():
-            session.send(BEGIN)
+            session.begin()
             session.send(f"{LEASE} FOR UPDATE", (worker,))
             micros: int = session.send(NOW).rows()[0][0]
             self._give_back([(worker, micros)], lapses=0)
             session.send(_FORGET, ([worker],))
             session.send("COMMIT")
 
-    def claim(self, worker: WorkerId, names: list[str], limit: int) -> Claim:
-        """Return what the worker may go on with."""
+    def begin_timeline(
+        self, timeline: str, why: str, history: tuple[str, str] | None = None
+    ) -> bool:
+        """Say that the store was put back to an earlier state; whether that was done.
+
+        Args:
+            timeline: The new id.
+            history: Of the cluster, as the store's row has it, and as it is: not done where another process has done it.
+        """
+        session = self._session
+        with session.pipeline():
+            session.begin()
+            number = lock_number(session.statements.schema, EVERYBODY, RESTORATION)
+            session.send(_LOCK, ([number],))
+            former, used = session.send(_STORE).rows()[0]
+            if history is not None and used != history[0]:
+                session.send("ROLLBACK")
+                return False
+            workers = session.send("SELECT worker FROM $s.worker ORDER BY worker FOR UPDATE")
+            micros: int = session.send(NOW).rows()[0][0]
+            known = [(WorkerId(row[0]), micros) for row in workers.rows()]
+            self._give_back(known, lapses=0)
+            session.send(_FORGET, ([worker for worker, _ in known],))
+            newest = session.send(_NEWEST).rows()[0][0]
+            now = from_micros(micros)
+            until = moment_of(None if newest is None else from_micros(newest), now)
+            session.send(_HOLD_BACK, (micros, to_micros(until)))
+            control = session.send(_RESTORATION, (EVERYBODY, RESTORATION)).rows()
+            version, body = control[0] if control else (0, None)
+            restoration = Restoration(timeline, former, now, until, why)
+            body = put_back(body, restoration)
+            session.send(_PUT_CONTROL, (EVERYBODY, RESTORATION, version + 1, body))
+            session.send(_BEGIN, (timeline, used if history is None else history[1]))
+            session.send("COMMIT")
+        return True
+
+    def claim(
+        self, worker: WorkerId, names: list[str], limit: int, *, released: bool = False
+    ) -> Claim:
+        """Return what the worker may go on with, or only what of it was released."""
         session, asked = self._session, self._clock.asking()
+        looks = _RELEASED if released else _ALL
         with session.pipeline():
             lease = session.send(LEASE, (worker,))
             now = session.send(NOW)
@@ -199,32 +298,32 @@ class Leasing:
             if build is None:
                 return Claim((), (), None, from_micros(micros))
             line = unfit_line(build)
-            is_due = session.send(_IS_DUE, (names, line))
+            is_due = session.send(looks.is_due, (names, line))
             has_dead, has_due = dead.rows()[0][0], is_due.rows()[0][0]
         taken: list[ClaimedRun] = []
         if has_dead or (has_due and limit > 0):
-            found = self._take_due(worker, names, max(limit, 0))
+            found = self._take_due(worker, names, max(limit, 0), looks)
             if found is None:
                 return Claim((), (), None, from_micros(micros))
             micros, taken = found
-        return self._told(worker, (names, line), micros, taken)
+        return self._told(worker, (looks.next_due, (names, line, micros)), micros, taken)
 
     def _told(
-        self, worker: WorkerId, places: tuple[list[str], str], micros: int, taken: list[ClaimedRun]
+        self, worker: WorkerId, next_due: tuple[str, Row], micros: int, taken: list[ClaimedRun]
     ) -> Claim:
         session = self._session
         with session.pipeline():
             mail = session.send(_MAIL, (worker,))
             held = session.send(_HELD, (worker,))
-            due = session.send(_NEXT_DUE, (*places, micros))
+            due = session.send(*next_due)
             outbox = session.send(_OUTBOX)
             news = {one.head.run for one in taken}
             keys = [RunKey(*row) for row in mail.rows()]
-            (next_due,), (oldest, newest) = due.rows()[0], outbox.rows()[0]
+            (soonest,), (oldest, newest) = due.rows()[0], outbox.rows()[0]
             return Claim(
                 tuple(taken),
                 tuple(key for key in keys if key not in news),
-                None if next_due is None else from_micros(next_due),
+                None if soonest is None else from_micros(soonest),
                 from_micros(micros),
                 held.rows()[0][0],
                 _next_relay(oldest, newest, micros),
@@ -250,12 +349,12 @@ class Leasing:
         return [other for other, _ in dead]
 
     def _take_due(
-        self, worker: WorkerId, names: list[str], limit: int
+        self, worker: WorkerId, names: list[str], limit: int, looks: _Looks
     ) -> tuple[int, list[ClaimedRun]] | None:
         """Bury the dead, and take up to `limit` runs, oldest first; None when the worker is dead itself."""
         session, asked = self._session, self._clock.asking()
         with session.pipeline():
-            session.send(BEGIN)
+            session.begin()
             # Shared: a worker's own commits go on, and nobody buries it meanwhile.
             lease = session.send(f"{LEASE} FOR KEY SHARE", (worker,))
             self.bury(worker)
@@ -263,31 +362,38 @@ class Leasing:
             if build is None:
                 session.send("ROLLBACK")
                 return None
-            due = self._due(worker, (names, unfit_line(build)), limit, micros) if limit else []
+            places = names, unfit_line(build)
+            due = self._due(worker, places, limit, micros, looks) if limit else []
+            is_paused = looks is _RELEASED
             if due:
                 tenants = [one.taken.head.run.tenant for one in due]
                 ids = [one.taken.head.run.run_id for one in due]
-                session.send(_TAKE, (worker, tenants, ids))
+                session.send(_TAKE, (worker, int(is_paused), tenants, ids))
             session.send("COMMIT")
-        return micros, [_owned(one.taken, worker) for one in due]
+        return micros, [_owned(one.taken, worker, is_paused=is_paused) for one in due]
 
     def _due(
-        self, worker: WorkerId, places: tuple[list[str], str], limit: int, micros: int
+        self,
+        worker: WorkerId,
+        places: tuple[list[str], str],
+        limit: int,
+        micros: int,
+        looks: _Looks,
     ) -> list[_DueRun]:
         """Return up to `limit` runs that can be taken, locked, oldest first, with one suspect among them at most."""
         session = self._session
         limits = (limit, limit)
-        past = session.send(_DUE, (*places, micros, *limits))
+        past = session.send(looks.due, (*places, micros, *limits))
         owns = session.send(_OWNS_SUSPECT, (worker,))
-        suspect = session.send(_DUE_SUSPECT, (*places, micros, 1, 1))
+        suspect = session.send(looks.suspect, (*places, micros, 1, 1))
         runs = _runs_of(past.rows(), micros)
         suspects = _runs_of(suspect.rows(), micros)
         has_room = not owns.rows()[0][0]
         found = sorted([*runs, *(suspects if has_room else ())], key=_age)
         if len(found) >= limit:
             return found[:limit]
-        ahead = session.send(_AHEAD, (*places, micros, micros, *limits))
-        last = session.send(_AHEAD_SUSPECT, (*places, micros, micros, 1, 1))
+        ahead = session.send(looks.ahead, (*places, micros, micros, *limits))
+        last = session.send(looks.ahead_suspect, (*places, micros, micros, 1, 1))
         later = _runs_of(ahead.rows(), micros)
         others = _runs_of(last.rows(), micros)
         if has_room and not suspects:
@@ -321,7 +427,7 @@ def _runs_of(rows: Iterable[Row], micros: int) -> list[_DueRun]:
     return found
 
 
-def _owned(run: ClaimedRun, worker: WorkerId) -> ClaimedRun:
+def _owned(run: ClaimedRun, worker: WorkerId, *, is_paused: bool) -> ClaimedRun:
     head = run.head
     taken = replace(
         head,
@@ -330,6 +436,7 @@ def _owned(run: ClaimedRun, worker: WorkerId) -> ClaimedRun:
         status=Status.RUNNING,
         reason="",
         wake_at=None,
+        released=head.released and is_paused,
     )
     return replace(run, head=taken)
 

@@ -30,7 +30,7 @@ from outlast.store.postgres.load import Loading
 from outlast.store.postgres.look import Look
 from outlast.store.postgres.recall import Recall
 from outlast.store.postgres.row import instant_of
-from outlast.store.postgres.session import BEGIN, Session
+from outlast.store.postgres.session import Session
 from outlast.store.postgres.write import Sending
 from outlast.store.rows import Moment
 
@@ -52,13 +52,18 @@ class Committing:
     """
 
     def __init__(
-        self, session: Session, clock: StoreClock, place: str, pause: Callable[[int], None]
+        self,
+        session: Session,
+        clock: StoreClock,
+        recall: Recall,
+        place: str,
+        pause: Callable[[int], None],
     ) -> None:
         self._session = session
         self._clock = clock
         self._place = place
         self._pause = pause
-        self._recall = Recall()
+        self._recall = recall
 
     def write(self, changes: Sequence[Change]) -> list[Verdict]:
         """Write changes in one transaction, or in several where one of them spoils it; return their verdicts in order.
@@ -143,7 +148,7 @@ class Committing:
         session.open()
         try:
             with session.pipeline():
-                session.send(BEGIN)
+                session.begin()
                 self._recall.ask(session, look, rows, micros)
                 Sending(session).send(rows, renewed, set())
                 session.send("COMMIT")

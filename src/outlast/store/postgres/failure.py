@@ -19,6 +19,8 @@ AGAIN = (
 )
 """Another transaction came between: nothing was written, and the same is tried again on what it has left."""
 
+SAY_POOLER = "write ?pooler=transaction into the store's URL, and listen=URL past the pooler, or go past it altogether"
+
 STALE = "OL001"
 """The state in which `must` leaves a transaction that was prepared on rows which are not so any more."""
 
@@ -31,6 +33,12 @@ _NOW = (
     errors.DiskFull,
     errors.TooManyConnections,
     errors.ConfigurationLimitExceeded,
+    # Rights, and tables of another version: no run is to blame for them.
+    errors.InsufficientPrivilege,
+    errors.UndefinedTable,
+    errors.UndefinedColumn,
+    errors.UndefinedFunction,
+    errors.InvalidSchemaName,
 )
 """What has nothing to do with the values of a statement."""
 
@@ -52,7 +60,12 @@ def failure_of(error: psycopg.Error, place: str) -> StoreError:
         case errors.InsufficientPrivilege():
             return StoreUnavailableError(
                 f"this user may not use {place} ({told})",
-                hint="grant the rights that docs/postgres.md lists",
+                hint="`outlast migrate --grant ROLE` gives a role what it needs, once whoever owns the store types it",
+            )
+        case errors.InvalidSqlStatementName() | errors.DuplicatePreparedStatement():
+            return StoreUnavailableError(
+                f"{place} takes this process's statements for another's ({told}); nothing was written",
+                hint=f"a pooler that lends sessions for one transaction stands between: {SAY_POOLER}",
             )
         case errors.TooManyConnections():
             return StoreUnavailableError(

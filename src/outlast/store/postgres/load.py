@@ -27,7 +27,7 @@ from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.loaded import LoadedRows, LoadedRun
 from outlast.store.postgres.look import Look, lock_number
 from outlast.store.postgres.row import RUN, TASK_STATE, state_of, task_state_of
-from outlast.store.postgres.session import BEGIN, Pending, Session
+from outlast.store.postgres.session import Pending, Session
 from outlast.store.row import OPERATION, TASK, Row, operation_of
 from outlast.store.row_people import (
     APPROVAL,
@@ -53,7 +53,7 @@ _RUN_KEYS = "unnest(%b::text[], %b::text[]) AS wanted (tenant, run_id)"
 _PART_KEYS = "unnest(%b::text[], %b::text[], %b::text[]) AS wanted (tenant, run_id, part)"
 _PLACES = f"""
 INSERT INTO $s.run ({RUN})
-SELECT tenant, run_id, 0, '', '', 'waiting', '', NULL, 0, 0, 0, '', NULL, 0, 0, 0, 0, '', '', 1, '',
+SELECT tenant, run_id, 0, '', '', 'waiting', '', NULL, 0, 0, 0, '', NULL, 0, 0, 0, 0, '', '', 1, '', 0, NULL, NULL,
     NULL, 0, NULL, 0, '', 0, 0, 0, 0, 0
 FROM {_RUN_KEYS} ORDER BY tenant, run_id ON CONFLICT DO NOTHING
 """
@@ -173,7 +173,7 @@ class Loading:
         look, rows = self._look, self._rows
         asked = self._clock.asking()
         with self._session.pipeline():
-            self._session.send(BEGIN)
+            self._session.begin()
             self._lock_controls()
             workers = self._ask_workers()
             if look.early:

@@ -116,7 +116,7 @@ ORDER BY m.generation DESC LIMIT 1
 """
 _APPROVALS_OF_RUN = f"SELECT {APPROVAL} FROM $s.approval WHERE {_OF_RUN} AND generation = {_PRESENT} ORDER BY approval_id"
 _TASKS = f"SELECT {TASK} FROM $s.task WHERE {_OF_RUN} ORDER BY operation"
-_WORKERS = f"SELECT {WORKER} FROM $s.worker ORDER BY worker"
+_WORKERS = f"SELECT {WORKER}, report FROM $s.worker ORDER BY worker"
 _CONTROL = "SELECT version, body FROM $s.control WHERE tenant = %b AND name = %b"
 _STICKY_RUN = f"SELECT incarnation, workflow FROM $s.run WHERE {_OF_RUN} AND {_IS_RUN}"
 _NOTICES = f"SELECT {NOTICE} FROM $s.notice WHERE {_OF_RUN}"
@@ -374,7 +374,8 @@ class Reading:
         def live_of(row: Row) -> LiveWorker:
             worker, renewed = worker_of(row), row[7]
             live = self._clock.live(renewed, worker.lease, micros)
-            return LiveWorker(worker, live, elapsed(instant_of(renewed), instant_of(micros)))
+            seen_ago = elapsed(instant_of(renewed), instant_of(micros))
+            return LiveWorker(worker, live, seen_ago, row[10])
 
         return self._listed(_WORKERS, (), live_of, "a worker")
 

@@ -12,14 +12,15 @@ from outlast.store.moment import (
     time_or_none,
     to_micros,
 )
-from outlast.store.row import Row, head_of, task_of, unfit_of, unfit_text
+from outlast.store.row import Row, head_of, restored_columns, task_of, unfit_of, unfit_text
 from outlast.store.rows import RunState, TaskState
 
 HEAD = (
     "tenant, run_id, generation, workflow, fingerprint, status, reason, owner, epoch, version,"
-    " next_seq, digest, wake_at, mail, lapses, created_at, changed_at, note, origin, incarnation, ended_by"
+    " next_seq, digest, wake_at, mail, lapses, created_at, changed_at, note, origin, incarnation, ended_by,"
+    " released, restored_at, restored_until"
 )
-_HEAD_COLUMNS = 21
+_HEAD_COLUMNS = 24
 STATE = "due, due_set_at, stopped, calls, unfit_builds, ending"
 COUNTS = "message_number, unread, outbox_number, touched"
 RUN = f"{HEAD}, {STATE}, {COUNTS}"
@@ -97,6 +98,8 @@ def run_values(state: RunState, counts: Counts) -> Row:
         head.origin,
         head.incarnation,
         head.ended_by,
+        int(head.released),
+        *restored_columns(head.restored),
         micros_or_none(state.due),
         to_micros(state.due_set_at),
         micros_of(state.stopped),

@@ -6,10 +6,21 @@ import contextlib
 import logging
 from collections.abc import Generator, Mapping, Sequence
 
+from psycopg import errors
+
 from outlast.errors import StoreUnavailableError
-from outlast.store.migrate import PHASES, Migration, migrate, read_migrations
+from outlast.store.migrate import (
+    AT_OPENING,
+    AppliedMigration,
+    Migration,
+    migrate,
+    missing,
+    plan,
+    read_migrations,
+)
+from outlast.store.postgres.failure import SAY_POOLER
 from outlast.store.postgres.look import lock_number
-from outlast.store.postgres.session import Session
+from outlast.store.postgres.session import OF_A_SESSION, Session
 from outlast.store.postgres.setting import PostgresSetting
 
 logger = logging.getLogger("outlast.store")
@@ -35,22 +46,58 @@ def bring_up_to_date(
     session: Session,
     setting: PostgresSetting,
     *,
-    phases: Sequence[str] = PHASES,
+    phases: Sequence[str] = AT_OPENING,
     partitions: int = 0,
 ) -> list[Migration]:
     """Apply what migrations are missing, and return them; with `check_only` fail when one is.
+
+    Where nothing is missing nothing is written, and a user who may not create tables opens the store like any other.
 
     Args:
         phases: `pre` is applied before new code is deployed, `post` after the last old process has ended.
         partitions: Of each table of runs, where the store is new; 0 for plain tables.
 
     Raises:
-        StoreUnavailableError: Something is missing, and may not be applied.
+        StoreUnavailableError: Something is missing, and may not be applied; or the store is there, with other partitions.
         StoreVersionError: A newer version wrote it.
     """
     target = _Schema(session, setting.schema, partitions)
     migrations = read_migrations(_PACKAGE)
-    return migrate(target, migrations, setting.place, check_only=setting.check_only, phases=phases)
+    if partitions and target.applied():
+        _check_partitions(session, setting.place, partitions)
+    try:
+        return migrate(
+            target, migrations, setting.place, check_only=setting.check_only, phases=phases
+        )
+    except errors.InsufficientPrivilege as error:
+        lacking = plan(migrations, target.applied(), setting.place, phases)
+        if not lacking:
+            raise
+        raise missing(setting.place, lacking, ", and this user may not apply them") from error
+
+
+def lacking(session: Session, setting: PostgresSetting, phases: Sequence[str]) -> list[Migration]:
+    """Return what migrations are missing, without a change."""
+    return plan(read_migrations(_PACKAGE), applied_to(session), setting.place, phases)
+
+
+def partition_count(session: Session) -> int:
+    """Return into how many parts each table of runs is divided; 0 for plain tables, and where there are none."""
+    found = session.rows(
+        "SELECT count(*) FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent JOIN pg_namespace AS n ON n.oid = relnamespace"
+        " WHERE nspname = %b AND relname = 'run'",
+        (session.statements.schema,),
+    )
+    return int(found[0][0])
+
+
+def _check_partitions(session: Session, place: str, wanted: int) -> None:
+    found = partition_count(session)
+    if found != wanted:
+        raise StoreUnavailableError(
+            f"{place} stands already, with {found or 'no'} partitions: only a new store can have {wanted}",
+            hint="leave out --partitions, or name another schema in the URL",
+        )
 
 
 def check_server(session: Session, setting: PostgresSetting) -> None:
@@ -65,6 +112,7 @@ def check_server(session: Session, setting: PostgresSetting) -> None:
             f"{setting.place} is PostgreSQL {version // 10000}; Outlast needs 14 or newer",
             hint="upgrade the server",
         )
+    _check_pooler(session, setting)
     found: dict[str, str] = dict(
         session.rows(
             "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit')"
@@ -90,6 +138,29 @@ def check_server(session: Session, setting: PostgresSetting) -> None:
         )
 
 
+def _check_pooler(session: Session, setting: PostgresSetting) -> None:
+    """Refuse a pooler of which nobody has said how it lends sessions: what is set in one, or prepared, would be somebody else's."""
+    (told,) = session.rows("SELECT pg_backend_pid()")
+    if told[0] == session.connection.info.backend_pid or setting.pooled or setting.proxied:
+        return
+    raise StoreUnavailableError(
+        f"between this process and {setting.place} stands a pooler, and the URL does not say of which kind",
+        hint=f"one that lends sessions for a transaction: {SAY_POOLER}. One that keeps a session for each connection: ?pooler=session",
+    )
+
+
+def applied_to(session: Session) -> dict[int, AppliedMigration]:
+    """Return what migrations a schema has, by number."""
+    schema = session.statements.schema
+    known = session.rows(
+        "SELECT 1 FROM pg_tables WHERE schemaname = %b AND tablename = 'migration'", (schema,)
+    )
+    if not known:
+        return {}
+    rows = session.rows("SELECT number, phase, subject, checksum FROM $s.migration")
+    return {number: AppliedMigration(*rest) for number, *rest in rows}
+
+
 class _Schema:
     """The schema as the migration runner sees it."""
 
@@ -102,6 +173,8 @@ class _Schema:
     def exclusively(self) -> Generator[None, None, None]:
         session, connection = self._session, self._session.connection
         with session.guarded(), connection.transaction():
+            # Whoever comes second waits for the end of the first, however long that takes.
+            connection.execute(b"SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0")
             session.send(
                 "SELECT pg_advisory_xact_lock(%b::bigint)",
                 (lock_number(self._schema, "", "migration"),),
@@ -110,17 +183,15 @@ class _Schema:
                 "SELECT 1 FROM pg_namespace WHERE nspname = %b", (self._schema,)
             ).rows():
                 connection.execute(f'CREATE SCHEMA "{self._schema}"'.encode())
-            connection.execute(f'SET LOCAL search_path TO "{self._schema}"'.encode())
+            # A table that somebody holds is not waited for for ever: everybody else would queue behind.
+            connection.execute(
+                f'SET LOCAL search_path TO "{self._schema}"; {OF_A_SESSION.replace("SET ", "SET LOCAL ")}'.encode()
+            )
+            self._partitions = self._partitions or partition_count(session)
             yield
 
-    def applied(self) -> Mapping[int, str]:
-        found = self._session.rows(
-            "SELECT 1 FROM pg_tables WHERE schemaname = %b AND tablename = 'migration'",
-            (self._schema,),
-        )
-        if not found:
-            return {}
-        return dict(self._session.rows("SELECT number, checksum FROM $s.migration"))
+    def applied(self) -> Mapping[int, AppliedMigration]:
+        return applied_to(self._session)
 
     def apply(self, migration: Migration) -> None:
         connection = self._session.connection

@@ -19,14 +19,15 @@ logger = logging.getLogger("outlast.store")
 _PREPARE_AFTER = 2
 _MOST = (1 << 63) - 1
 _LEAST = -(1 << 63)
-BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
-"""Whatever the user's default is: what is read after a lock was waited for is read as it is by then, not as it was before the wait."""
-_OF_A_SESSION = """
+OF_A_SESSION = """
 SET default_transaction_isolation = 'read committed';
 SET idle_in_transaction_session_timeout = '10s';
 SET lock_timeout = '10s';
+SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
 """
 """A process that stands still in a transaction holds rows for so long at most, and nobody waits longer for them."""
+OF_A_TRANSACTION = "SELECT set_config('idle_in_transaction_session_timeout', '10s', true), set_config('lock_timeout', '10s', true)"
+"""The same behind a pooler: what is set for a session there is set for whoever gets the session next."""
 
 
 class Statements:
@@ -91,7 +92,7 @@ class Session:
         try:
             known.prepare_threshold = None if pooled else _PREPARE_AFTER
             if not pooled:
-                known.execute(_OF_A_SESSION.encode())
+                known.execute(OF_A_SESSION.encode())
             self._connection = known
             if self._opened is not None:
                 self._opened(self)
@@ -131,6 +132,15 @@ class Session:
         cursor = self.connection.cursor(binary=True)
         cursor.execute(self.statements(sql), values)
         return Pending(cursor)
+
+    def begin(self) -> None:
+        """Send the beginning of a transaction that writes.
+
+        Whatever the user's default is: what is read after a lock was waited for is read as it is by then, not as it was before the wait.
+        """
+        self.send("BEGIN ISOLATION LEVEL READ COMMITTED")
+        if self._setting.pooled:
+            self.send(OF_A_TRANSACTION)
 
     @contextlib.contextmanager
     def guarded(self) -> Generator[None, None, None]:

@@ -13,7 +13,7 @@ from outlast.errors import StoreUnavailableError
 
 DEFAULT_SCHEMA = "outlast"
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_OURS = {"schema", "listen", "pooler", "migrate", "durability"}
+_OURS = {"schema", "listen", "pooler", "migrate", "durability", "failover"}
 _HINT = "write postgresql://user@host:5432/database?schema=outlast; all other options are libpq's"
 _DEFAULTS = {
     "connect_timeout": "10",
@@ -34,9 +34,11 @@ class PostgresSetting(Struct, frozen=True):
         place: Where it is, fit to be printed.
         schema: That holds all of the store.
         listen: For the connection that waits for notifications; empty for the same, None for none: then looks alone find what is new.
-        pooled: A pooler in transaction mode stands between: no statement is prepared, nothing is set for a session.
+        pooled: A pooler in transaction mode stands between: no statement is prepared, nothing is set for a session, and nobody listens through it.
+        proxied: A pooler stands between, and keeps a session for each connection.
         check_only: Apply no migration; fail when one is missing.
         risk: Use a server whose durability is switched off.
+        synchronous: Whoever operates says that only a synchronous standby is ever promoted: nothing is forgotten by that.
     """
 
     conninfo: str
@@ -44,14 +46,21 @@ class PostgresSetting(Struct, frozen=True):
     schema: str = DEFAULT_SCHEMA
     listen: str | None = ""
     pooled: bool = False
+    proxied: bool = False
     check_only: bool = False
     risk: bool = False
+    synchronous: bool = False
+
+    def __repr__(self) -> str:
+        """Say where the store is, and not by which password."""
+        return f"PostgresSetting({self.place!r})"
 
 
 def read_setting(url: str) -> PostgresSetting:
     """Return what a URL says: in libpq's own options, and in ours.
 
-    Ours are `schema`, `listen` (a URL, or `off`), `pooler=transaction`, `migrate=check` and `durability=risk`.
+    Ours are `schema`, `listen` (a URL, or `off`), `pooler` (`transaction` or `session`), `migrate=check` and `durability=risk`. Behind a pooler in
+    transaction mode nobody listens, unless `listen` leads past it.
 
     Raises:
         StoreUnavailableError: It says what nobody understands.
@@ -68,15 +77,18 @@ def read_setting(url: str) -> PostgresSetting:
             hint="use lower-case letters, digits and _: ?schema=outlast",
         )
     conninfo = _conninfo(plain)
-    listen = ours.get("listen", "")
+    pooler = _one_of(ours, "pooler", "transaction", "session")
+    listen = ours.get("listen", "off" if pooler == "transaction" else "")
     return PostgresSetting(
         conninfo=conninfo,
         place=place_of(conninfo, schema),
         schema=schema,
         listen=None if listen == "off" else _conninfo(listen) if listen else "",
-        pooled=_one_of(ours, "pooler", "transaction"),
-        check_only=_one_of(ours, "migrate", "check"),
-        risk=_one_of(ours, "durability", "risk"),
+        pooled=pooler == "transaction",
+        proxied=pooler == "session",
+        check_only=bool(_one_of(ours, "migrate", "check")),
+        risk=bool(_one_of(ours, "durability", "risk")),
+        synchronous=bool(_one_of(ours, "failover", "synchronous")),
     )
 
 
@@ -104,11 +116,11 @@ def _conninfo(url: str) -> str:
         raise StoreUnavailableError("the store's URL is none of PostgreSQL", hint=_HINT) from None
 
 
-def _one_of(ours: dict[str, str], name: str, value: str) -> bool:
+def _one_of(ours: dict[str, str], name: str, *values: str) -> str:
     given = ours.get(name)
-    if given not in (None, value):
+    if given is not None and given not in values:
         raise StoreUnavailableError(
             f"{name}={given[:40]} in the store's URL means nothing",
-            hint=f"write {name}={value}, or leave it out",
+            hint=f"write {' or '.join(f'{name}={value}' for value in values)}, or leave it out",
         )
-    return given is not None
+    return given or ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.figures import Figures
 from outlast.store.group import GroupCommit
 from outlast.store.lane import Lane
 from outlast.store.notice import NoticeRow
@@ -42,8 +44,11 @@ from outlast.store.postgres.claim import Leasing
 from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.commit import Committing
 from outlast.store.postgres.failure import failure_of, is_lost
+from outlast.store.postgres.figures import figures
+from outlast.store.postgres.history import History
 from outlast.store.postgres.listen import Hints
 from outlast.store.postgres.read import ApprovalFilter, Reading
+from outlast.store.postgres.recall import Recall
 from outlast.store.postgres.schema import bring_up_to_date, check_server
 from outlast.store.postgres.session import Session
 from outlast.store.postgres.setting import PostgresSetting
@@ -92,9 +97,11 @@ class PostgresStore:
         self._process = os.getpid()
         self._hints = Hints(setting)
         self._closed = False
-        self._writer = Session(setting)
-        self._keeper = Session(setting)
-        self._committing = Committing(self._writer, self._clock, setting.place, _pause)
+        recall = Recall()
+        self._history = History(setting, self._clock, recall.is_there)
+        self._writer = Session(setting, self._history.look)
+        self._keeper = Session(setting, self._history.look)
+        self._committing = Committing(self._writer, self._clock, recall, setting.place, _pause)
         self._leasing = Leasing(self._keeper, self._clock)
         self._commits = GroupCommit(self._committing.write)
         self._writing = self._lane("write", self._writer)
@@ -130,6 +137,7 @@ class PostgresStore:
                 _require_schema(self._writer, setting)
             bring_up_to_date(self._writer, setting)
             Reading(self._writer, self._clock).now()
+            self._history.check(self._writer)
 
         await self._on(self._writing, prepare)
         self._hints.start()
@@ -174,16 +182,25 @@ class PostgresStore:
             lambda: self._again(lambda: self._leasing.renew(worker)), urgent=True
         ).result()
 
+    async def report(self, worker: WorkerId, body: bytes) -> None:
+        """Keep what a worker says of itself."""
+        await self._on(self._keeping, lambda: self._leasing.report(worker, body))
+
     async def retire(self, worker: WorkerId) -> None:
         """Forget a worker that ends, and give its runs back."""
         await self._on(self._keeping, lambda: self._leasing.retire(worker))
         self._hints.changed()
 
-    async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+    async def claim(
+        self, worker: WorkerId, workflows: frozenset[str], limit: int, *, released: bool = False
+    ) -> Claim:
         """Take runs that have something to do and no living owner; see `Store.claim`."""
         names = sorted(filter(keeps, workflows))
         return await self._on(
-            self._keeping, lambda: self._leasing.claim(worker, names, min(limit, _MOST_CLAIMED))
+            self._keeping,
+            lambda: self._leasing.claim(
+                worker, names, min(limit, _MOST_CLAIMED), released=released
+            ),
         )
 
     async def claim_tasks(
@@ -297,6 +314,15 @@ class PostgresStore:
         wanted = ApprovalFilter(pending, run, limit, after)
         return await self._read(lambda reading: reading.approvals(tenant, wanted))
 
+    async def figures(self, tenant: str = "") -> Figures:
+        """Return what waits, and for how long; see `StoreReader.figures`."""
+        place = next(self._next_reader)
+        session = self._readers[place]
+        return await self._on(
+            self._reading[place],
+            lambda: self._again(lambda: figures(session, self._clock, tenant)),
+        )
+
     async def workers(self) -> list[LiveWorker]:
         """Return the registered workers, and whether they live."""
         return await self._read(lambda reading: reading.workers())
@@ -337,6 +363,13 @@ class PostgresStore:
     async def timeline(self) -> str:
         """Return the id of this schema's line of history."""
         return await self._read(lambda reading: reading.timeline())
+
+    async def begin_timeline(self, why: str) -> str:
+        """Say that the store was put back to an earlier state; see `Store.begin_timeline`."""
+        begun = secrets.token_hex(16)
+        await self._on(self._keeping, lambda: self._leasing.begin_timeline(begun, why))
+        self._hints.changed()
+        return begun
 
     def now(self) -> datetime:
         """Return the server's time, as this process can tell it without asking."""

@@ -13,7 +13,7 @@ from outlast.store.change import RunKey, WorkerId
 from outlast.store.moment import END_OF_TIME, from_micros
 from outlast.store.postgres.claim import LEASE, NOW, Leasing
 from outlast.store.postgres.clock import StoreClock
-from outlast.store.postgres.session import BEGIN, Session
+from outlast.store.postgres.session import Session
 from outlast.store.protocol import SUSPECT_LAPSES
 from outlast.store.row import TASK, Row, task_of
 from outlast.store.task import ClaimedTask, TaskClaim, TaskKey, TaskRow
@@ -135,7 +135,7 @@ class TaskLeasing:
     ) -> tuple[int, list[ClaimedTask]]:
         session = self._session
         with session.pipeline():
-            session.send(BEGIN)
+            session.begin()
             lease = session.send(f"{LEASE} FOR KEY SHARE", (worker,))
             self._leasing.bury(worker)
             now = session.send(NOW)

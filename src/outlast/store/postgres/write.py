@@ -76,6 +76,7 @@ _RUN_TYPES = {
         *("generation", "epoch", "version", "next_seq", "wake_at", "mail", "lapses"),
         *("created_at", "changed_at", "incarnation", "due", "due_set_at", "stopped", "calls"),
         *("ending", "message_number", "unread", "outbox_number", "touched"),
+        *("released", "restored_at", "restored_until"),
     ),
     "digest": _BYTES,
     "note": _BYTES,
@@ -425,9 +426,9 @@ def _is_advance(before: RunState, after: RunState) -> bool:
     a, b = before.head, after.head
     return (
         a.status is b.status
-        and (a.generation, a.workflow, a.owner, a.epoch, a.reason, a.note, a.ended_by)
-        == (b.generation, b.workflow, b.owner, b.epoch, b.reason, b.note, b.ended_by)
-        and a.wake_at == b.wake_at
+        and (a.generation, a.workflow, a.owner, a.epoch, a.reason, a.note, a.ended_by, a.released)
+        == (b.generation, b.workflow, b.owner, b.epoch, b.reason, b.note, b.ended_by, b.released)
+        and (a.wake_at, a.restored) == (b.wake_at, b.restored)
         and (before.due, before.due_set_at, before.stopped, before.calls, before.ending)
         == (after.due, after.due_set_at, after.stopped, after.calls, after.ending)
     )

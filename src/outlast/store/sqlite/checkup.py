@@ -19,11 +19,28 @@ from pathlib import Path
 import apsw
 
 from outlast.clock import Clock
+from outlast.errors import DecodeError
+from outlast.store.change import WorkerRow
+from outlast.store.checkup import (
+    blocked_finding,
+    doubt_finding,
+    queue_findings,
+    request_finding,
+    schema_finding,
+    worker_finding,
+)
 from outlast.store.finding import Finding
 from outlast.store.migrate import read_migrations
 from outlast.store.moment import Instant, LeaseClock, from_micros, to_micros
-from outlast.store.sqlite import read, sticky
-from outlast.store.sqlite.connection import SQLiteOptions, absolute, open_reader
+from outlast.store.restoration import EVERYBODY, RESTORATION, Releases
+from outlast.store.sqlite import read, sticky, timeline
+from outlast.store.sqlite.connection import (
+    PACKAGE,
+    SQLiteOptions,
+    absolute,
+    applied_to,
+    open_reader,
+)
 from outlast.store.sqlite.damage import UNREADABLE, why_of
 from outlast.store.sqlite.database import Database
 from outlast.store.sqlite.failure import failure_of
@@ -49,6 +66,9 @@ _HAS_TABLE = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?)"
 _REQUESTS_IN_DOUBT = """
 SELECT tenant, count(*) FROM request WHERE state = 'running' AND held_until <= ? GROUP BY tenant ORDER BY tenant
 """
+_HAS_COLUMN = "SELECT EXISTS (SELECT 1 FROM pragma_table_info('store') WHERE name = ?)"
+_LATER = ((_HAS_TABLE, "task"), (_HAS_COLUMN, "mark"))
+_OLDER = "SELECT count(*) FROM run WHERE open = 1 AND restored_at IS NOT NULL"
 _WAITING = """
 SELECT queue, count(*), min(since) FROM task WHERE worker IS NULL AND held = 0 AND due <= ? GROUP BY queue ORDER BY queue
 """
@@ -177,9 +197,10 @@ def _contents(place: Path, clock: Clock) -> Iterator[Finding]:
                 looks.append(lambda: _requests(database, clock.now()))
             if database.value(_HAS_TABLE, ("sticky",)):
                 looks.append(lambda: _decisions(database))
-            if database.value(_HAS_TABLE, ("task",)):
+            if all(database.value(ask, (name,)) for ask, name in _LATER):
                 looks += [
                     lambda: _workers(database, LockFolder(str(place)), LeaseClock(clock).instant()),
+                    lambda: _history(database, str(place)),
                     lambda: _queues(database, LockFolder(str(place)), clock),
                 ]
             for look in looks:
@@ -199,20 +220,7 @@ def _readable(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
 
 
 def _schema(database: Database) -> Iterator[Finding]:
-    known = {one.number: one for one in read_migrations("outlast.store.sqlite")}
-    applied = dict(database.rows("SELECT number, checksum FROM migration"))
-    newest = max(applied, default=0)
-    if newest > max(known):
-        text = f"schema {newest} is from a newer version of Outlast (this one knows {max(known)})"
-        yield Finding("schema", "fail", text, "upgrade Outlast here")
-    elif set(known) - set(applied):
-        text = f"schema {newest}, and this version brings {max(known)}"
-        yield Finding("schema", "warn", text, "it is brought up to date when a worker starts")
-    elif any(known[number].checksum != checksum for number, checksum in applied.items()):
-        text = f"schema {newest} was made by another text than this version's"
-        yield Finding("schema", "fail", text, "install the release that wrote it")
-    else:
-        yield Finding("schema", "ok", f"schema {newest}")
+    yield schema_finding(read_migrations(PACKAGE), applied_to(database))
 
 
 def _integrity(database: Database) -> Iterator[Finding]:
@@ -235,40 +243,15 @@ def _clock(database: Database, now: datetime) -> Iterator[Finding]:
 
 
 def _runs(database: Database) -> Iterator[Finding]:
-    count = dict(database.rows("SELECT status, count(*) FROM run WHERE open = 1 GROUP BY status"))
-    blocked, total = count.get("blocked", 0), sum(count.values())
-    if blocked:
-        text = f"open runs: {total}, of them blocked: {blocked}"
-        yield Finding(
-            "blocked",
-            "warn",
-            text,
-            "`outlast runs list --status blocked`, then `outlast runs explain RUN`",
-        )
-    else:
-        yield Finding("blocked", "ok", f"open runs: {total}, none blocked")
-    doubtful = database.value(_IN_DOUBT)
-    if doubtful:
-        hint = "`outlast runs doubts` lists them, and what to type; `outlast runs explain RUN` says what to look up"
-        yield Finding("in_doubt", "warn", f"effects in doubt: {doubtful}", hint)
-    else:
-        yield Finding("in_doubt", "ok", "no effect is in doubt")
+    yield blocked_finding(
+        dict(database.rows("SELECT status, count(*) FROM run WHERE open = 1 GROUP BY status"))
+    )
+    yield doubt_finding(database.value(_IN_DOUBT))
 
 
 def _requests(database: Database, now: datetime) -> Iterator[Finding]:
-    doubtful = database.rows(_REQUESTS_IN_DOUBT, (to_micros(now),))
-    if not doubtful:
-        yield Finding("requests", "ok", "no request with an idempotency key is in doubt")
-        return
-    total = sum(count for _, count in doubtful)
-    tenants = ", ".join(f"{count} of tenant {tenant}" for tenant, count in doubtful)
-    hint = "`outlast requests list --state in-doubt`, then `outlast requests show REQUEST`"
-    is_default = [tenant for tenant, _ in doubtful] == ["default"]
-    yield Finding(
-        "requests",
-        "warn",
-        f"requests in doubt: {total}" + ("" if is_default else f" ({tenants})"),
-        hint if is_default else f"for each tenant, with --tenant: {hint}",
+    yield request_finding(
+        [(row[0], row[1]) for row in database.rows(_REQUESTS_IN_DOUBT, (to_micros(now),))]
     )
 
 
@@ -277,38 +260,52 @@ def _decisions(database: Database) -> Iterator[Finding]:
     yield Finding("decisions", "ok", f"decisions that were made to stick: {sticky.count(database)}")
 
 
+def _live(database: Database, held: LockFolder, now: Instant) -> list[WorkerRow]:
+    return [one.row for one in read.workers(database, held, now) if one.live]
+
+
 def _workers(database: Database, held: LockFolder, now: Instant) -> Iterator[Finding]:
-    live = [one.row for one in read.workers(database, held, now) if one.live]
-    served = {name for row in live for name in row.workflows}
-    orphans = [str(row[0]) for row in database.rows(_MOVABLE) if row[0] not in served]
-    ids = ", ".join(row.worker for row in live) or "none"
-    if orphans:
-        text = f"live workers: {ids}; nobody moves the open runs of {', '.join(orphans)}"
-        yield Finding("workers", "warn", text, "start one: `outlast worker MODULE`")
+    movable = [str(row[0]) for row in database.rows(_MOVABLE)]
+    yield worker_finding(_live(database, held, now), movable)
+
+
+def _history(database: Database, path: str) -> Iterator[Finding]:
+    """Judge whether the file was put back to an earlier state."""
+    if why := timeline.why_put_back(database, timeline.Seen(path).marks()):
+        hint = "the next process that opens it holds everything back until `outlast release`; docs/backup.md says what to look up"
+        yield Finding("timeline", "warn", f"{path} was put back to an earlier state: {why}", hint)
+        return
+    try:
+        row = Releases.of(read.control(database, EVERYBODY, RESTORATION))
+    except DecodeError as error:
+        text = f"what was released after a restore cannot be read: {error}"
+        yield Finding("timeline", "fail", text, "workers move nothing; restore a backup")
+        return
+    name, restored = timeline.standing(database)[0], row.restored
+    if restored is None:
+        yield Finding("timeline", "ok", f"history {name[:8]} goes on from its beginning")
+        return
+    doubtful = 0 if row.trusted else database.value(_OLDER)
+    text = f"restored at {restored.at:%Y-%m-%d %H:%M:%S} UTC ({restored.why}); nothing is forgotten of before {restored.until:%Y-%m-%d %H:%M:%S} UTC"
+    if row.held:
+        hint = (
+            "workers move nothing: `outlast release RUN --reason WHY` lets a run go on with care, `outlast release --all --reason WHY` "
+            "all of them; with --trust where you know that nothing was forgotten"
+        )
+        yield Finding("timeline", "warn", f"{text}; open runs of before: {doubtful}", hint)
+    elif doubtful:
+        hint = "their effects are held to have been attempted: `outlast runs doubts`; `outlast release RUN --trust --reason WHY` ends that"
+        yield Finding(
+            "timeline", "warn", f"{text}; open runs that go on with care: {doubtful}", hint
+        )
     else:
-        yield Finding("workers", "ok", f"live workers: {ids}")
+        yield Finding("timeline", "ok", f"{text}; no open run is of before")
 
 
 def _queues(database: Database, held: LockFolder, clock: Clock) -> Iterator[Finding]:
-    live = [
-        one.row for one in read.workers(database, held, LeaseClock(clock).instant()) if one.live
-    ]
-    served = {name for row in live for name in row.queues}
-    waiting = database.rows(_WAITING, (to_micros(clock.now()),))
-    orphans = [row for row in waiting if row[0] not in served]
-    for queue, count, since in orphans:
-        steps = "1 step waits" if count == 1 else f"{count} steps wait"
-        yield Finding(
-            "queues",
-            "warn",
-            f"{steps} for a worker of queue {queue!r} since {from_micros(since):%Y-%m-%d %H:%M:%S} UTC, and nobody serves it",
-            f"start one: `outlast worker MODULE --queue {queue}`",
-        )
-    if not orphans:
-        count = sum(row[1] for row in waiting)
-        yield Finding(
-            "queues", "ok", f"steps that wait for a worker: {count}, all queues are served"
-        )
+    rows = database.rows(_WAITING, (to_micros(clock.now()),))
+    waiting = [(queue, count, from_micros(since)) for queue, count, since in rows]
+    yield from queue_findings(_live(database, held, LeaseClock(clock).instant()), waiting)
 
 
 def _lockable(name: str) -> bool:

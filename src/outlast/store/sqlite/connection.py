@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +13,13 @@ import apsw
 from msgspec import Struct
 
 from outlast.errors import StoreUnavailableError
-from outlast.store.migrate import Migration, migrate, read_migrations
+from outlast.store.migrate import (
+    AT_OPENING,
+    AppliedMigration,
+    Migration,
+    migrate,
+    read_migrations,
+)
 from outlast.store.sqlite.database import Database
 from outlast.store.sqlite.failure import NETWORK_VARIABLE, foreign, network, read_only
 from outlast.store.sqlite.filesystem import network_filesystem
@@ -21,6 +27,7 @@ from outlast.store.sqlite.filesystem import network_filesystem
 APPLICATION_ID = 0x4F55_544C
 """`OUTL`: stands in the header of the file, so that nothing else is taken for a store."""
 
+PACKAGE = "outlast.store.sqlite"
 _BUSY_STEP_SECONDS = 0.005
 _SETTINGS = """
 PRAGMA synchronous = FULL;
@@ -79,16 +86,26 @@ def check_place(path: str, options: SQLiteOptions, *, create: bool) -> None:
     if not create and not file.exists():
         raise StoreUnavailableError(
             f"there is no database at {path}",
-            hint="check the path. `outlast worker MODULE` and outlast.open() create it: start one first, and try again; or let the client "
-            "do so, with outlast.connect(…, create=True)",
+            hint="check the path. `outlast migrate`, `outlast worker MODULE` and outlast.open() create it: run one of them first, and try again; or "
+            "let the client do so, with outlast.connect(…, create=True)",
         )
     kind = network_filesystem(file)
     if kind and not options.network and os.environ.get(NETWORK_VARIABLE) != "1":
         raise network(path, kind)
 
 
-def open_writer(path: str, options: SQLiteOptions) -> Database:
+def open_writer(
+    path: str,
+    options: SQLiteOptions,
+    *,
+    phases: Sequence[str] = AT_OPENING,
+    before: Callable[[Migration], None] = lambda _: None,
+) -> Database:
     """Open the connection that writes, with the schema brought up to date.
+
+    Args:
+        phases: Which migrations are applied; a new file gets all.
+        before: Told of each of them.
 
     Raises:
         apsw.Error: SQLite refused.
@@ -100,11 +117,17 @@ def open_writer(path: str, options: SQLiteOptions) -> Database:
     try:
         if database.is_read_only:
             raise read_only(path, "the file was opened read-only")
-        _check_owner(database, path)
+        check_owner(database, path)
         _use_wal(database, path, options.busy_timeout)
         database.run(_SETTINGS)
-        migrations = read_migrations("outlast.store.sqlite")
-        migrate(_Schema(database), migrations, path, check_only=options.check_only)
+        migrate(
+            _Schema(database),
+            read_migrations(PACKAGE),
+            path,
+            check_only=options.check_only,
+            phases=phases,
+            before=before,
+        )
     except BaseException:
         database.close()
         raise
@@ -140,7 +163,8 @@ def patience(timeout: timedelta) -> Callable[[int], bool]:
     return wait
 
 
-def _check_owner(database: Database, path: str) -> None:
+def check_owner(database: Database, path: str) -> None:
+    """Refuse a file of somebody else; an empty one is everybody's."""
     # In one moment: between two reads another process may have made an empty file one of ours.
     with database.moment():
         application_id = database.pragma("application_id")
@@ -169,6 +193,14 @@ def _use_wal(database: Database, path: str, timeout: timedelta) -> None:
         return
 
 
+def applied_to(database: Database) -> dict[int, AppliedMigration]:
+    """Return what migrations a file has, by number."""
+    if database.value("SELECT 1 FROM sqlite_schema WHERE name = 'migration'") is None:
+        return {}
+    rows = database.rows("SELECT number, phase, subject, checksum FROM migration")
+    return {number: AppliedMigration(*rest) for number, *rest in rows}
+
+
 class _Schema:
     """The database as the migration runner sees it."""
 
@@ -178,11 +210,8 @@ class _Schema:
     def exclusively(self) -> contextlib.AbstractContextManager[None]:
         return self._database.immediate()
 
-    def applied(self) -> Mapping[int, str]:
-        found = self._database.value("SELECT 1 FROM sqlite_schema WHERE name = 'migration'")
-        if found is None:
-            return {}
-        return dict(self._database.rows("SELECT number, checksum FROM migration"))
+    def applied(self) -> Mapping[int, AppliedMigration]:
+        return applied_to(self._database)
 
     def apply(self, migration: Migration) -> None:
         self._database.run(

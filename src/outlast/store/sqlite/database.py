@@ -123,6 +123,15 @@ class Database:
         finally:
             self._connection.set_busy_handler(self._wait)
 
+    def copy_to(self, path: str) -> None:
+        """Copy everything, as it is at one moment, into an empty file: in one go, so that no write of others begins it anew."""
+        target = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            with target.backup("main", self._connection, "main") as backup:
+                backup.step(-1)
+        finally:
+            target.close()
+
     def on_commit(self, told: Callable[[int], None]) -> None:
         """Call `told` with the length of the log in pages after each commit of this connection."""
 

@@ -57,53 +57,87 @@ WHERE owner = ?
 """
 _MAIL = "SELECT tenant, run_id FROM run WHERE owner = ? AND mail = 1 ORDER BY tenant, run_id"
 _HELD = "SELECT count(*) FROM run WHERE owner = ?"
-_PLACE = """
+
+
+class _Looks(Struct, frozen=True):
+    """The statements that find what is due; of a paused worker only in what was released.
+
+    Args:
+        places: Where due runs of the worker's workflows stand: with each workflow the builds that do not fit. Found by one step in an
+            index for each, whatever else is stored.
+        due: Those of one place.
+        ahead: Runs that were given back when the wall clock was ahead of now: their times mean nothing, and whoever takes them judges
+            anew.
+        next_due: When the next one comes due.
+    """
+
+    places: str
+    due: str
+    ahead: str
+    next_due: str
+
+
+_FITS = "unfit IS NOT NULL AND NOT instr(unfit, ?2)"
+_AT_PLACE = "workflow = ?1 AND unfit = CAST(?2 AS TEXT)"
+
+
+def _looks(kind: str, also: str) -> _Looks:
+    """Return the statements over the indexes of one kind.
+
+    Args:
+        also: What their rows have in common, so that SQLite may use them.
+    """
+    is_due = f"due IS NOT NULL{also}"
+    in_place = f"run.workflow = place.workflow AND run.unfit = place.unfit{also}"
+    place = f"""
 WITH RECURSIVE place (workflow, unfit) AS (
     SELECT value, (
-        SELECT min(unfit) FROM run INDEXED BY run_due WHERE run.workflow = value AND due IS NOT NULL
+        SELECT min(unfit) FROM run INDEXED BY {kind}_due WHERE run.workflow = value AND {is_due}
     ) FROM json_each(?1)
     UNION ALL
     SELECT workflow, (
-        SELECT min(run.unfit) FROM run INDEXED BY run_due
-        WHERE run.workflow = place.workflow AND due IS NOT NULL AND run.unfit > place.unfit
+        SELECT min(run.unfit) FROM run INDEXED BY {kind}_due
+        WHERE run.workflow = place.workflow AND {is_due} AND run.unfit > place.unfit
     ) FROM place WHERE unfit IS NOT NULL
 )
 """
-"""Where due runs of the worker's workflows stand: with each workflow the builds that do not fit. Found by one step in an index for
-each, whatever else is stored."""
-_FITS = "unfit IS NOT NULL AND NOT instr(unfit, ?2)"
-_IN_PLACE = "run.workflow = place.workflow AND run.unfit = place.unfit"
-_PLACES = f"""
-{_PLACE}
+    places = f"""
+{place}
 SELECT * FROM (
     SELECT workflow, CAST(unfit AS BLOB),
-        EXISTS (SELECT 1 FROM run INDEXED BY run_due WHERE {_IN_PLACE} AND due <= ?3) AS is_due,
-        EXISTS (SELECT 1 FROM run INDEXED BY run_due_set WHERE {_IN_PLACE} AND due IS NOT NULL AND due_set_at > ?3) AS is_ahead
+        EXISTS (SELECT 1 FROM run INDEXED BY {kind}_due WHERE {in_place} AND due <= ?3) AS is_due,
+        EXISTS (
+            SELECT 1 FROM run INDEXED BY {kind}_due_set WHERE {in_place} AND due IS NOT NULL AND due_set_at > ?3
+        ) AS is_ahead
     FROM place WHERE {_FITS}
 ) WHERE is_due OR is_ahead
 """
-_AT_PLACE = "workflow = ?1 AND unfit = CAST(?2 AS TEXT)"
-_DUE = f"""
-SELECT due, {HEAD}, stopped_boot, stopped FROM run INDEXED BY run_due
-WHERE {_AT_PLACE} AND due <= ?3 ORDER BY due, tenant, run_id LIMIT ?4 OFFSET ?5
+    due = f"""
+SELECT due, {HEAD}, stopped_boot, stopped FROM run INDEXED BY {kind}_due
+WHERE {_AT_PLACE}{also} AND due <= ?3 ORDER BY due, tenant, run_id LIMIT ?4 OFFSET ?5
 """
-_SET_AHEAD = f"""
-SELECT due_set_at, {HEAD}, stopped_boot, stopped FROM run INDEXED BY run_due_set
-WHERE {_AT_PLACE} AND due_set_at > ?3 AND due > ?3 ORDER BY due_set_at, tenant, run_id LIMIT ?4 OFFSET ?5
+    ahead = f"""
+SELECT due_set_at, {HEAD}, stopped_boot, stopped FROM run INDEXED BY {kind}_due_set
+WHERE {_AT_PLACE}{also} AND due_set_at > ?3 AND due > ?3 ORDER BY due_set_at, tenant, run_id LIMIT ?4 OFFSET ?5
 """
-"""Runs that were given back when the wall clock was ahead of now: their times mean nothing, and whoever takes them judges anew."""
-_NEXT_DUE = f"""
-{_PLACE}
+    next_due = f"""
+{place}
 SELECT min((
-    SELECT due FROM run INDEXED BY run_due WHERE {_IN_PLACE} AND due > ?3 AND due < {END_OF_TIME} ORDER BY due LIMIT 1
+    SELECT due FROM run INDEXED BY {kind}_due WHERE {in_place} AND due > ?3 AND due < {END_OF_TIME} ORDER BY due LIMIT 1
 )) FROM place WHERE {_FITS}
 """
+    return _Looks(places, due, ahead, next_due)
+
+
+_ALL = _looks("run", "")
+_RELEASED = _looks("run_released", " AND released = 1")
 _OLDEST_ITEM = "SELECT min(at) FROM outbox"
 _NEWEST_ITEM = "SELECT max(at) FROM outbox"
 _OWNS_SUSPECT = "SELECT EXISTS (SELECT 1 FROM run WHERE owner = ? AND lapses >= ?)"
 _TAKE = """
 UPDATE run SET
-    owner = ?, epoch = epoch + 1, status = 'running', reason = '', wake_at = NULL, due = NULL, calls = 0
+    owner = ?, epoch = epoch + 1, status = 'running', reason = '', wake_at = NULL, due = NULL, calls = 0,
+    released = min(released, ?)
 WHERE tenant = ? AND run_id = ?
 """
 _LAST_EPOCH = (1 << 63) - 1
@@ -133,8 +167,9 @@ def register(writing: Writing, row: WorkerRow) -> None:
         writing.instant.boot,
         writing.instant.nanos,
         queues,
+        row.paused,
     )
-    writing.database.run(f"REPLACE INTO worker ({WORKER}) VALUES ({'?, ' * 8}?)", values)
+    writing.database.run(f"REPLACE INTO worker ({WORKER}) VALUES ({'?, ' * 9}?)", values)
 
 
 def registered(database: Database) -> set[WorkerId]:
@@ -149,6 +184,11 @@ def renew(writing: Writing, worker: WorkerId) -> bool:
         return False
     writing.renew({worker})
     return True
+
+
+def report(database: Database, worker: WorkerId, body: bytes) -> None:
+    """Keep what a worker says of itself."""
+    database.run("UPDATE worker SET report = ? WHERE worker = ?", (body, worker))
 
 
 def retire(writing: Writing, worker: WorkerId) -> None:
@@ -174,6 +214,7 @@ class Claiming:
 
     Args:
         moment: Returns the store's time and the same moment on the lease clock.
+        released: Take only what was released.
     """
 
     others = _OTHERS
@@ -185,7 +226,11 @@ class Claiming:
         locks: LockFolder,
         worker: WorkerId,
         moment: Callable[[], tuple[datetime, Instant]],
+        *,
+        released: bool = False,
     ) -> None:
+        self._looks = _RELEASED if released else _ALL
+        self._is_paused = released
         self._database = database
         self._locks = locks
         self._worker = worker
@@ -300,11 +345,14 @@ class Claiming:
         if limit <= 0:
             return []
         now = to_micros(self._now)
-        places = self._database.rows(_PLACES, (names_json(workflows), unfit_line(build), now))
+        places = self._database.rows(
+            self._looks.places, (names_json(workflows), unfit_line(build), now)
+        )
         due = [(workflow, unfit) for workflow, unfit, is_due, _ in places if is_due]
         ahead = [(workflow, unfit) for workflow, unfit, _, is_ahead in places if is_ahead]
         in_order: Iterable[_DueRun] = itertools.chain(
-            self._merged(_DUE, due, now, limit), self._merged(_SET_AHEAD, ahead, now, limit)
+            self._merged(self._looks.due, due, now, limit),
+            self._merged(self._looks.ahead, ahead, now, limit),
         )
         if but:
             in_order = (run for run in in_order if run.head.run not in but)
@@ -344,15 +392,17 @@ class Claiming:
             status=Status.RUNNING,
             reason="",
             wake_at=None,
+            released=head.released and self._is_paused,
         )
         ago = None if run.stopped is None else elapsed(run.stopped, self._instant)
         # The only write, and the last thing that can fail: one statement is undone as a whole, without a savepoint's cost.
-        self._database.run(_TAKE, (self._worker, head.run.tenant, head.run.run_id))
+        values = (self._worker, int(self._is_paused), head.run.tenant, head.run.run_id)
+        self._database.run(_TAKE, values)
         return ClaimedRun(taken, ago)
 
     def _next_due(self, workflows: frozenset[str], build: str) -> datetime | None:
         values = (names_json(workflows), unfit_line(build), to_micros(self._now))
-        due = self._database.value(_NEXT_DUE, values)
+        due = self._database.value(self._looks.next_due, values)
         return None if due is None else from_micros(due)
 
     def _next_relay(self) -> datetime | None:
@@ -365,7 +415,7 @@ class Claiming:
 
 
 def _due_run(row: Row) -> _DueRun:
-    """Return the run in a row of `_DUE`.
+    """Return the run in a row of `_Looks.due`.
 
     Raises:
         StoreCorruptError: It makes no sense that this run is due, or it cannot be taken once more.

@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Collection
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from outlast.store.change import WorkerId
 
@@ -64,6 +64,11 @@ class LockFolder:
         if path in self._held:
             return False
         return _is_free(path)
+
+    def living(self) -> list[str]:
+        """Return the ids of workers whose lock somebody holds, as far as their files say."""
+        found = [path for path in self._folder.glob("*.lock") if path != self._checkpoint]
+        return sorted(unquote(path.stem) for path in found if not _is_free(path))
 
     def bury(self, worker: WorkerId) -> None:
         """Remove what a dead worker left behind."""

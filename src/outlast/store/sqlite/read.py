@@ -336,10 +336,12 @@ def workers(database: Database, locks: LockFolder, now: Instant) -> list[LiveWor
     def live_of(row: Row) -> LiveWorker:
         worker, renewed = worker_of(row), Instant(row[6], row[7])
         live = not lapsed(renewed, worker.lease, now) and not locks.is_dead(worker.worker)
-        return LiveWorker(worker, live, elapsed(renewed, now))
+        return LiveWorker(worker, live, elapsed(renewed, now), row[10])
 
     lost = (WORKER_ID, "worker %s is left out of lists")
-    found = decoded(database, f"SELECT {WORKER} FROM worker ORDER BY worker", (), live_of, lost)
+    found = decoded(
+        database, f"SELECT {WORKER}, report FROM worker ORDER BY worker", (), live_of, lost
+    )
     return [worker for worker in found if worker is not None]
 
 

@@ -14,7 +14,7 @@ INCARNATION = "CASE incarnation WHEN 0 THEN generation ELSE incarnation END"
 HEAD = (
     "tenant, run_id, generation, workflow, fingerprint, status, reason, owner, epoch, version,"
     " next_seq, digest, wake_at, mail, lapses, created_at, changed_at, note, origin,"
-    f" {INCARNATION}, ended_by"
+    f" {INCARNATION}, ended_by, released, restored_at, restored_until"
 )
 FIND_HEAD = f"SELECT {HEAD} FROM run WHERE tenant = ? AND run_id = ?"
 LEASE = "CAST(boot AS BLOB), renewed, lease"

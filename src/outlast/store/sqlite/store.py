@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -34,13 +35,14 @@ from outlast.store.change import (
     WorkerId,
     WorkerRow,
 )
+from outlast.store.figures import Figures
 from outlast.store.group import GroupCommit
 from outlast.store.lane import Lane
 from outlast.store.moment import Instant, LeaseClock, to_micros
 from outlast.store.notice import NoticeRow
 from outlast.store.protocol import Claim, DoubtRow, GenerationRow, LiveWorker, RunImage
 from outlast.store.request import RequestRow, RequestState
-from outlast.store.sqlite import lease, notice, read, request, sticky
+from outlast.store.sqlite import figures, lease, notice, read, request, sticky, timeline
 from outlast.store.sqlite.checkpoint import Checkpointer
 from outlast.store.sqlite.connection import (
     SQLiteOptions,
@@ -55,6 +57,7 @@ from outlast.store.sqlite.failure import failure_of
 from outlast.store.sqlite.lock import LockFolder
 from outlast.store.sqlite.scope import Writing
 from outlast.store.sqlite.task_claim import TaskClaiming
+from outlast.store.sqlite.timeline import Seen
 from outlast.store.sqlite.transaction import write_all
 from outlast.store.sqlite.watch import Watch
 from outlast.store.sticky import StickyRow
@@ -62,6 +65,8 @@ from outlast.store.sticky_condition import StickyFilter
 from outlast.store.task import TaskClaim, TaskKey, TaskRow
 
 T = TypeVar("T")
+
+logger = logging.getLogger("outlast.store")
 
 _PAUSE_SECONDS = 0.001
 _MAY_BE_WRITTEN = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
@@ -114,6 +119,7 @@ class SQLiteStore:
         self._lease = LeaseClock(clock)
         self._process = os.getpid()
         self._locks = LockFolder(path)
+        self._seen = Seen(path)
         self._open_writers: list[Database] = []
         self._open_readers: list[Database] = []
         self._checkpointer: Checkpointer | None = None
@@ -180,6 +186,15 @@ class SQLiteStore:
 
         return self._writing.submit(write, urgent=True).result()
 
+    async def report(self, worker: WorkerId, body: bytes) -> None:
+        """Keep what a worker says of itself."""
+
+        def write() -> None:
+            with self._writer.immediate():
+                lease.report(self._writer, worker, body)
+
+        await self._on(self._writing, write)
+
     async def retire(self, worker: WorkerId) -> None:
         """Forget a worker that ends, and give its runs back."""
 
@@ -191,11 +206,15 @@ class SQLiteStore:
         await self._on(self._writing, write)
         self._watch.wake()
 
-    async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+    async def claim(
+        self, worker: WorkerId, workflows: frozenset[str], limit: int, *, released: bool = False
+    ) -> Claim:
         """Take runs that have something to do and no living owner; see `Store.claim`."""
 
         def look() -> Claim:
-            claiming = lease.Claiming(self._writer, self._locks, worker, self._moment)
+            claiming = lease.Claiming(
+                self._writer, self._locks, worker, self._moment, released=released
+            )
             with self._naming():
                 return claiming.claim(workflows, limit)
 
@@ -316,6 +335,13 @@ class SQLiteStore:
         wanted = read.ApprovalFilter(pending, run, limit, behind, self._clock.now())
         return await self._read(lambda database: read.approvals(database, tenant, wanted))
 
+    async def figures(self, tenant: str = "") -> Figures:
+        """Return what waits, and for how long; see `StoreReader.figures`."""
+        moment = self._moment()
+        return await self._read(
+            lambda database: figures.figures(database, self._locks, tenant, moment)
+        )
+
     async def workers(self) -> list[LiveWorker]:
         """Return the registered workers, and whether they live."""
         now = self._lease.instant()
@@ -367,6 +393,19 @@ class SQLiteStore:
         """Return the id of this file's line of history."""
         return await self._read(read.timeline)
 
+    async def begin_timeline(self, why: str) -> str:
+        """Say that the file was put back to an earlier state; see `Store.begin_timeline`."""
+
+        def write() -> str:
+            with self._writer.immediate():
+                timeline.begin(self._now_writing(), why)
+            self._seen.note(*timeline.standing(self._writer))
+            return timeline.standing(self._writer)[0]
+
+        begun = await self._on(self._writing, write)
+        self._watch.wake()
+        return begun
+
     def now(self) -> datetime:
         """Return the store's time: the wall time of this machine, which all processes on the file share."""
         return self._clock.now()
@@ -414,8 +453,34 @@ class SQLiteStore:
                 f"the folder {self._path}-workers cannot be made ({error})",
                 hint="this user must be allowed to write the folder of the database",
             ) from error
+        self._look_back()
         self._checkpointer = Checkpointer(self._writer, self._locks, f"{self._path}-wal")
         self._watch.follow(self._writer)
+
+    def _look_back(self) -> None:
+        """Begin a new line of history in a file that was put back to an earlier state."""
+        # What was seen comes first: the file may only be further on when it is read.
+        is_known, seen = self._seen.is_there, self._seen.marks()
+        why = timeline.why_put_back(self._writer, seen)
+        if why:
+            with self._naming(), self._writer.immediate():
+                # Another process may have done it meanwhile.
+                if timeline.why_put_back(self._writer, seen):
+                    timeline.begin(self._now_writing(), why)
+            logger.error(
+                "%s was put back to an earlier state: %s; workers move nothing until `outlast release`",
+                self._path,
+                why,
+            )
+        name, mark = timeline.standing(self._writer)
+        if mark and not (is_known or why):
+            logger.warning(
+                "%s was in use before, and nothing beside it (%s-workers) says up to where: if it is a copy that was put back, stop "
+                "this, and say so by `outlast restore --here`",
+                self._path,
+                self._path,
+            )
+        self._seen.note(name, mark)
 
     def _hold(self, worker: WorkerId) -> None:
         try:
@@ -453,12 +518,15 @@ class SQLiteStore:
         try:
             with self._writer.immediate():
                 verdicts = write_all(self._now_writing(), changes)
+                grown = timeline.grow(self._writer)
         except apsw.IOError as error:
             if getattr(error, "extendedresult", 0) not in _MAY_BE_WRITTEN:
                 raise failure_of(error, self._path) from error
             return [Unknown(str(error))] * len(changes)
         except apsw.Error as error:
             raise failure_of(error, self._path) from error
+        if grown is not None:
+            self._seen.note(*grown)
         return verdicts
 
     def _idle(self) -> None:
@@ -469,6 +537,7 @@ class SQLiteStore:
     def _end_writing(self) -> None:
         for database in self._open_writers:
             database.close()
+        self._seen.close()
         if self._abandoned:
             self._locks.abandon()
         else:

@@ -16,6 +16,7 @@ from outlast.store.change import (
     Fenced,
     PutControl,
     Refused,
+    Release,
     RevokeSticky,
     RunChange,
     StartRun,
@@ -77,6 +78,8 @@ def _apply(writing: Writing, change: Change) -> Verdict:
         return owned.write(writing, change)
     if isinstance(change, StartRun):
         return unowned.start(writing, change)
+    if isinstance(change, Release):
+        return unowned.release(writing, change)
     if isinstance(change, RequestChange):
         return request.write(writing, change)
     if isinstance(change, NoticeChange):

@@ -22,6 +22,7 @@ from outlast.store.change import (
     PutMessage,
     PutWatch,
     Refused,
+    Release,
     RevokeSticky,
     RunKey,
     StartRun,
@@ -40,7 +41,7 @@ from outlast.store.condition import (
     stranger_refusal,
 )
 from outlast.store.moment import END_OF_TIME, from_micros, to_micros
-from outlast.store.row import head_of
+from outlast.store.row import head_of, restored_columns
 from outlast.store.sqlite import outbox, sticky, task
 from outlast.store.sqlite.database import Row
 from outlast.store.sqlite.owned import (
@@ -58,8 +59,9 @@ from outlast.store.sticky_condition import stuck
 
 _ADD_RUN = """
 INSERT INTO run (tenant, run_id, generation, workflow, fingerprint, status, owner, epoch, next_seq, mail,
-    created_at, changed_at, due, due_set_at, stopped_boot, stopped, outbox_number, origin)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    created_at, changed_at, due, due_set_at, stopped_boot, stopped, outbox_number, origin, released, restored_at,
+    restored_until)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _EMPTY_UNREAD = """
 UPDATE message INDEXED BY message_unread SET body = x''
@@ -103,6 +105,11 @@ _TERMINATE = """
 UPDATE run SET status = 'terminated', reason = ?, ended_by = ?, changed_at = ?,
     epoch = CASE WHEN epoch < 9223372036854775807 THEN epoch + 1 ELSE epoch END
 WHERE tenant = ? AND run_id = ?
+"""
+_RELEASE = """
+UPDATE run SET released = 1, restored_at = CASE WHEN ?1 THEN NULL ELSE restored_at END,
+    restored_until = CASE WHEN ?1 THEN NULL ELSE restored_until END
+WHERE tenant = ?2 AND run_id = ?3
 """
 _BEAT = """
 UPDATE operation SET beats = min(beats, 1000000000) + 1, heard_at = ?, progress = coalesce(nullif(?, x''), progress)
@@ -211,7 +218,8 @@ def _run_values(writing: Writing, change: StartRun, epoch: int, at: int, kept: R
         mail,
     )
     times = (at, at, due, writing.micros)
-    return (*key, change.generation, *names, *times, *kept, change.origin)
+    marks = (change.released, *restored_columns(change.restored))
+    return (*key, change.generation, *names, *times, *kept, change.origin, *marks)
 
 
 def _put_message(writing: Writing, change: PutMessage) -> Verdict:
@@ -316,6 +324,17 @@ def _terminate(writing: Writing, change: Terminate) -> Verdict:
     writing.database.run(_TERMINATE, (change.reason, change.by, at, *key))
     sends = end_run(writing, key, generation, at)
     return Applied(from_micros(at), outbox=sends)
+
+
+def release(writing: Writing, change: Release) -> Verdict:
+    """Let paused workers move an open run."""
+    row = _standing(writing, change.run)
+    if row is None:
+        return Refused("not_found")
+    if not row[1]:
+        return Refused("closed")
+    writing.database.run(_RELEASE, (int(change.trust), *_key(change.run)))
+    return Applied(writing.now)
 
 
 def _put_control(writing: Writing, change: PutControl) -> Verdict:

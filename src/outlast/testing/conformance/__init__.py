@@ -28,6 +28,7 @@ from outlast.testing.conformance.bench import Bench, ManualClock, SteerableClock
 from outlast.testing.conformance.change import ChangeConformance
 from outlast.testing.conformance.claim import ClaimConformance
 from outlast.testing.conformance.doubt import DoubtConformance
+from outlast.testing.conformance.figures import FiguresConformance
 from outlast.testing.conformance.message import MessageConformance
 from outlast.testing.conformance.notice import NoticeConformance
 from outlast.testing.conformance.outbox import OutboxConformance
@@ -38,6 +39,7 @@ from outlast.testing.conformance.request import RequestConformance
 from outlast.testing.conformance.rollover import RollOverConformance
 from outlast.testing.conformance.sticky import StickyConformance
 from outlast.testing.conformance.task import TaskConformance
+from outlast.testing.conformance.timeline import TimelineConformance
 from outlast.testing.conformance.vote import VoteConformance
 
 __all__ = ["Bench", "ManualClock", "SteerableClock", "StoreConformance"]
@@ -60,5 +62,7 @@ class StoreConformance(
     DoubtConformance,
     RequestConformance,
     NoticeConformance,
+    TimelineConformance,
+    FiguresConformance,
 ):
     """Everything that a store promises."""

@@ -143,6 +143,11 @@ class Invariants:
         if life is not None:
             life.seen = now
 
+    def put_back(self) -> None:
+        """The store is held to have been put back: what is open may have done what nobody remembers."""
+        for run in self.runs.values():
+            run.restored = run.restored or not run.closed
+
     def retired(self, worker: WorkerId) -> None:
         """A worker's life ends, and its runs are given back."""
         life = self.lives.pop(worker, None)
@@ -269,7 +274,7 @@ class Invariants:
         run.rows = [StampedRow(row, at) for row, at in zip(change.entries, times, strict=True)]
         begin_fork(run, [from_row(row) for row in change.entries], self._clock.monotonic())
         self.consent.begun(change.run)
-        run.owner = change.worker
+        run.owner, run.restored = change.worker, change.restored is not None
         if change.worker is not None:
             run.epoch += 1
             run.workers[run.epoch] = change.worker

@@ -126,6 +126,8 @@ class Run:
     at: datetime | None = None
     closed: bool = False
     terminated: bool = False
+    restored: bool = False
+    """What it did may be forgotten: an effect may be in doubt that was never attempted."""
     rows: list[StampedRow] = field(default_factory=list[StampedRow])
     intents: dict[str, EffectIntended] = field(default_factory=dict[str, EffectIntended])
     outcomes: set[str] = field(default_factory=set[str])

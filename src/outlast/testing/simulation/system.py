@@ -30,6 +30,7 @@ from outlast.testing.simulation.invariant import Invariants
 from outlast.testing.simulation.watch import WatchedStore, watched
 from outlast.testing.stand_in import with_doubles
 from outlast.testing.thread import SeededRandom, SimulatedThreads
+from outlast.worker.parked import OnParked
 from outlast.worker.worker import POLL, Worker, WorkerOptions
 from outlast.workflows.definition import Definition, Step
 from outlast.workflows.registry import Registry
@@ -192,6 +193,7 @@ class Simulation:
         options: WorkerOptions | None = None,
         faults: Faults | None = None,
         before: Callable[[SimulatedWorker], object] = lambda _worker: None,
+        parked: OnParked | None = None,
     ) -> SimulatedWorker:
         """Start a worker in a process of its own.
 
@@ -199,6 +201,7 @@ class Simulation:
             definitions: What it has registered, where that differs.
             faults: Of its way to the store, where these differ.
             before: Called with the worker before it does anything.
+            parked: Called with each run that the worker leaves blocked.
         """
         name = name or f"w{len(self.workers) + 1}"
         if any(one.process.name == name for one in self.workers):
@@ -223,7 +226,7 @@ class Simulation:
             clock=self._clock_of(name),
             random=bits,
             threads=threads,
-            options=replace(options or self._options, host=name),
+            options=replace(options or self._options, host=name, parked=parked),
             closed=closed,
         )
         client = Client(

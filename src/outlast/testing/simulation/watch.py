@@ -58,14 +58,22 @@ class WatchedStore(MemoryStore):
         await super().retire(worker)
         self._invariants.retired(worker)
 
+    async def begin_timeline(self, why: str) -> str:
+        """Say that the store was put back, and tell."""
+        begun = await super().begin_timeline(why)
+        self._invariants.put_back()
+        return begun
+
     async def load(self, run: RunKey) -> RunImage | None:
         """Return everything about a run, and tell."""
         self._invariants.loaded(run)
         return await super().load(run)
 
-    async def claim(self, worker: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
+    async def claim(
+        self, worker: WorkerId, workflows: frozenset[str], limit: int, *, released: bool = False
+    ) -> Claim:
         """Take runs, and tell."""
-        claim = await super().claim(worker, workflows, limit)
+        claim = await super().claim(worker, workflows, limit, released=released)
         self._invariants.claimed(worker, claim)
         return claim
 

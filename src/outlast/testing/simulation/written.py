@@ -282,7 +282,7 @@ class Written:
             (row.kind, row.operation) == ("effect_intended", at) for row in change.entries
         )
         self._check(
-            run.intents[at].key in used or at not in run.fresh or is_forbidden,
+            run.intents[at].key in used or at not in run.fresh or is_forbidden or run.restored,
             1,
             "in doubt, and no attempt of it was ever made",
             run=change.run,

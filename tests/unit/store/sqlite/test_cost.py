@@ -16,7 +16,14 @@ from outlast.store.change import (
 )
 from outlast.store.sqlite.store import open_sqlite
 from outlast.testing.conformance import Bench, ManualClock
-from outlast.testing.conformance.bench import WORKFLOWS, asking, following, parking, starting
+from outlast.testing.conformance.bench import (
+    WORKFLOWS,
+    asking,
+    ending,
+    following,
+    parking,
+    starting,
+)
 from outlast.testing.conformance.request import beginning, ending_of
 
 HOUR = timedelta(hours=1)
@@ -217,3 +224,29 @@ def test_waiting_requests_cost_what_is_shown(tmp_path):
     (few, steps), (many, more_steps) = asyncio.run(main())
     assert few == many
     assert more_steps <= steps + 1
+
+
+def test_figures_do_not_read_what_has_ended(tmp_path):
+    """Four hundred runs that have ended cost the figures nothing, in any tenant; they find what waits as before."""
+
+    async def costs(count):
+        async with opened(tmp_path / f"{count}.db") as bench:
+            worker = WorkerId("w1")
+            starts = [starting(f"r{number}", worker=worker) for number in range(count)]
+            await bench.store.commit(starts)
+            heads = [await bench.head(start.run) for start in starts]
+            asked = [following(head, approvals=(asking(bench.clock),)) for head in heads]
+            await bench.store.commit(asked)
+            await bench.store.commit([ending(await bench.head(start.run)) for start in starts])
+            await bench.start("open")
+            found = await bench.store.figures()
+            assert found.runs["ready"] == found.waiting.count == 1
+            return (
+                await cost_of(bench, bench.store.figures, reads=True),
+                await cost_of(bench, lambda: bench.store.figures("default"), reads=True),
+            )
+
+    few, many = asyncio.run(costs(5)), asyncio.run(costs(400))
+    for before, after in zip(few, many, strict=True):
+        assert after[0] == before[0]
+        assert after[1] <= before[1] + 2

@@ -60,6 +60,8 @@ def edit(path, *statements):
     for statement in statements:
         other.execute(statement)
     other.close()
+    # It is no backup: what was seen of it goes with what tells how far it is.
+    Path(f"{path}-workers", "seen").unlink(missing_ok=True)
 
 
 def descriptors():
@@ -106,13 +108,13 @@ def test_missing_file_and_folder(tmp_path):
 
 
 def test_newer_file_is_refused(tmp_path):
-    """A file that a newer version migrated is not touched."""
+    """A file that a newer version has prepared is used as before; one that it has finished is not touched."""
     path = tmp_path / "s.db"
     opening(path)
-    edit(
-        path,
-        "INSERT INTO migration (number, phase, subject, checksum) VALUES (999, 'pre', 'x', 'y')",
-    )
+    newer = "INSERT INTO migration (number, phase, subject, checksum) VALUES (?, ?, 'x', 'y')"
+    edit(path, newer.replace("?, ?", "998, 'pre'"))
+    opening(path)
+    edit(path, newer.replace("?, ?", "999, 'post'"))
     with pytest.raises(StoreVersionError, match=r"s\.db was written by a newer version"):
         opening(path)
 
@@ -128,13 +130,27 @@ def test_changed_migration_is_refused(tmp_path):
 
 OPERATION_LATER = ("beats", "heard_at", "silence", "begun_at", "in_doubt")
 OUTBOX_LATER = ("generation", "operation", "target_generation", "origin", "reason")
+WITHOUT_FIGURES = ("DROP INDEX run_lapsed", "ALTER TABLE worker DROP COLUMN report")
+"""Makes a file one of before workers reported; its list of migrations apart. So do the others."""
 WITHOUT_VOTES = (
+    *WITHOUT_FIGURES,
     "DROP INDEX approval_of_run; DROP INDEX approval_listed; DROP INDEX approval_pending",
     "CREATE INDEX approval_pending ON approval (tenant, requested_at) WHERE state = 'pending'",
     *(f"ALTER TABLE approval DROP COLUMN {name}" for name in ("terms", "kind", "persons", "votes")),
     "ALTER TABLE message DROP COLUMN result",
 )
 """Makes a file one of before requests had terms; its list of migrations apart."""
+
+
+WITHOUT_TIMELINE = (
+    "DROP INDEX run_released_due; DROP INDEX run_released_due_set; ALTER TABLE worker DROP COLUMN paused",
+    *(
+        f"ALTER TABLE run DROP COLUMN {one}"
+        for one in ("released", "restored_at", "restored_until")
+    ),
+    *(f"ALTER TABLE store DROP COLUMN {one}" for one in ("mark", "backed_up_at")),
+)
+"""Makes a file one of before it knew of restores; its list of migrations apart."""
 
 
 def test_file_of_the_first_schema_goes_on(tmp_path):
@@ -156,6 +172,7 @@ def test_file_of_the_first_schema_goes_on(tmp_path):
     with_bench(path, fill)
     edit(
         path,
+        *WITHOUT_TIMELINE,
         "DROP TABLE sticky; DROP TABLE notice; DROP TABLE request; DROP TABLE task; ALTER TABLE worker DROP COLUMN queues",
         "DROP INDEX run_due; DROP INDEX run_due_set; ALTER TABLE run DROP COLUMN unfit",
         "CREATE INDEX run_due ON run (workflow, due) WHERE due IS NOT NULL",
@@ -205,6 +222,7 @@ def test_file_of_before_votes_goes_on(tmp_path):
     with_bench(path, fill)
     edit(
         path,
+        *WITHOUT_TIMELINE,
         "DROP TABLE sticky; DROP TABLE notice",
         *WITHOUT_VOTES,
         "DELETE FROM migration WHERE number > 13",
@@ -230,7 +248,12 @@ def test_file_of_before_notices_goes_on(tmp_path):
         return [(due.notice.run_id, due.notice.notice) for due in taken.notices]
 
     with_bench(path, fill)
-    edit(path, "DROP TABLE sticky; DROP TABLE notice; DELETE FROM migration WHERE number > 14")
+    edit(
+        path,
+        *WITHOUT_FIGURES,
+        *WITHOUT_TIMELINE,
+        "DROP TABLE sticky; DROP TABLE notice; DELETE FROM migration WHERE number > 14",
+    )
     assert with_bench(path, go_on) == [("waits", "asked")]
 
 

@@ -3,7 +3,8 @@
 
 CREATE TABLE store (
     id       integer PRIMARY KEY CHECK (id = 1),
-    timeline text NOT NULL
+    timeline text NOT NULL,
+    history  text NOT NULL DEFAULT '' -- of the cluster, as it was last seen: system identifier and timeline of its log
 );
 
 INSERT INTO store (id, timeline) VALUES (1, replace(gen_random_uuid()::text, '-', ''));
@@ -31,7 +32,9 @@ CREATE TABLE worker (
     lease     bigint NOT NULL,             -- microseconds
     boot      text NOT NULL,
     renewed   bigint NOT NULL,             -- the store's time of the last renewal
-    queues    text NOT NULL                -- JSON array of names
+    queues    text NOT NULL,               -- JSON array of names
+    paused    boolean NOT NULL,            -- it moves only what is released
+    report    bytea NOT NULL DEFAULT ''    -- JSON: what it has said of itself last
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
 
 -- The head of a run. `due` is since or from when it can be claimed; NULL while it is owned, paused, closed or waits for mail. A row of
@@ -58,6 +61,9 @@ CREATE TABLE run (
     note          bytea NOT NULL,
     origin        text NOT NULL,            -- of a child: the operation that started it
     ended_by      text NOT NULL,            -- who terminated it
+    released      smallint NOT NULL,        -- a paused worker may move it
+    restored_at   bigint,                   -- it is older than a restore
+    restored_until bigint,                  -- nothing is forgotten of before
     ending        smallint NOT NULL,
     due           bigint,
     due_set_at    bigint NOT NULL,
@@ -75,6 +81,11 @@ CREATE TABLE run (
 -- Closed runs stand in none of the first three. A step's commit changes no column of an index: it needs no more than a place on the page.
 CREATE INDEX run_due ON run (workflow, unfit, due, tenant, run_id) WHERE due IS NOT NULL;
 CREATE INDEX run_due_set ON run (workflow, unfit, due_set_at, tenant, run_id) WHERE due IS NOT NULL;
+CREATE INDEX run_released_due ON run (workflow, unfit, due, tenant, run_id) WHERE due IS NOT NULL AND released = 1;
+CREATE INDEX run_released_due_set ON run (workflow, unfit, due_set_at, tenant, run_id) WHERE due IS NOT NULL AND released = 1;
+-- Owners of these died again and again: each is taken alone.
+CREATE INDEX run_suspect ON run (workflow, unfit, due, tenant, run_id) WHERE due IS NOT NULL AND lapses >= 3;
+CREATE INDEX run_lapsed ON run (tenant) WHERE lapses > 0 AND status IN ('ready', 'running', 'waiting', 'blocked', 'paused');
 CREATE INDEX run_owner ON run (owner, mail, lapses) WHERE owner IS NOT NULL;
 -- For lists. By status too: a few failed ones among a hundred thousand are found without reading the others.
 CREATE INDEX run_created ON run (tenant, created_at, run_id);
