@@ -334,9 +334,7 @@ async def chaos_family(label: str) -> list[Any]:
     """Two children at the same time, and a step after them."""
     names = [f"lone-of-{label}", f"mixed-of-{label}"]
     calls = [chaos_lone(names[0]), chaos_mixed(names[1])]
-    children = [
-        outlast.run_child(call, id=name) for call, name in zip(calls, names, strict=True)
-    ]
+    children = [outlast.run_child(call, id=name) for call, name in zip(calls, names, strict=True)]
     lone, mixed = await asyncio.gather(*children)
     return [*lone, *mixed, await chaos_work(5)]
 

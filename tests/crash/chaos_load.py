@@ -143,9 +143,7 @@ class Load:
     async def start(self, label: str) -> None:
         """Start a run, and see to what it waits for."""
         kind = kind_of(label)
-        handle = await self.insist(
-            lambda: self._client.start(KINDS[kind].call(label), id=label)
-        )
+        handle = await self.insist(lambda: self._client.start(KINDS[kind].call(label), id=label))
         self.accepted.starts.add(label)
         if kind in {"talk", "collect", "endless", "struck"}:
             wait = self._chance.uniform(0.0, 1.5)

@@ -15,7 +15,6 @@ import logging
 import os
 import signal
 import threading
-import time
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,7 +24,7 @@ from postgres_audit import worker_name
 from outlast.app import SystemClock
 from outlast.errors import StoreUnavailableError
 from outlast.store.postgres.setting import read_setting
-from outlast.store.postgres.store import PostgresStore, open_postgres
+from outlast.store.postgres.store import open_postgres
 
 _PAUSE_SECONDS = 0.1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import subprocess
@@ -19,13 +18,13 @@ from chaos_check import check_run
 from chaos_load import PRINCIPAL, Load
 from chaos_scene import check_log, rage
 from postgres_audit import begin_audit, check_audit
-from postgres_server import PostgresServer, failover_url
-from postgres_shared import memory_folder
 
 from outlast.app import SystemClock, SystemRandom
 from outlast.client import Client
 from outlast.store.postgres.setting import read_setting
 from outlast.store.postgres.store import open_postgres
+from postgres_server import PostgresServer, failover_url
+from postgres_shared import memory_folder
 
 USER = "app"
 DATABASE = "chaos"

@@ -19,6 +19,8 @@ logger = logging.getLogger("outlast.store")
 _PREPARE_AFTER = 2
 _MOST = (1 << 63) - 1
 _LEAST = -(1 << 63)
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+"""Whatever the user's default is: what is read after a lock was waited for is read as it is by then, not as it was before the wait."""
 OF_A_SESSION = """
 SET default_transaction_isolation = 'read committed';
 SET idle_in_transaction_session_timeout = '10s';
@@ -134,11 +136,8 @@ class Session:
         return Pending(cursor)
 
     def begin(self) -> None:
-        """Send the beginning of a transaction that writes.
-
-        Whatever the user's default is: what is read after a lock was waited for is read as it is by then, not as it was before the wait.
-        """
-        self.send("BEGIN ISOLATION LEVEL READ COMMITTED")
+        """Send the beginning of a transaction that writes."""
+        self.send(BEGIN)
         if self._setting.pooled:
             self.send(OF_A_TRANSACTION)
 

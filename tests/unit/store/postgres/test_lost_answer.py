@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
-from postgres_server import PostgresServer
-from postgres_shared import memory_folder
 
 from outlast.app import SystemClock
 from outlast.errors import StoreUnavailableError
@@ -16,6 +14,8 @@ from outlast.store.postgres.setting import read_setting
 from outlast.store.postgres.store import open_postgres
 from outlast.testing.conformance import Bench
 from outlast.testing.conformance.bench import following, sending, starting
+from postgres_server import PostgresServer
+from postgres_shared import memory_folder
 
 WAITING = "wait_event = 'SyncRep'"
 IN_A_LOCK = "wait_event_type = 'Lock'"
@@ -70,9 +70,7 @@ async def soon(happened: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-def on(
-    server: PostgresServer, database: str, act: Callable[[Bench], Awaitable[None]]
-) -> None:
+def on(server: PostgresServer, database: str, act: Callable[[Bench], Awaitable[None]]) -> None:
     """Do something with a store."""
 
     async def main() -> None:
