@@ -18,6 +18,7 @@ import threading
 from datetime import datetime, timedelta
 from typing import Any
 
+import psycopg
 from chaos_process import ChaosApp, bear, directory, parser, stop_myself
 from postgres_audit import worker_name
 
@@ -49,18 +50,22 @@ def stop_within_a_transaction(app: PostgresApp) -> None:
         stop_myself()
         went_on.set()
 
-    def hold() -> None:
+    def send(*statements: str) -> None:
         session = store._writer
-        with session.guarded():
-            for statement in (
-                "BEGIN",
-                "SELECT 1 FROM $s.worker WHERE worker = %b FOR NO KEY UPDATE",
-                "SELECT 1 FROM $s.run WHERE owner = %b ORDER BY tenant, run_id FOR UPDATE",
-            ):
+        # Without a server it stands still in no transaction.
+        with contextlib.suppress(psycopg.Error), session.guarded():
+            for statement in statements:
                 session.send(statement, [app.worker.id] if "%b" in statement else [])
-            loop.call_soon_threadsafe(stop)
-            went_on.wait()
-            session.send("ROLLBACK")
+
+    def hold() -> None:
+        send(
+            "BEGIN",
+            "SELECT 1 FROM $s.worker WHERE worker = %b FOR NO KEY UPDATE",
+            "SELECT 1 FROM $s.run WHERE owner = %b ORDER BY tenant, run_id FOR UPDATE",
+        )
+        loop.call_soon_threadsafe(stop)
+        went_on.wait()
+        send("ROLLBACK")
 
     store._writing.submit(hold, urgent=True)
 
