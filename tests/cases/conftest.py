@@ -24,7 +24,15 @@ def bench(tmp_path: Path):
         yield bench
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a SQLite file that does not exist yet, or of an empty PostgreSQL database."""
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres_url")
+    return f"sqlite:///{tmp_path / 'cases.db'}"
+
+
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    """The URL of a SQLite file that does not exist yet."""
+def file_url(tmp_path: Path) -> str:
+    """The URL of a SQLite file that does not exist yet, for what has nothing to do with the kind of store."""
     return f"sqlite:///{tmp_path / 'cases.db'}"

@@ -738,7 +738,7 @@ def test_case_011_a_store_that_comes_back_finds_the_body_running(kind: str) -> N
 
 
 def test_case_011_a_locked_file_that_is_free_again_finds_the_body_running(
-    url: str, tmp_path: Path
+    file_url: str, tmp_path: Path
 ) -> None:
     """Another program holds the SQLite file while a step ends: its outcome is written afterwards, and it runs once."""
     released = threading.Event()
@@ -753,7 +753,7 @@ def test_case_011_a_locked_file_that_is_free_again_finds_the_body_running(
         return await meanwhile()
 
     async def main() -> str:
-        async with LocalApp(url, [meanwhile, one_step]) as app:
+        async with LocalApp(file_url, [meanwhile, one_step]) as app:
             commit = app.store.commit
             blocked = asyncio.Event()
 

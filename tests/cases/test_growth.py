@@ -73,11 +73,11 @@ def test_case_031_all_messages_are_seen_once_and_in_order(seed: int) -> None:
     assert {one.ended for one in generations[1:]} == {"continued as new"}
 
 
-def test_case_031_also_on_a_file(url: str) -> None:
+def test_case_031_also_on_a_file(file_url: str) -> None:
     """The same with a real file, a real loop, and messages that come from beside it."""
 
     async def main() -> list[int]:
-        async with LocalApp(url, CODE) as app, outlast.connect(url) as outside:
+        async with LocalApp(file_url, CODE) as app, outlast.connect(file_url) as outside:
             handle = await app.start(collects([]), id="r")
             for n in range(MESSAGES):
                 await outside.handle("r").send(NUMBER, n, id=str(n))

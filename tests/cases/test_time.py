@@ -120,12 +120,12 @@ async def use_told() -> int:
 
 
 def test_case_010_a_thread_that_timed_out_ends_at_its_next_beat(
-    url: str, caplog: pytest.LogCaptureFixture
+    file_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is told, goes by itself, and leaves nothing to be dropped; the second attempt's result stands."""
 
     async def main() -> int:
-        async with LocalApp(url, [told_at_its_beat, use_told]) as app:
+        async with LocalApp(file_url, [told_at_its_beat, use_told]) as app:
             return await app.run(use_told(), id="r")
 
     assert asyncio.run(main()) == 2
@@ -564,7 +564,7 @@ async def use_blocking(how: str) -> bool:
 
 @pytest.mark.parametrize("how", ["itself", "in a task of its own"])
 def test_case_139_the_step_that_blocks_the_loop_is_named(
-    how: str, url: str, gate: threading.Event, caplog: pytest.LogCaptureFixture
+    how: str, file_url: str, gate: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While it blocks: run, step, operation, file and line of its own code, and what it has called."""
     if how != "itself" and not hasattr(asyncio.Task, "get_context"):
@@ -572,7 +572,7 @@ def test_case_139_the_step_that_blocks_the_loop_is_named(
     gates.append(gate)
 
     async def main() -> bool:
-        async with LocalApp(url, [blocking, innocent, use_blocking]) as app:
+        async with LocalApp(file_url, [blocking, innocent, use_blocking]) as app:
             return await app.run(use_blocking(how), id="run-9")
 
     assert asyncio.run(main()) is True
