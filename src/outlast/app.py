@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import dataclasses
 import getpass
 import logging
 import os
+import re
 import secrets
 import socket
 import sys
@@ -202,7 +204,7 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
     if is_postgres(url):
         return await _open_postgres(url, create=create)
     raise StoreUnavailableError(
-        f"{url.partition('@')[2] or url!r} does not name a store",
+        f"{without_password(url) if '://' in url else url!r} does not name a store",
         hint="use sqlite:///file.db (relative), sqlite:////var/lib/file.db (absolute), postgresql://user@host/database or memory://",
     )
 
@@ -335,19 +337,42 @@ async def _authority_of(store: Store, given: Authority | None) -> Authority:
 
 
 def store_place(url: str | None = None) -> str:
-    """Return the absolute file that `url` names, or `url` itself, without a password, for another kind of store."""
-    file = sqlite_file(store_url(url))
-    return str(Path(file).resolve()) if file else without_password(store_url(url))
+    """Return the absolute file that `url` names, or where another kind of store is, without a password."""
+    url = store_url(url)
+    file = sqlite_file(url)
+    if file:
+        return str(Path(file).resolve())
+    if is_postgres(url):
+        with contextlib.suppress(StoreUnavailableError):
+            return _postgres_setting(url).place
+    return without_password(url)
 
 
 def without_password(url: str) -> str:
-    """Return a URL fit to be printed."""
+    """Return a URL fit to be printed: without user, password and options. What is not clear is left out."""
     scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+    place = re.split(r"[?#]", rest.rpartition("@")[2])[0]
+    # A second @ may stand in a password or in an option: nobody can say which of the parts is none of it.
+    return f"{scheme}://{place if rest.count('@') <= 1 and not _is_late(rest) else '…'}"
+
+
+def _is_late(rest: str) -> bool:
+    """Whether the only @ of what follows the scheme stands behind a slash or a question mark."""
+    before, at, _ = rest.partition("@")
+    return bool(at) and bool(re.search(r"[/?#]", before))
 
 
 def examine_store(url: str | None = None) -> list[Finding]:
     """Return what is found about the store that `url` names, without changing it; nothing where there is none."""
+    url = store_url(url)
+    if is_postgres(url):
+        try:
+            setting = _postgres_setting(url)
+        except StoreUnavailableError:  # whoever opened the store has told it
+            return []
+        from outlast.store.postgres.checkup import examine as examine_postgres
+
+        return examine_postgres(setting, SystemClock())
     place = Path(store_place(url))
     if not sqlite_file(store_url(url)) or not place.is_file():
         return []

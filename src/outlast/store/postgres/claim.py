@@ -248,7 +248,7 @@ class Leasing:
         """Say that the store was put back to an earlier state; return `timeline`, its new id."""
         session = self._session
         with session.pipeline():
-            session.send("BEGIN")
+            session.begin()
             number = lock_number(session.statements.schema, EVERYBODY, RESTORATION)
             session.send(_LOCK, ([number],))
             store = session.send("SELECT timeline FROM $s.store FOR UPDATE")
