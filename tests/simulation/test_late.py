@@ -110,7 +110,7 @@ async def fall_silent(worker: SimulatedWorker, seconds: float) -> None:
     def no_beat(_: WorkerId) -> bool:
         raise StoreUnavailableError("no heartbeat", hint="this is a test")
 
-    async def no_look(*_: object) -> Any:
+    async def no_look(*_: object, **__: object) -> Any:
         await asyncio.sleep(1)
         raise StoreUnavailableError("no look", hint="this is a test")
 

@@ -318,10 +318,7 @@ class _Teller:
             yield Wait(
                 "condition", "", "It waits for a condition that only a message to it can make true."
             )
-        if not self._detail.fitting:
-            yield self._no_worker()
-        elif self._detail.held:
-            yield self._all_paused()
+        yield from self._nobody_moves()
         yield from self._left_undone()
 
     def _undoing(self) -> Iterator[Wait]:
@@ -813,6 +810,13 @@ class _Teller:
         elif self._status.status is Status.BLOCKED and self._status.reason in _ENDABLE:
             when = "when the run can be moved again"
         return Wait("mail", "", arrived(self._detail.mail, self._detail.unread, when))
+
+    def _nobody_moves(self) -> Iterator[Wait]:
+        """Yield that no worker would take the run."""
+        if not self._detail.fitting:
+            yield self._no_worker()
+        elif self._detail.held:
+            yield self._all_paused()
 
     def _no_worker(self) -> Wait:
         start = self._command("worker", "MODULE")

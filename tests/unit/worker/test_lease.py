@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -328,8 +329,8 @@ def test_a_claim_that_broke_or_told_nothing_orphans_no_run(raises: bool) -> None
         real = worker.store.claim
         broken: list[int] = []
 
-        async def breaking(whose: WorkerId, workflows: frozenset[str], limit: int) -> Claim:
-            claim = await real(whose, workflows, limit)
+        async def breaking(*given: Any, **named: Any) -> Claim:
+            claim = await real(*given, **named)
             if not claim.runs:
                 return claim
             broken.append(len(claim.runs))

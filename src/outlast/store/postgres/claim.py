@@ -158,6 +158,8 @@ _OWNS_SUSPECT = (
     f"SELECT EXISTS (SELECT 1 FROM $s.run WHERE owner = %b AND lapses >= {SUSPECT_LAPSES})"
 )
 _LOCK = "SELECT pg_advisory_xact_lock(one) FROM unnest(%b::bigint[]) AS one"
+_STORE = "SELECT timeline, history FROM $s.store FOR UPDATE"
+_BEGIN = "UPDATE $s.store SET timeline = %b, history = %b"
 _NEWEST = "SELECT max(changed_at) FROM $s.run WHERE generation > 0"
 _HOLD_BACK = """
 WITH held AS (
@@ -244,14 +246,24 @@ class Leasing:
             session.send(_FORGET, ([worker],))
             session.send("COMMIT")
 
-    def begin_timeline(self, timeline: str, why: str) -> str:
-        """Say that the store was put back to an earlier state; return `timeline`, its new id."""
+    def begin_timeline(
+        self, timeline: str, why: str, history: tuple[str, str] | None = None
+    ) -> bool:
+        """Say that the store was put back to an earlier state; whether that was done.
+
+        Args:
+            timeline: The new id.
+            history: Of the cluster, as the store's row has it, and as it is: not done where another process has done it.
+        """
         session = self._session
         with session.pipeline():
             session.begin()
             number = lock_number(session.statements.schema, EVERYBODY, RESTORATION)
             session.send(_LOCK, ([number],))
-            store = session.send("SELECT timeline FROM $s.store FOR UPDATE")
+            former, known = session.send(_STORE).rows()[0]
+            if history is not None and known != history[0]:
+                session.send("ROLLBACK")
+                return False
             workers = session.send("SELECT worker FROM $s.worker ORDER BY worker FOR UPDATE")
             micros: int = session.send(NOW).rows()[0][0]
             known = [(WorkerId(row[0]), micros) for row in workers.rows()]
@@ -263,12 +275,12 @@ class Leasing:
             session.send(_HOLD_BACK, (micros, to_micros(until)))
             control = session.send(_RESTORATION, (EVERYBODY, RESTORATION)).rows()
             version, body = control[0] if control else (0, None)
-            restoration = Restoration(timeline, store.rows()[0][0], now, until, why)
+            restoration = Restoration(timeline, former, now, until, why)
             body = put_back(body, restoration)
             session.send(_PUT_CONTROL, (EVERYBODY, RESTORATION, version + 1, body))
-            session.send("UPDATE $s.store SET timeline = %b", (timeline,))
+            session.send(_BEGIN, (timeline, known if history is None else history[1]))
             session.send("COMMIT")
-        return timeline
+        return True
 
     def claim(
         self, worker: WorkerId, names: list[str], limit: int, *, released: bool = False

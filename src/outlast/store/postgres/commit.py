@@ -52,13 +52,18 @@ class Committing:
     """
 
     def __init__(
-        self, session: Session, clock: StoreClock, place: str, pause: Callable[[int], None]
+        self,
+        session: Session,
+        clock: StoreClock,
+        recall: Recall,
+        place: str,
+        pause: Callable[[int], None],
     ) -> None:
         self._session = session
         self._clock = clock
         self._place = place
         self._pause = pause
-        self._recall = Recall()
+        self._recall = recall
 
     def write(self, changes: Sequence[Change]) -> list[Verdict]:
         """Write changes in one transaction, or in several where one of them spoils it; return their verdicts in order.

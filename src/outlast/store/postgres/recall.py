@@ -31,6 +31,7 @@ from outlast.store.postgres.session import Session
 from outlast.store.request import RequestChange
 
 MOST_RUNS = 10_000
+MOST_TOLD = 1_000
 _LOCK_SHARED = "SELECT pg_advisory_xact_lock_shared(one) FROM unnest(%b::bigint[]) AS one"
 _IS_NOW = "SELECT $s.must(%b BETWEEN $s.micros() - 1000000 AND $s.micros())"
 _WORKERS_LIVE = """
@@ -46,6 +47,10 @@ SELECT $s.must(count(*) = %b) FROM (
     ORDER BY run.tenant, run.run_id FOR UPDATE OF run
 ) AS untouched
 """
+_RUNS_AS_FAR = """
+SELECT count(*) FROM unnest(%b::text[], %b::text[], %b::bigint[]) AS known (tenant, run_id, touched)
+JOIN $s.run AS run USING (tenant, run_id) WHERE run.touched >= known.touched
+"""
 _CONTROLS_UNCHANGED = """
 SELECT $s.must(NOT EXISTS (
     SELECT 1 FROM unnest(%b::text[], %b::text[], %b::bigint[]) AS known (tenant, name, version)
@@ -60,6 +65,8 @@ class Recall:
     def __init__(self) -> None:
         self._runs: OrderedDict[RunKey, LoadedRun] = OrderedDict()
         self._controls: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self._told: dict[RunKey, int] = {}
+        """How far the runs are that were written last, as the server has said: not forgotten while a commit is under way."""
 
     def split(self, changes: Sequence[Change]) -> list[int]:
         """Return the places of the changes that can be judged on what is known."""
@@ -130,6 +137,9 @@ class Recall:
         """Remember the runs of a commit that one of these workers holds, as it has left them, and forget the others."""
         mine = set(workers)
         for key, run in rows.runs.items():
+            if run.is_written:
+                self._told.pop(key, None)
+                self._told[key] = run.counts_after.touched
             state = run.state
             is_held = state is not None and state.head.owner in mine
             if run.error is not None or not is_held or not run.is_whole:
@@ -137,6 +147,8 @@ class Recall:
             else:
                 self._runs[key] = run.settled()
                 self._runs.move_to_end(key)
+        while len(self._told) > MOST_TOLD:
+            del self._told[next(iter(self._told))]
         while len(self._runs) > MOST_RUNS:
             self._runs.popitem(last=False)
 
@@ -150,6 +162,16 @@ class Recall:
     def unknown(self, look: Look) -> set[RunKey]:
         """Return the runs whose owners write them, and of which nothing is known."""
         return {key for key in look.owned if key not in self._runs}
+
+    def is_there(self, session: Session) -> bool:
+        """Whether the rows of all runs that are known are at least as far as they are known: from any thread."""
+        known = list(self._told.items())
+        columns = (
+            [run.tenant for run, _ in known],
+            [run.run_id for run, _ in known],
+            [touched for _, touched in known],
+        )
+        return bool(session.rows(_RUNS_AS_FAR, columns)[0][0] == len(known))
 
     def forget(self, look: Look) -> None:
         """Forget the runs that a group has looked at."""

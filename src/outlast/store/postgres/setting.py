@@ -14,7 +14,7 @@ from outlast.errors import StoreUnavailableError
 
 DEFAULT_SCHEMA = "outlast"
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_OURS = {"schema", "listen", "pooler", "migrate", "durability"}
+_OURS = {"schema", "listen", "pooler", "migrate", "durability", "failover"}
 _HINT = "write postgresql://user@host:5432/database?schema=outlast; all other options are libpq's"
 _DEFAULTS = {
     "connect_timeout": "10",
@@ -39,6 +39,7 @@ class PostgresSetting(Struct, frozen=True):
         proxied: A pooler stands between, and keeps a session for each connection.
         check_only: Apply no migration; fail when one is missing.
         risk: Use a server whose durability is switched off.
+        synchronous: Whoever operates says that only a synchronous standby is ever promoted: nothing is forgotten by that.
     """
 
     conninfo: str
@@ -49,6 +50,7 @@ class PostgresSetting(Struct, frozen=True):
     proxied: bool = False
     check_only: bool = False
     risk: bool = False
+    synchronous: bool = False
 
     def __repr__(self) -> str:
         """Say where the store is, and not by which password."""
@@ -87,6 +89,7 @@ def read_setting(url: str) -> PostgresSetting:
         proxied=pooler == "session",
         check_only=bool(_one_of(ours, "migrate", "check")),
         risk=bool(_one_of(ours, "durability", "risk")),
+        synchronous=bool(_one_of(ours, "failover", "synchronous")),
     )
 
 

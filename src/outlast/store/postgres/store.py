@@ -45,8 +45,10 @@ from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.commit import Committing
 from outlast.store.postgres.failure import failure_of, is_lost
 from outlast.store.postgres.figures import figures
+from outlast.store.postgres.history import History
 from outlast.store.postgres.listen import Hints
 from outlast.store.postgres.read import ApprovalFilter, Reading
+from outlast.store.postgres.recall import Recall
 from outlast.store.postgres.schema import bring_up_to_date, check_server
 from outlast.store.postgres.session import Session
 from outlast.store.postgres.setting import PostgresSetting
@@ -95,9 +97,11 @@ class PostgresStore:
         self._process = os.getpid()
         self._hints = Hints(setting)
         self._closed = False
-        self._writer = Session(setting)
-        self._keeper = Session(setting)
-        self._committing = Committing(self._writer, self._clock, setting.place, _pause)
+        recall = Recall()
+        self._history = History(setting, self._clock, recall.is_there)
+        self._writer = Session(setting, self._history.look)
+        self._keeper = Session(setting, self._history.look)
+        self._committing = Committing(self._writer, self._clock, recall, setting.place, _pause)
         self._leasing = Leasing(self._keeper, self._clock)
         self._commits = GroupCommit(self._committing.write)
         self._writing = self._lane("write", self._writer)
@@ -133,6 +137,7 @@ class PostgresStore:
                 _require_schema(self._writer, setting)
             bring_up_to_date(self._writer, setting)
             Reading(self._writer, self._clock).now()
+            self._history.check(self._writer)
 
         await self._on(self._writing, prepare)
         self._hints.start()

@@ -1,0 +1,153 @@
+"""A standby that was promoted, a cluster that was put back: what the store makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from outlast.app import SystemClock
+from outlast.errors import StoreUnavailableError
+from outlast.store.change import Applied, Change, Fenced, RunKey, Verdict
+from outlast.store.postgres.setting import read_setting
+from outlast.store.postgres.store import PostgresStore, open_postgres
+from outlast.store.restoration import EVERYBODY, RESTORATION, Releases
+from outlast.testing.conformance import Bench, ManualClock
+from outlast.testing.conformance.bench import following
+from postgres_server import PostgresServer, failover_url, until
+
+RUN = RunKey("default", "run")
+CAUGHT_UP = "SELECT bool_and(replay_lsn = pg_current_wal_lsn()) FROM pg_stat_replication"
+
+
+@pytest.fixture
+def primary(tmp_path: Path) -> Iterator[PostgresServer]:
+    """A server of its own."""
+    with PostgresServer.opened() as server:
+        yield server
+
+
+async def opened(url: str) -> PostgresStore:
+    """Open a store."""
+    return await open_postgres(read_setting(url), clock=SystemClock())
+
+
+async def restored(store: PostgresStore) -> str:
+    """Return why the store is held back; empty when it is not."""
+    found = Releases.of(await store.control(EVERYBODY, RESTORATION))
+    return found.restored.why if found.restored is not None and found.held else ""
+
+
+async def until_written(store: PostgresStore, change: Change) -> Verdict:
+    """Send a change until the store says what became of it."""
+    for _ in range(1000):
+        try:
+            (verdict,) = await store.commit([change])
+        except StoreUnavailableError:
+            await asyncio.sleep(0.02)
+            continue
+        if isinstance(verdict, Applied | Fenced) or type(verdict).__name__ in {
+            "Conflict",
+            "Refused",
+        }:
+            return verdict
+    raise AssertionError("the store is away for good")
+
+
+def test_a_synchronous_standby_goes_on(primary: PostgresServer) -> None:
+    """The primary dies; what was told as written is there, and nothing is held."""
+
+    async def main() -> None:
+        with primary.standby() as standby:
+            store = await opened(failover_url(primary, standby))
+            bench = Bench(store, ManualClock())
+            worker = await bench.worker(lease=timedelta(minutes=5))
+            await bench.start("run", worker=worker)
+            head = await bench.head(RUN)
+            await bench.apply(following(head))
+            timeline = await store.timeline()
+            head = await bench.head(RUN)
+            primary.kill()
+            standby.promote()
+            assert isinstance(await until_written(store, following(head)), Applied)
+            assert await restored(store) == ""
+            assert await store.timeline() == timeline
+            other = await opened(standby.url())
+            assert await restored(other) == ""
+            await other.close()
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_standby_that_lost_commits_is_held(primary: PostgresServer) -> None:
+    """What this process was told of is gone: a new line of history, and workers move nothing."""
+
+    async def main() -> None:
+        with primary.standby(synchronous=False) as standby:
+            store = await opened(failover_url(primary, standby))
+            bench = Bench(store, ManualClock())
+            worker = await bench.worker(lease=timedelta(minutes=5))
+            await bench.start("run", worker=worker)
+            until(lambda: primary.query(CAUGHT_UP) == [(True,)], "the standby has everything")
+            standby.stop("immediate")
+            head = await bench.head(RUN)
+            await bench.apply(following(head))
+            head, timeline = await bench.head(RUN), await store.timeline()
+            primary.kill()
+            standby.start()
+            standby.promote()
+            verdict = await until_written(store, following(head))
+            assert not isinstance(verdict, Applied), verdict
+            assert "gone" in await restored(store)
+            assert await store.timeline() != timeline
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_what_was_told_is_looked_for(primary: PostgresServer) -> None:
+    """A standby that was synchronous when this process looked, and not any more when it wrote."""
+
+    async def main() -> None:
+        with primary.standby() as standby:
+            store = await opened(failover_url(primary, standby))
+            bench = Bench(store, ManualClock())
+            worker = await bench.worker(lease=timedelta(minutes=5))
+            await bench.start("run", worker=worker)
+            until(lambda: primary.query(CAUGHT_UP) == [(True,)], "the standby has everything")
+            primary.configure(synchronous_standby_names="")
+            standby.stop("immediate")
+            head = await bench.head(RUN)
+            await bench.apply(following(head))
+            primary.kill()
+            standby.start()
+            standby.promote()
+            verdict = await until_written(store, following(await bench.head(RUN)))
+            assert not isinstance(verdict, Applied), verdict
+            assert "gone" in await restored(store)
+            await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("vouched", [False, True])
+def test_who_was_not_there_cannot_know(primary: PostgresServer, vouched: bool) -> None:
+    """A process that begins after the failover holds the store, unless whoever operates vouches for the standby."""
+
+    async def main() -> None:
+        with primary.standby() as standby:
+            store = await opened(primary.url())
+            await Bench(store, ManualClock()).start("run")
+            await store.close()
+            primary.kill()
+            standby.promote()
+            options = {"failover": "synchronous"} if vouched else {}
+            after = await opened(standby.url(**options))
+            assert bool(await restored(after)) is not vouched
+            await after.close()
+
+    asyncio.run(main())
