@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from msgspec import Struct
@@ -66,7 +66,7 @@ def read_setting(url: str) -> PostgresSetting:
     Raises:
         StoreUnavailableError: It says what nobody understands.
     """
-    parts = urlsplit(url)
+    parts = _parts(url)
     given = parse_qsl(parts.query, keep_blank_values=True)
     ours = {name: value for name, value in given if name in _OURS}
     rest = urlencode([(name, value) for name, value in given if name not in _OURS])
@@ -111,16 +111,24 @@ def _conninfo(url: str) -> str:
     try:
         known = conninfo_to_dict(url)
         conninfo = make_conninfo("", **{**_DEFAULTS, **_standbys(known), **known})
-    except psycopg.Error:  # its text may hold the password
+    except (psycopg.Error, ValueError):  # its text may hold the password
         raise StoreUnavailableError("the store's URL is none of PostgreSQL", hint=_HINT) from None
     ports = str(known.get("port") or "").split(",")
-    if "@" in urlsplit(url).path or not all(port.isdigit() for port in ports if port):
+    if "@" in _parts(url).path or not all(port.isdigit() for port in ports if port):
         # libpq takes the beginning of such a password for a port, and would tell it.
         raise StoreUnavailableError(
             "the store's URL has a port that is no number, or an @ behind its first slash",
             hint="in user and password write @, /, ?, # and % as %40, %2F, %3F, %23 and %25",
         )
     return conninfo
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        url.encode()
+        return urlsplit(url)
+    except ValueError:  # as above
+        raise StoreUnavailableError("the store's URL is no URL", hint=_HINT) from None
 
 
 def _standbys(known: dict[str, Any]) -> dict[str, str]:
