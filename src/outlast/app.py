@@ -5,19 +5,16 @@ The only module that names a concrete store.
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
+import contextlib
 import dataclasses
 import getpass
 import logging
 import os
-import secrets
+import re
 import socket
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,6 +35,7 @@ from outlast.store.copied import Copied
 from outlast.store.finding import Finding
 from outlast.store.migrate import PHASES, Migration
 from outlast.store.protocol import Store
+from outlast.system import SystemClock, SystemRandom, SystemThreads
 from outlast.worker.deck import RECHECK_WITHIN
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE, LEAST_LEASE, MOST_LEASE
@@ -57,79 +55,6 @@ logger = logging.getLogger("outlast")
 
 DATABASE_URL_VARIABLE = "OUTLAST_DATABASE_URL"
 DEFAULT_URL = "sqlite:///outlast.db"
-_STEP_THREADS = 64
-_FULL_SECONDS = 60.0
-"""Between two warnings that every thread is busy."""
-
-
-class SystemClock:
-    """The machine's clocks."""
-
-    def now(self) -> datetime:
-        """Return the wall time in UTC."""
-        return datetime.now(UTC)
-
-    def monotonic(self) -> float:
-        """Return seconds since boot, suspends included."""
-        if sys.platform == "linux":
-            return time.clock_gettime(time.CLOCK_BOOTTIME)
-        return time.monotonic()
-
-
-class SystemRandom:
-    """The operating system's randomness."""
-
-    def bits(self, count: int) -> bytes:
-        """Return `count` random bytes."""
-        return secrets.token_bytes(count)
-
-
-class SystemThreads:
-    """Real threads. Those for step bodies are daemons: one that hangs must not keep the process from ending."""
-
-    def __init__(self, limit: int = _STEP_THREADS) -> None:
-        self._limit = limit
-        self._room = asyncio.Semaphore(limit)
-        self._warn_at = 0.0
-
-    async def run(self, function: Callable[[], T]) -> T:
-        """Run `function` in a thread of its own, at most `limit` at a time."""
-        if self._room.locked():
-            self._say_full()
-        async with self._room:
-            outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-            def body() -> None:
-                if not outcome.set_running_or_notify_cancel():
-                    return
-                try:
-                    outcome.set_result(function())
-                except BaseException as error:  # noqa: BLE001 - carried to whoever waits
-                    outcome.set_exception(error)
-
-            threading.Thread(target=body, name="outlast-step", daemon=True).start()
-            return await asyncio.wrap_future(outcome)
-
-    def _say_full(self) -> None:
-        if time.monotonic() < self._warn_at:
-            return
-        self._warn_at = time.monotonic() + _FULL_SECONDS
-        logger.warning(
-            "all %d threads for synchronous steps and effects are busy; the next ones wait until one returns. A body that hangs "
-            "keeps its thread past its timeout: give its own calls a timeout, or write it as async def",
-            self._limit,
-        )
-
-    def every(self, seconds: float, tick: Callable[[], Any], *, name: str) -> Callable[[], None]:
-        """Call `tick` each `seconds` in a thread of its own."""
-        stop = threading.Event()
-
-        def body() -> None:
-            while not stop.wait(seconds):
-                tick()
-
-        threading.Thread(target=body, name=name, daemon=True).start()
-        return stop.set
 
 
 def local_principal() -> str:
@@ -202,7 +127,7 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
     if is_postgres(url):
         return await _open_postgres(url, create=create)
     raise StoreUnavailableError(
-        f"{url.partition('@')[2] or url!r} does not name a store",
+        f"{without_password(url) if '://' in url else url!r} does not name a store",
         hint="use sqlite:///file.db (relative), sqlite:////var/lib/file.db (absolute), postgresql://user@host/database or memory://",
     )
 
@@ -335,19 +260,42 @@ async def _authority_of(store: Store, given: Authority | None) -> Authority:
 
 
 def store_place(url: str | None = None) -> str:
-    """Return the absolute file that `url` names, or `url` itself, without a password, for another kind of store."""
-    file = sqlite_file(store_url(url))
-    return str(Path(file).resolve()) if file else without_password(store_url(url))
+    """Return the absolute file that `url` names, or where another kind of store is, without a password."""
+    url = store_url(url)
+    file = sqlite_file(url)
+    if file:
+        return str(Path(file).resolve())
+    if is_postgres(url):
+        with contextlib.suppress(StoreUnavailableError):
+            return _postgres_setting(url).place
+    return without_password(url)
 
 
 def without_password(url: str) -> str:
-    """Return a URL fit to be printed."""
+    """Return a URL fit to be printed: without user, password and options. What is not clear is left out."""
     scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+    place = re.split(r"[?#]", rest.rpartition("@")[2])[0]
+    # A second @ may stand in a password or in an option: nobody can say which of the parts is none of it.
+    return f"{scheme}://{place if rest.count('@') <= 1 and not _is_late(rest) else '…'}"
+
+
+def _is_late(rest: str) -> bool:
+    """Whether the only @ of what follows the scheme stands behind a slash or a question mark."""
+    before, at, _ = rest.partition("@")
+    return bool(at) and bool(re.search(r"[/?#]", before))
 
 
 def examine_store(url: str | None = None) -> list[Finding]:
     """Return what is found about the store that `url` names, without changing it; nothing where there is none."""
+    url = store_url(url)
+    if is_postgres(url):
+        try:
+            setting = _postgres_setting(url)
+        except StoreUnavailableError:  # whoever opened the store has told it
+            return []
+        from outlast.store.postgres.checkup import examine as examine_postgres
+
+        return examine_postgres(setting, SystemClock())
     place = Path(store_place(url))
     if not sqlite_file(store_url(url)) or not place.is_file():
         return []

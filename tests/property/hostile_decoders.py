@@ -113,6 +113,7 @@ from outlast.store.change import (
     WorkerId,
 )
 from outlast.store.notice import NoticeRow
+from outlast.store.postgres.setting import read_setting
 from outlast.store.restoration import Released, Releases, Restoration
 from outlast.store.row import head_of, operation_of, outbox_of, unfit_of, worker_of
 from outlast.store.row_people import approval_of, notice_of, request_of
@@ -786,6 +787,7 @@ DECODERS: dict[str, Decoder] = {
     "length of time": Decoder(of_text(parse_length), [b"15s", b"1.5h"], (), (ValueError,)),
     "shown value": Decoder(shown_result, [TREE], ("cli.output:plain",)),
     "URL": Decoder(of_text(sqlite_file), [b"sqlite:///x.db", b"postgres://a:b@[::1]:5/x"], ("app:_parts",)),
+    "URL of PostgreSQL": Decoder(of_text(read_setting), [b"postgresql://a:b@[::1]:5,h/x?schema=s&listen=off&pooler=session"], ("store.postgres.setting:_parts",)),
     "OSV record": Decoder(read_record, [RECORD], ("demo.osv:read_record",)),
     "answer of a model": Decoder(_answer, [ANSWER], ("demo.model:_answer",)),
     "answer of GitHub": Decoder(problem_of, [b'{"message":"no","errors":[{"code":"x"},"y"]}'], ("demo.github_error:_problem",), ()),
@@ -817,7 +819,6 @@ DECODERS: dict[str, Decoder] = {
 EXCEPTIONS = {
     "store.postgres.load:Loading._of_run.take": "calls the readers of rows that are listed above",
     "store.postgres.read:_read": "calls the readers of rows that are listed above",
-    "store.postgres.setting:read_setting": "a URL of whoever operates",
     "workflows.definition:Effect._action_sha256": "what `canonical` wrote a line before",
     "journal.subject:subject_of": "what `canonical` and the codec wrote in the same call",
     "journal.subject:_fact": "what `canonical` and the codec wrote in the same call",

@@ -43,6 +43,8 @@ BREACHES = [
     ("client.py", "import secrets", "outside"),
     ("policy/engine.py", "import time", "outside"),
     ("store/memory.py", "import apsw", "apsw"),
+    ("worker/worker.py", "import outlast.store.postgres.store", "stores"),
+    ("store/migrate.py", "import psycopg", "psycopg"),
     ("app.py", "import sqlite3", "sqlite3"),
     ("client.py", "import httpx", "httpx"),
     ("http/__init__.py", "import mcp", "mcp"),

@@ -8,6 +8,7 @@ from datetime import datetime
 from outlast.store.change import WorkerRow
 from outlast.store.finding import Finding
 from outlast.store.migrate import AT_OPENING, AppliedMigration, Migration, unknown
+from outlast.store.restoration import Releases
 
 
 def schema_finding(
@@ -116,3 +117,27 @@ def queue_findings(
         yield Finding(
             "queues", "ok", f"steps that wait for a worker: {count}, all queues are served"
         )
+
+
+def history_finding(timeline: str, row: Releases, doubtful: int) -> Finding:
+    """Judge whether something may be forgotten, as the store was put back to an earlier state.
+
+    Args:
+        doubtful: How many open runs are of before that.
+    """
+    restored = row.restored
+    if restored is None:
+        return Finding("timeline", "ok", f"history {timeline[:8]} goes on from its beginning")
+    text = f"restored at {restored.at:%Y-%m-%d %H:%M:%S} UTC ({restored.why}); nothing is forgotten of before {restored.until:%Y-%m-%d %H:%M:%S} UTC"
+    if row.held:
+        hint = (
+            "workers move nothing: `outlast release RUN --reason WHY` lets a run go on with care, `outlast release --all --reason WHY` "
+            "all of them; with --trust where you know that nothing was forgotten"
+        )
+        return Finding("timeline", "warn", f"{text}; open runs of before: {doubtful}", hint)
+    if doubtful:
+        hint = "their effects are held to have been attempted: `outlast runs doubts`; `outlast release RUN --trust --reason WHY` ends that"
+        return Finding(
+            "timeline", "warn", f"{text}; open runs that go on with care: {doubtful}", hint
+        )
+    return Finding("timeline", "ok", f"{text}; no open run is of before")

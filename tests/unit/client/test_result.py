@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import warnings
 from dataclasses import replace
 from datetime import timedelta
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import outlast
+from outlast.cli.main import app as command
 from outlast.errors import NoWorkerWarning
 from outlast.testing import Simulation, WorkerOptions
 
@@ -122,7 +125,7 @@ def test_connecting_makes_no_database(tmp_path: Path) -> None:
 
     with pytest.raises(outlast.StoreUnavailableError) as caught:
         asyncio.run(connect())
-    assert "start one first, and try again" in caught.value.hint
+    assert "run one of them first, and try again" in caught.value.hint
     assert "create=True" in caught.value.hint
     assert not file.exists()
     asyncio.run(connect(create=True))
@@ -149,13 +152,13 @@ def test_what_is_no_call_is_refused_in_words(given: Any) -> None:
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("postgresql://user:secret@127.0.0.1:1/db", "cannot be used now"),
-        ("postgres://user:secret@127.0.0.1:1/db?schema=No", "no name of a schema"),
+        ("postgresql://user:secret@127.0.0.1:9/db", "schema outlast"),
+        ("postgres://127.0.0.1:9/db", "schema outlast"),
         ("postgresql+asyncpg://user:secret@h/d", "does not name a store"),
     ],
 )
-def test_postgresql_that_is_not_there_is_told(url: str, told: str) -> None:
-    """The error says where it looked, and shows no password."""
+def test_postgresql_that_is_not_there(url: str, told: str) -> None:
+    """The error speaks of PostgreSQL, and shows no password."""
 
     async def connect() -> None:
         async with outlast.connect(url):
@@ -164,6 +167,28 @@ def test_postgresql_that_is_not_there_is_told(url: str, told: str) -> None:
     with pytest.raises(outlast.StoreUnavailableError, match=told) as caught:
         asyncio.run(connect())
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("words", [[], ["migrate"], ["doctor"]])
+def test_postgresql_needs_its_driver(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra the error says what to install."""
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    for name in [name for name in sys.modules if name.startswith("outlast.store.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    url = "postgresql://user@127.0.0.1:9/db"
+    if words:
+        result = CliRunner(env={"OUTLAST_DATABASE_URL": url}).invoke(command, words)
+        assert result.exit_code == 1
+        assert "pip install 'outlast[postgres]'" in result.output
+        return
+
+    async def connect() -> None:
+        async with outlast.connect(url):
+            pass
+
+    with pytest.raises(outlast.StoreUnavailableError, match="needs psycopg") as caught:
+        asyncio.run(connect())
+    assert caught.value.hint == "pip install 'outlast[postgres]'"
 
 
 def said_of_a_lonely_run(*, own_worker: bool, caplog: pytest.LogCaptureFixture) -> Any:

@@ -114,7 +114,7 @@ class Hints:
     def _work(self) -> None:
         pause = _FIRST_PAUSE_SECONDS
         while not self._stop.is_set():
-            line = _Line(self._setting)
+            line = Line(self._setting)
             try:
                 with contextlib.closing(line):
                     line.open()
@@ -136,7 +136,7 @@ class Hints:
         if self._waker.fileno() < 0:
             self._wakes.close()
 
-    def _attend(self, line: _Line) -> None:
+    def _attend(self, line: Line) -> None:
         """Hear and tell until the end."""
         with selectors.DefaultSelector() as selector:
             selector.register(line.fileno(), selectors.EVENT_READ)
@@ -155,7 +155,7 @@ class Hints:
                     self._wakes.recv(4096)
 
 
-class _Line:
+class Line:
     """A connection that listens. Nothing but opening it ever waits for the server.
 
     Attributes:
@@ -256,6 +256,17 @@ class _Line:
                 f"nothing that is told on it is heard within {_ANSWER_SECONDS:g} s"
             )
         return self._asked_at + _ANSWER_SECONDS - now
+
+    def proves(self) -> bool:
+        """Whether what is told on it is heard, in little time."""
+        self.tell(_BEAT)
+        end = time.monotonic() + _ANSWER_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.fileno(), selectors.EVENT_READ)
+            while not self.was_heard and time.monotonic() < end:
+                selector.select(_ANSWER_SECONDS)
+                self.hear()
+        return self.was_heard
 
     def close(self) -> None:
         """Let go of it."""

@@ -26,7 +26,7 @@ from outlast.store.postgres.setting import PostgresSetting
 logger = logging.getLogger("outlast.store")
 
 OLDEST_SERVER = 140000
-_PACKAGE = "outlast.store.postgres"
+PACKAGE = "outlast.store.postgres"
 _HOT = "fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500"
 """Rows that are written again and again: pages keep room for the next version of a row, so that no index is touched (a `HOT` update), and
 are cleaned after a fiftieth has changed, not a fifth: what is dead lies before what is next in a queue."""
@@ -62,7 +62,7 @@ def bring_up_to_date(
         StoreVersionError: A newer version wrote it.
     """
     target = _Schema(session, setting.schema, partitions)
-    migrations = read_migrations(_PACKAGE)
+    migrations = read_migrations(PACKAGE)
     if partitions and target.applied():
         _check_partitions(session, setting.place, partitions)
     try:
@@ -78,7 +78,7 @@ def bring_up_to_date(
 
 def lacking(session: Session, setting: PostgresSetting, phases: Sequence[str]) -> list[Migration]:
     """Return what migrations are missing, without a change."""
-    return plan(read_migrations(_PACKAGE), applied_to(session), setting.place, phases)
+    return plan(read_migrations(PACKAGE), applied_to(session), setting.place, phases)
 
 
 def partition_count(session: Session) -> int:
@@ -115,7 +115,8 @@ def check_server(session: Session, setting: PostgresSetting) -> None:
     _check_pooler(session, setting)
     found: dict[str, str] = dict(
         session.rows(
-            "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit')"
+            # What a session of this user begins with: this one may have set it otherwise.
+            "SELECT name, reset_val FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit')"
         )
     )
     off = sorted(name for name in ("fsync", "full_page_writes") if found.get(name) == "off")

@@ -28,6 +28,8 @@ SET lock_timeout = '10s';
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
 """
 """A process that stands still in a transaction holds rows for so long at most, and nobody waits longer for them."""
+_DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+"""What is told as committed is on the disk, whatever the server does by default; where it does more it stays."""
 OF_A_TRANSACTION = "SELECT set_config('idle_in_transaction_session_timeout', '10s', true), set_config('lock_timeout', '10s', true)"
 """The same behind a pooler: what is set for a session there is set for whoever gets the session next."""
 
@@ -95,6 +97,8 @@ class Session:
             known.prepare_threshold = None if pooled else _PREPARE_AFTER
             if not pooled:
                 known.execute(OF_A_SESSION.encode())
+                if not self._setting.risk:
+                    known.execute(_DURABLE.encode())
             self._connection = known
             if self._opened is not None:
                 self._opened(self)

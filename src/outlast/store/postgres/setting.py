@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from msgspec import Struct
@@ -65,7 +66,7 @@ def read_setting(url: str) -> PostgresSetting:
     Raises:
         StoreUnavailableError: It says what nobody understands.
     """
-    parts = urlsplit(url)
+    parts = _parts(url)
     given = parse_qsl(parts.query, keep_blank_values=True)
     ours = {name: value for name, value in given if name in _OURS}
     rest = urlencode([(name, value) for name, value in given if name not in _OURS])
@@ -109,11 +110,31 @@ def place_of(conninfo: str, schema: str) -> str:
 def _conninfo(url: str) -> str:
     try:
         known = conninfo_to_dict(url)
-        if "," in str(known.get("host") or known.get("hostaddr") or ""):
-            known.setdefault("target_session_attrs", "read-write")
-        return make_conninfo("", **{**_DEFAULTS, **known})
-    except psycopg.Error:  # its text may hold the password
+        conninfo = make_conninfo("", **{**_DEFAULTS, **_standbys(known), **known})
+    except (psycopg.Error, ValueError):  # its text may hold the password
         raise StoreUnavailableError("the store's URL is none of PostgreSQL", hint=_HINT) from None
+    ports = str(known.get("port") or "").split(",")
+    if "@" in _parts(url).path or not all(port.isdigit() for port in ports if port):
+        # libpq takes the beginning of such a password for a port, and would tell it.
+        raise StoreUnavailableError(
+            "the store's URL has a port that is no number, or an @ behind its first slash",
+            hint="in user and password write @, /, ?, # and % as %40, %2F, %3F, %23 and %25",
+        )
+    return conninfo
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        url.encode()
+        return urlsplit(url)
+    except ValueError:  # as above
+        raise StoreUnavailableError("the store's URL is no URL", hint=_HINT) from None
+
+
+def _standbys(known: dict[str, Any]) -> dict[str, str]:
+    """Return what several hosts need: the one that takes writes is found."""
+    hosts = str(known.get("host") or known.get("hostaddr") or "")
+    return {"target_session_attrs": "read-write"} if "," in hosts else {}
 
 
 def _one_of(ours: dict[str, str], name: str, *values: str) -> str:

@@ -24,6 +24,7 @@ from outlast.store.change import WorkerRow
 from outlast.store.checkup import (
     blocked_finding,
     doubt_finding,
+    history_finding,
     queue_findings,
     request_finding,
     schema_finding,
@@ -281,25 +282,8 @@ def _history(database: Database, path: str) -> Iterator[Finding]:
         text = f"what was released after a restore cannot be read: {error}"
         yield Finding("timeline", "fail", text, "workers move nothing; restore a backup")
         return
-    name, restored = timeline.standing(database)[0], row.restored
-    if restored is None:
-        yield Finding("timeline", "ok", f"history {name[:8]} goes on from its beginning")
-        return
     doubtful = 0 if row.trusted else database.value(_OLDER)
-    text = f"restored at {restored.at:%Y-%m-%d %H:%M:%S} UTC ({restored.why}); nothing is forgotten of before {restored.until:%Y-%m-%d %H:%M:%S} UTC"
-    if row.held:
-        hint = (
-            "workers move nothing: `outlast release RUN --reason WHY` lets a run go on with care, `outlast release --all --reason WHY` "
-            "all of them; with --trust where you know that nothing was forgotten"
-        )
-        yield Finding("timeline", "warn", f"{text}; open runs of before: {doubtful}", hint)
-    elif doubtful:
-        hint = "their effects are held to have been attempted: `outlast runs doubts`; `outlast release RUN --trust --reason WHY` ends that"
-        yield Finding(
-            "timeline", "warn", f"{text}; open runs that go on with care: {doubtful}", hint
-        )
-    else:
-        yield Finding("timeline", "ok", f"{text}; no open run is of before")
+    yield history_finding(timeline.standing(database)[0], row, doubtful)
 
 
 def _queues(database: Database, held: LockFolder, clock: Clock) -> Iterator[Finding]:

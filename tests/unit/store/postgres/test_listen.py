@@ -22,7 +22,7 @@ from outlast.app import SystemClock
 from outlast.errors import StoreUnavailableError
 from outlast.store.change import PutControl
 from outlast.store.postgres import listen
-from outlast.store.postgres.listen import Hints, _Line
+from outlast.store.postgres.listen import Hints, Line
 from outlast.store.postgres.setting import read_setting
 from outlast.store.postgres.store import PostgresStore, open_postgres
 from pgbouncer import PgBouncer
@@ -165,8 +165,8 @@ def test_a_beat_is_no_news(postgres_url: str) -> None:
     """What is told to find out whether it is heard wakes nobody; what comes after it does."""
     asyncio.run(_once(postgres_url))
     with (
-        closing(_Line(read_setting(postgres_url))) as one,
-        closing(_Line(read_setting(postgres_url))) as two,
+        closing(Line(read_setting(postgres_url))) as one,
+        closing(Line(read_setting(postgres_url))) as two,
     ):
         one.open()
         two.open()
