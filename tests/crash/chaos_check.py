@@ -51,7 +51,7 @@ def check_file(path: Path) -> None:
     finally:
         connection.close()
     locks = {one.name for one in Path(f"{path}-workers").iterdir()}
-    assert locks <= {"checkpoint.lock"}, locks
+    assert locks <= {"checkpoint.lock", "seen"}, locks
 
 
 def check_accepted(label: str, entries: Sequence[Entry], accepted: Accepted) -> None:

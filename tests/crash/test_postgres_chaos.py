@@ -3,7 +3,7 @@
 Each disturbance comes by itself, and then several in an order that a seed says, while workers die and stand still all the time. What a blow
 falls upon depends on the machine; which blows there are, and when, follows from `OUTLAST_CHAOS_SEED`, which a failure prints.
 
-In each run of the tests a disturbance by itself has 40 runs at once and those that are started meanwhile, the mixture 200; `make slow` and
+In each run of the tests a disturbance by itself has 30 runs at once and those that are started meanwhile, the mixture 200; `make slow` and
 `make soak` have more.
 """
 
@@ -84,7 +84,7 @@ def mixed(directory: Path, count: int, seconds: float, seed: int, **how: Any) ->
 def test_one_disturbance(tmp_path: Path, name: str) -> None:
     """Whatever strikes, every run that was accepted comes to its end, and nothing happens twice."""
     disturbance, stage = ALONE[name]
-    disturbed(tmp_path, [disturbance], 1.5, SEED, stage, workers=2, at_once=40)
+    disturbed(tmp_path, [disturbance], 1.2, SEED, stage, workers=2, at_once=30)
 
 
 @pytest.mark.timeout(240)
