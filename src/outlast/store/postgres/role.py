@@ -12,7 +12,7 @@ from outlast.store.postgres.session import Session
 from outlast.store.postgres.setting import PostgresSetting
 
 RIGHTS = {
-    "store": "SELECT, UPDATE (timeline)",
+    "store": "SELECT, UPDATE (timeline, history)",
     "migration": "SELECT",
     "worker": "SELECT, INSERT, UPDATE, DELETE",
     "run": "SELECT, INSERT, UPDATE, DELETE",
