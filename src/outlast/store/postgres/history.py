@@ -26,6 +26,8 @@ _SEEN = """
 SELECT (SELECT system_identifier FROM pg_control_system())::text, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8),
     current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') NOT IN ('off', 'local')
 """
+_MAY_MOVE = "SELECT has_table_privilege('$s.run', 'UPDATE')"
+"""Whoever may only read moves no run, and leaves it to others to judge the history."""
 _KNOWN = "SELECT history FROM $s.store"
 _ADOPT = "UPDATE $s.store SET history = %b WHERE history = %b"
 
@@ -85,7 +87,7 @@ class History:
             try:
                 seen = Seen(*session.rows(_SEEN)[0])
                 known = str(session.rows(_KNOWN)[0][0])
-                if known != seen.history:
+                if known != seen.history and session.rows(_MAY_MOVE)[0][0]:
                     self._judge(session, known, seen)
                 self._last, self._is_ready = seen, True
             finally:
