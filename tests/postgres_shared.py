@@ -37,13 +37,13 @@ def shared_server(directory: Path) -> PostgresServer:
         try:
             return PostgresServer.joined(Path(note.read_text()))
         except (FileNotFoundError, BlockingIOError):
-            server = PostgresServer.begun(_SETTINGS, parent=_memory())
+            server = PostgresServer.begun(_SETTINGS, parent=memory_folder())
             server.tell()
             note.write_text(str(server.folder))
             return server
 
 
-def _memory() -> Path | None:
+def memory_folder() -> Path | None:
     """Return where files are kept in memory, if there is enough of it."""
     if not os.access(_MEMORY, os.W_OK):
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 
 import psycopg
@@ -23,6 +23,11 @@ from outlast.testing.conformance import Bench, ManualClock, StoreConformance
 from pgbouncer import PgBouncer
 
 ROLE = f"conformance_{os.getpid()}"
+TABLES = (
+    *("run", "entry", "operation", "message", "outbox", "watch", "approval", "notice", "task"),
+    *("control", "sticky", "request", "worker"),
+)
+EMPTY = "; ".join(f"DELETE FROM outlast.{table}" for table in TABLES)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +48,7 @@ class ServerClock(ManualClock):
         super().__init__()
         self._connection = connection
         connection.execute("CREATE TABLE IF NOT EXISTS clock_of_tests (micros bigint)")
-        connection.execute("INSERT INTO clock_of_tests VALUES (0)")
+        connection.execute("DELETE FROM clock_of_tests; INSERT INTO clock_of_tests VALUES (0)")
         connection.execute(
             "CREATE OR REPLACE FUNCTION outlast.micros() RETURNS bigint LANGUAGE sql VOLATILE"
             " AS $$ SELECT micros FROM public.clock_of_tests $$"
@@ -70,23 +75,39 @@ class TestPostgres(StoreConformance):
 
     partitions = 0
 
-    @pytest.fixture
-    def worker_url(self, postgres_url):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def database_url(cls, postgres_databases):
+        """The URL of a database with the tables of a store, which the tests use one after the other."""
+        with cls.made(postgres_databases) as url:
+            yield url
+
+    @classmethod
+    @contextmanager
+    def made(cls, databases):
+        """Make a database with the tables of a store."""
+        with databases.fresh() as url:
+            setting = read_setting(url)
+            session = Session(setting)
+            bring_up_to_date(session, setting, partitions=cls.partitions)
+            session.close()
+            cls.prepare(url)
+            yield url
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def worker_url(cls, database_url):
         """The URL that those who work on the store use."""
-        return postgres_url
+        return database_url
 
     @pytest.fixture
-    def open_store(self, postgres_url, worker_url):
-        """Open a store on a clock that stands."""
+    def open_store(self, database_url, worker_url):
+        """Open an empty store on a clock that stands."""
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[Bench]:
-            setting = read_setting(postgres_url)
-            session = Session(setting)
-            bring_up_to_date(session, setting, partitions=self.partitions)
-            session.close()
-            self.prepare(postgres_url)
-            with psycopg.connect(postgres_url, autocommit=True) as connection:
+            with psycopg.connect(database_url, autocommit=True) as connection:
+                connection.execute(EMPTY.encode())
                 clock = ServerClock(connection)
                 store = await open_postgres(read_setting(worker_url), clock=clock)
                 try:
@@ -96,26 +117,38 @@ class TestPostgres(StoreConformance):
 
         return opened
 
-    def prepare(self, url):
+    @classmethod
+    def prepare(cls, url):
         """Do what is done before anybody works on the store."""
 
 
+@pytest.mark.slow
 class TestPartitioned(TestPostgres):
     """The same where each table of runs is partitioned by a hash of tenant and run id."""
 
     partitions = 3
 
 
+@pytest.mark.slow
 class TestPooled(TestPostgres):
     """The same as a role that may not own or make anything, through PgBouncer in transaction mode, where many share two sessions."""
 
-    @pytest.fixture
-    def worker_url(self, pooler, postgres_url):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def worker_url(cls, pooler, database_url):
         """The way through the pooler."""
-        database = psycopg.conninfo.conninfo_to_dict(postgres_url)["dbname"]
+        database = psycopg.conninfo.conninfo_to_dict(database_url)["dbname"]
         return pooler.url(database, ROLE, pooler="transaction")
 
-    def prepare(self, url):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def database_url(cls, pooler, postgres_databases):
+        """The same database, once its role is there."""
+        with cls.made(postgres_databases) as url:
+            yield url
+
+    @classmethod
+    def prepare(cls, url):
         """Give the role what it needs."""
         give_rights(read_setting(url), ROLE)
         # The clock of these tests is not the store's.

@@ -81,6 +81,8 @@ class Fleet:
         disk: Where the database lies; beside the logs by default.
     """
 
+    script = SCRIPT
+
     def __init__(self, directory: Path, *options: str, disk: Path | None = None) -> None:
         self.directory = directory
         self.file = (disk or directory) / "agent.db"
@@ -117,7 +119,7 @@ class Fleet:
         """Start a worker process; it may take a second until it works."""
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, str(SCRIPT), self.url, *self._options, *options],
+                [sys.executable, str(self.script), self.url, *self._options, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

@@ -330,6 +330,16 @@ async def chaos_collect(count: int) -> list[int]:
 
 
 @outlast.workflow
+async def chaos_family(label: str) -> list[Any]:
+    """Two children at the same time, and a step after them."""
+    names = [f"lone-of-{label}", f"mixed-of-{label}"]
+    calls = [chaos_lone(names[0]), chaos_mixed(names[1])]
+    children = [outlast.run_child(call, id=name) for call, name in zip(calls, names, strict=True)]
+    lone, mixed = await asyncio.gather(*children)
+    return [*lone, *mixed, await chaos_work(5)]
+
+
+@outlast.workflow
 async def chaos_lapse(label: str) -> str:
     """An approval that nobody gives, and a message that does not come."""
     with contextlib.suppress(TimeoutError):

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import chaos_flow
-from crash_bench import lines_of
+from crash_bench import PATIENCE_SECONDS, lines_of
 
 import outlast
 from outlast.app import local_principal
 from outlast.journal.entry import EffectInDoubt
 from outlast.store.change import Status
+
+T = TypeVar("T")
 
 MESSAGES = 6
 PRINCIPAL = local_principal()
@@ -51,6 +55,14 @@ KINDS: dict[str, Kind] = {
     "lone": Kind(chaos_flow.chaos_lone, lambda x: [1, f"transfer {x}"], ("transfer",)),
     "collect": Kind(lambda _: chaos_flow.chaos_collect(MESSAGES), lambda _: list(range(MESSAGES))),
     "lapse": Kind(chaos_flow.chaos_lapse, lambda _: "expired"),
+    "family": Kind(
+        chaos_flow.chaos_family,
+        lambda x: [
+            *(1, f"transfer lone-of-{x}", 0, 1, 2, 3, 4),
+            *(f"{act} mixed-of-{x}" for act in ("pay", "order", "post")),
+            5,
+        ],
+    ),
     "struck": Kind(
         chaos_flow.chaos_mixed,
         lambda x: [0, 1, 2, 3, 4, f"pay {x}", f"order {x}", f"post {x}"],
@@ -61,6 +73,7 @@ KINDS: dict[str, Kind] = {
 ROUND = (
     *("mixed", "talk", "lone", "mixed", "collect", "lapse"),
     *("talk", "struck", "lone", "endless", "struck", "mixed"),
+    "family",
 )
 
 
@@ -77,7 +90,8 @@ class Accepted:
     starts: set[str] = field(default_factory=set)
     messages: dict[str, list[str]] = field(default_factory=dict)
     decisions: dict[str, str] = field(default_factory=dict)
-    cancels: set[str] = field(default_factory=set)
+    cancels: dict[str, int] = field(default_factory=dict)
+    """How often each was asked for, until one was answered."""
     resolutions: dict[str, int] = field(default_factory=dict)
     terminations: dict[str, int] = field(default_factory=dict)
     """How many entries the journal had when it was closed for good."""
@@ -88,10 +102,14 @@ class Load:
 
     Args:
         seed: Chooses how long it waits before it sends and cancels.
+        insists: Ask again when the store cannot be reached, as a client does that must not lose what it has to say.
     """
 
-    def __init__(self, client: outlast.Client, directory: Path, seed: int) -> None:
+    def __init__(
+        self, client: outlast.Client, directory: Path, seed: int, *, insists: bool = False
+    ) -> None:
         self._client = client
+        self._insists = insists
         self._directory = directory
         self._chance = random.Random(f"load {seed}")
         self._tending: list[asyncio.Task[None]] = []
@@ -99,19 +117,33 @@ class Load:
         self.approves = {"talk"}
         """Kinds of runs to whose requests it says yes."""
 
-    async def start_for(self, over: asyncio.Event, pause: float) -> None:
-        """Start a run of each kind in turn, with a pause between, until it is over."""
-        number = 0
+    async def insist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return what the store answers."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                try:
+                    return await ask()
+                except outlast.StoreUnavailableError:
+                    if not self._insists:
+                        raise
+                await asyncio.sleep(0.05)
+
+    async def start_for(self, over: asyncio.Event, pause: float, at_once: int = 0) -> None:
+        """Start a run of each kind in turn, with a pause between, until it is over.
+
+        Args:
+            at_once: So many are started first, without a pause.
+        """
+        labels = (f"{ROUND[number % len(ROUND)]}-{number}" for number in itertools.count())
+        await asyncio.gather(*map(self.start, itertools.islice(labels, at_once)))
         while not over.is_set():
-            kind = ROUND[number % len(ROUND)]
-            await self.start(f"{kind}-{number}")
-            number += 1
+            await self.start(next(labels))
             await asyncio.sleep(pause)
 
     async def start(self, label: str) -> None:
         """Start a run, and see to what it waits for."""
         kind = kind_of(label)
-        handle = await self._client.start(KINDS[kind].call(label), id=label)
+        handle = await self.insist(lambda: self._client.start(KINDS[kind].call(label), id=label))
         self.accepted.starts.add(label)
         if kind in {"talk", "collect", "endless", "struck"}:
             wait = self._chance.uniform(0.0, 1.5)
@@ -121,23 +153,34 @@ class Load:
         sent = self.accepted.messages.setdefault(handle.id, [])
         if kind == "collect":
             for number in range(MESSAGES):
-                await handle.send(chaos_flow.ChaosGo, number, id=f"m{number}")
+                await self._send(handle, number, f"m{number}")
                 sent.append(f"signal/m{number}")
                 await asyncio.sleep(wait / MESSAGES)
             return
         await asyncio.sleep(wait)
         if kind == "struck":
-            with contextlib.suppress(outlast.RunConflictError):  # it has ended by itself
-                await handle.terminate("enough")
-                self.accepted.terminations[handle.id] = len(await handle.journal())
+            with contextlib.suppress(outlast.RunConflictError):  # it has ended, perhaps by this
+                await self.insist(lambda: handle.terminate("enough"))
+            status = await self.insist(handle.status)
+            if status.status is Status.TERMINATED:
+                entries = await self.insist(handle.journal)
+                self.accepted.terminations[handle.id] = len(entries)
             return
         if kind == "endless":
-            await handle.cancel("enough")
-            self.accepted.cancels.add(handle.id)
+            await self.insist(lambda: self._cancel(handle))
             return
         for _ in range(2):  # the same message twice is one message
-            await handle.send(chaos_flow.ChaosGo, 7, id="go")
+            await self._send(handle, 7, "go")
         sent.append("signal/go")
+
+    async def _send(self, handle: outlast.RunHandle[Any], value: int, name: str) -> None:
+        await self.insist(lambda: handle.send(chaos_flow.ChaosGo, value, id=name))
+
+    async def _cancel(self, handle: outlast.RunHandle[Any]) -> None:
+        tries = self.accepted.cancels.get(handle.id, 0)
+        self.accepted.cancels[handle.id] = tries + 1
+        with contextlib.suppress(*([outlast.RunConflictError] if tries else [])):
+            await handle.cancel("enough")
 
     async def tended(self) -> None:
         """Wait until everything was sent."""
@@ -152,8 +195,8 @@ class Load:
     async def look_after(self) -> None:
         """Approve and resolve, for ever."""
         while True:
-            await self.approve_all()
-            await self.resolve_all()
+            await self.insist(self.approve_all)
+            await self.insist(self.resolve_all)
             await asyncio.sleep(0.1)
 
     async def approve_all(self) -> None:
@@ -163,14 +206,17 @@ class Load:
             if known or kind_of(view.run_id) not in self.approves or view.state != "pending":
                 continue
             try:
-                await self._client.approvals.approve(
-                    view.run_id, view.approval_id, seen_sha256=view.subject_sha256
-                )
+                await self._approve(view)
             except outlast.DecisionRefusedError as error:
                 # Its time may be over meanwhile.
                 assert (kind_of(view.run_id), error.reason) == ("lapse", "expired")
             else:
                 self.accepted.decisions[view.run_id] = view.approval_id
+
+    async def _approve(self, view: Any) -> None:
+        approve = self._client.approvals.approve
+        given = (view.run_id, view.approval_id)
+        await self.insist(lambda: approve(*given, seen_sha256=view.subject_sha256))
 
     async def resolve_all(self) -> None:
         """Look up at the receiver what became of each effect in doubt, and say so: once for each time it came into doubt."""
@@ -194,14 +240,15 @@ class Load:
             one["label"] for one in lines_of(self._directory / "accepted.jsonl")
         }
         open_runs = set(self.accepted.starts)
-        async with asyncio.timeout(seconds):
-            while open_runs:
-                runs = await self._client.runs.list(limit=10_000)
-                # Among them those whose start was not answered, because the process that asked was killed.
-                self.accepted.starts |= {one.run_id for one in runs}
-                closed = {one.run_id for one in runs if one.status.closed}
-                open_runs = self.accepted.starts - closed
-                await asyncio.sleep(0.05)
+        end = time.monotonic() + seconds
+        while open_runs:
+            assert time.monotonic() < end, f"in {seconds:g} s have not ended: {open_runs}"
+            runs = await self.insist(lambda: self._client.runs.list(limit=10_000))
+            # Among them those whose start was not answered, because the process that asked was killed.
+            self.accepted.starts |= {one.run_id for one in runs}
+            closed = {one.run_id for one in runs if one.status.closed}
+            open_runs = self.accepted.starts - closed
+            await asyncio.sleep(0.05)
 
 
 def _is_doubt(entry: Any) -> bool:

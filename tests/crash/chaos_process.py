@@ -99,16 +99,23 @@ class ChaosApp(App):
         super().__init__(
             options.url, workflows=None, tenant="default", principal="worker", options=worker
         )
-        self._file = sqlite_file(options.url)
-        self._options_of_store = SQLiteOptions(busy_timeout=timedelta(seconds=options.busy))
+        self._busy = timedelta(seconds=options.busy)
 
     async def __aenter__(self) -> ChaosApp:
         """Open and start."""
-        clock = clock_of(directory())
-        store = await open_sqlite(self._file, clock=clock, options=self._options_of_store)
+        store = await self.open_store()
         self.stopping = StoppingStore(store)
-        await self._start_worker(self.stopping, Registry.of_everything([chaos_flow]))
+        try:
+            await self._start_worker(self.stopping, Registry.of_everything([chaos_flow]))
+        except BaseException:
+            await store.close()
+            raise
         return self
+
+    async def open_store(self) -> Any:
+        """Open the file."""
+        file, options = sqlite_file(self._url), SQLiteOptions(busy_timeout=self._busy)
+        return await open_sqlite(file, clock=clock_of(directory()), options=options)
 
 
 def directory() -> Path:

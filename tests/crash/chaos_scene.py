@@ -46,7 +46,7 @@ async def play(
         client = Client(store, random=SystemRandom(), principal=PRINCIPAL)
         load = Load(client, fleet.directory, seed)
         await fleet.start(workers)
-        await _rage(load, trouble, pause)
+        await rage(load, trouble, pause)
         if calm is not None:
             await calm()
         await fleet.end()
@@ -60,11 +60,14 @@ async def play(
     return len(load.accepted.starts)
 
 
-async def _rage(load: Load, trouble: Callable[[Load], Awaitable[None]], pause: float) -> None:
+async def rage(
+    load: Load, trouble: Callable[[Load], Awaitable[None]], pause: float, at_once: int = 0
+) -> None:
+    """Start runs, let trouble come, and wait until every run has ended; see `play`."""
     over = asyncio.Event()
     looking = asyncio.create_task(load.look_after())
     try:
-        starting = asyncio.create_task(load.start_for(over, pause))
+        starting = asyncio.create_task(load.start_for(over, pause, at_once))
         try:
             await trouble(load)
         finally:

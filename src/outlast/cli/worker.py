@@ -106,11 +106,7 @@ def worker(  # noqa: PLR0913 - what can be typed
     start = log_to_stderr(logging.DEBUG if verbose else logging.INFO, log)
     queues = queue or []
     with author_errors():
-        for module in modules:
-            load(module)
-        found = Registry.of_everything()
-        workflows = [] if no_workflows else sorted(found.workflows)
-        _require_work(found, workflows, queues)
+        found, workflows = _work_in(modules, queues, no_workflows=no_workflows)
         app = open_app(
             session.database,
             workflows=[found.workflows[name] for name in workflows],
@@ -123,6 +119,18 @@ def worker(  # noqa: PLR0913 - what can be typed
             notify=None if notify is None else _notify_in(notify),
         )
     run(_serve(app, workflows, queues, start, health))
+
+
+def _work_in(
+    modules: Iterable[str], queues: list[str], *, no_workflows: bool
+) -> tuple[Registry, list[str]]:
+    """Return what the modules declare, and which workflows of it are run."""
+    for module in modules:
+        load(module)
+    found = Registry.of_everything()
+    workflows = [] if no_workflows else sorted(found.workflows)
+    _require_work(found, workflows, queues)
+    return found, workflows
 
 
 def _notify_in(file: Path) -> Notify:

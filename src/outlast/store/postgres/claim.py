@@ -37,7 +37,7 @@ _DEAD = """
 SELECT EXISTS (SELECT 1 FROM $s.worker WHERE worker <> %b AND (renewed + lease <= $s.micros() OR renewed > $s.micros() + 1000000))
 """
 _LOCK_DEAD = """
-SELECT worker, lease, renewed FROM $s.worker WHERE worker <> %b
+SELECT worker, lease, renewed, $s.micros() FROM $s.worker WHERE worker <> %b
     AND (renewed + lease <= $s.micros() OR renewed > $s.micros() + 1000000)
 ORDER BY worker FOR UPDATE SKIP LOCKED
 """
@@ -211,12 +211,13 @@ class Leasing:
             msgspec.json.encode(row.queues).decode(),
             row.paused,
         )
+        asked = self._clock.asking()
         with session.pipeline():
             session.begin()
             known = session.send(f"{LEASE} FOR UPDATE", (row.worker,))
             now = session.send(NOW)
             micros: int = now.rows()[0][0]
-            self._clock.saw(micros)
+            self._clock.saw(micros, asked)
             if not self._lives(known.rows(), micros):
                 self._give_back([(row.worker, micros)], lapses=1)
             session.send(_PUT_WORKER, values)
@@ -226,9 +227,10 @@ class Leasing:
         """Let the worker's lease begin anew, unless it is over."""
         # How long the lease is stands in the row; nobody's is longer than what is unsure for a day.
         unsure = self._clock.is_unsure(timedelta(seconds=15))
+        asked = self._clock.asking()
         found = self._session.rows(_RENEW, (worker, unsure))
         if found:
-            self._clock.saw(found[0][0])
+            self._clock.saw(found[0][0], asked)
         return bool(found)
 
     def report(self, worker: WorkerId, body: bytes) -> None:
@@ -260,8 +262,8 @@ class Leasing:
             session.begin()
             number = lock_number(session.statements.schema, EVERYBODY, RESTORATION)
             session.send(_LOCK, ([number],))
-            former, known = session.send(_STORE).rows()[0]
-            if history is not None and known != history[0]:
+            former, used = session.send(_STORE).rows()[0]
+            if history is not None and used != history[0]:
                 session.send("ROLLBACK")
                 return False
             workers = session.send("SELECT worker FROM $s.worker ORDER BY worker FOR UPDATE")
@@ -278,7 +280,7 @@ class Leasing:
             restoration = Restoration(timeline, former, now, until, why)
             body = put_back(body, restoration)
             session.send(_PUT_CONTROL, (EVERYBODY, RESTORATION, version + 1, body))
-            session.send(_BEGIN, (timeline, known if history is None else history[1]))
+            session.send(_BEGIN, (timeline, used if history is None else history[1]))
             session.send("COMMIT")
         return True
 
@@ -286,13 +288,13 @@ class Leasing:
         self, worker: WorkerId, names: list[str], limit: int, *, released: bool = False
     ) -> Claim:
         """Return what the worker may go on with, or only what of it was released."""
-        session = self._session
+        session, asked = self._session, self._clock.asking()
         looks = _RELEASED if released else _ALL
         with session.pipeline():
             lease = session.send(LEASE, (worker,))
             now = session.send(NOW)
             dead = session.send(_DEAD, (worker,))
-            micros, build = self._build(lease, now)
+            micros, build = self._build(lease, now, asked)
             if build is None:
                 return Claim((), (), None, from_micros(micros))
             line = unfit_line(build)
@@ -330,9 +332,11 @@ class Leasing:
     def bury(self, worker: WorkerId) -> list[WorkerId]:
         """Give back what dead workers hold, within an open transaction; return them."""
         dead: list[tuple[WorkerId, int]] = []
-        for other, lease, renewed in self._session.send(_LOCK_DEAD, (worker,)).rows():
+        asked = self._clock.asking()
+        for other, lease, renewed, micros in self._session.send(_LOCK_DEAD, (worker,)).rows():
+            # By this very time they are dead: where somebody has set the clock since the last look, it is seen now.
+            self._clock.saw(micros, asked)
             span = timedelta(microseconds=lease)
-            micros = self._clock.micros()
             is_ahead = renewed > micros + 1_000_000
             if is_ahead and not self._clock.was_silent(other, renewed, span):
                 continue
@@ -348,13 +352,13 @@ class Leasing:
         self, worker: WorkerId, names: list[str], limit: int, looks: _Looks
     ) -> tuple[int, list[ClaimedRun]] | None:
         """Bury the dead, and take up to `limit` runs, oldest first; None when the worker is dead itself."""
-        session = self._session
+        session, asked = self._session, self._clock.asking()
         with session.pipeline():
             session.begin()
             # Shared: a worker's own commits go on, and nobody buries it meanwhile.
             lease = session.send(f"{LEASE} FOR KEY SHARE", (worker,))
             self.bury(worker)
-            micros, build = self._build(lease, session.send(NOW))
+            micros, build = self._build(lease, session.send(NOW), asked)
             if build is None:
                 session.send("ROLLBACK")
                 return None
@@ -401,11 +405,11 @@ class Leasing:
         self._session.send(_GIVE_TASKS_BACK, (workers, lapses))
         self._session.send(_GIVE_BACK, (workers, ends, lapses))
 
-    def _build(self, lease: Pending, now: Pending) -> tuple[int, str | None]:
+    def _build(self, lease: Pending, now: Pending, asked: float) -> tuple[int, str | None]:
         """Return the store's time, and the build of a worker that lives."""
         rows = lease.rows()
         micros: int = now.rows()[0][0]
-        self._clock.saw(micros)
+        self._clock.saw(micros, asked)
         return micros, rows[0][0] if self._lives(rows, micros) else None
 
     def _lives(self, rows: list[Row], micros: int) -> bool:

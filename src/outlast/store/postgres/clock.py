@@ -10,7 +10,7 @@ import threading
 from datetime import datetime, timedelta
 
 from outlast.clock import Clock
-from outlast.store.moment import from_micros, to_micros
+from outlast.store.moment import from_micros
 
 _JUMP_MICROS = 1_000_000
 """A difference that no round trip explains."""
@@ -26,27 +26,38 @@ class StoreClock:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._seen: tuple[int, float] | None = None
+        self._ahead: tuple[int, int] | None = None
+        """By how many microseconds the server's clock is ahead of this machine's monotonic one: at least and at most."""
         self._jumped_at: float | None = None
         self._silent: dict[str, tuple[int, float]] = {}
 
-    def saw(self, micros: int) -> None:
-        """Take the server's time as it was a moment ago."""
+    def asking(self) -> float:
+        """Note when the server is asked for its time."""
+        return self._clock.monotonic()
+
+    def saw(self, micros: int, asked: float) -> None:
+        """Take the server's time as it was at some moment between then and now, which can be long: a process may have stood still.
+
+        Args:
+            asked: What `asking` has returned.
+        """
         with self._lock:
             now = self._clock.monotonic()
-            if self._seen is not None:
-                expected = self._seen[0] + int((now - self._seen[1]) * 1_000_000)
-                if abs(micros - expected) > _JUMP_MICROS:
+            least, most = micros - _micros(now), micros - _micros(asked)
+            if self._ahead is not None:
+                apart = max(least - self._ahead[1], self._ahead[0] - most)
+                if apart > _JUMP_MICROS:
                     self._jumped_at = now
-            self._seen = micros, now
+                elif apart <= 0:
+                    least, most = max(least, self._ahead[0]), min(most, self._ahead[1])
+            self._ahead = least, most
 
     def now(self) -> datetime:
-        """Return the best estimate of the server's time."""
+        """Return the best estimate of the server's time, which is never ahead of it unless somebody has set it back."""
         with self._lock:
-            if self._seen is None:
+            if self._ahead is None:
                 return self._clock.now()
-            micros, at = self._seen
-            return from_micros(micros + int((self._clock.monotonic() - at) * 1_000_000))
+            return from_micros(self._ahead[0] + _micros(self._clock.monotonic()))
 
     def live(self, renewed: int, lease: timedelta, now: int) -> bool:
         """Whether a lease that was renewed then still runs by the server's time, or nobody can say.
@@ -72,6 +83,6 @@ class StoreClock:
                 return False
             return now - known[1] >= lease.total_seconds()
 
-    def micros(self) -> int:
-        """Return `now` in microseconds."""
-        return to_micros(self.now())
+
+def _micros(seconds: float) -> int:
+    return int(seconds * 1_000_000)

@@ -145,6 +145,7 @@ class Committing:
         judge = Judge(rows, Moment(now, instant_of(micros)), checked=True)
         verdicts, renewed = judge.judge(changes)
         self._recall.forget(look)
+        session.open()
         try:
             with session.pipeline():
                 session.begin()

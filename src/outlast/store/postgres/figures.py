@@ -75,10 +75,11 @@ def figures(session: Session, clock: StoreClock, tenant: str) -> Figures:
     """Return the figures of one tenant, or of all."""
     # Nobody is named so: no column can hold it.
     tenant = tenant if keeps(tenant) else _NOBODY
+    asked = clock.asking()
     with session.pipeline():
         session.send(_READ)
         micros: int = session.send(_NOW).rows()[0][0]
-        clock.saw(micros)
+        clock.saw(micros, asked)
         workers = session.send(_WORKERS).rows()
         lapsed = [
             worker

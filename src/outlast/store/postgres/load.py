@@ -171,6 +171,7 @@ class Loading:
     def load(self) -> tuple[LoadedRows, int]:
         """Return the rows, and the store's time once all locks are held."""
         look, rows = self._look, self._rows
+        asked = self._clock.asking()
         with self._session.pipeline():
             self._session.begin()
             self._lock_controls()
@@ -183,7 +184,7 @@ class Loading:
             due = self._ask_due()
             now = self._session.send(_NOW)
             micros: int = now.rows()[0][0]
-        self._clock.saw(micros)
+        self._clock.saw(micros, asked)
         for pending, know in self._asked:
             for row in pending.rows():
                 know(row)

@@ -170,8 +170,9 @@ class Reading:
 
     def now(self) -> int:
         """Return the store's time in microseconds."""
+        asked = self._clock.asking()
         micros: int = self._session.rows(_NOW)[0][0]
-        self._clock.saw(micros)
+        self._clock.saw(micros, asked)
         return micros
 
     def head(self, run: RunKey) -> RunHead | None:

@@ -19,7 +19,10 @@ logger = logging.getLogger("outlast.store")
 _PREPARE_AFTER = 2
 _MOST = (1 << 63) - 1
 _LEAST = -(1 << 63)
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+"""Whatever the user's default is: what is read after a lock was waited for is read as it is by then, not as it was before the wait."""
 OF_A_SESSION = """
+SET default_transaction_isolation = 'read committed';
 SET idle_in_transaction_session_timeout = '10s';
 SET lock_timeout = '10s';
 """
@@ -104,6 +107,14 @@ class Session:
             raise
         return known
 
+    def open(self) -> None:
+        """Have a connection, so that what fails from now on may have been sent.
+
+        Raises:
+            psycopg.Error: It cannot be opened.
+        """
+        _ = self.connection
+
     @property
     def is_closed(self) -> bool:
         """Whether there is no connection now."""
@@ -129,7 +140,7 @@ class Session:
 
     def begin(self) -> None:
         """Send the beginning of a transaction that writes."""
-        self.send("BEGIN")
+        self.send(BEGIN)
         if self._setting.pooled:
             self.send(OF_A_TRANSACTION)
 

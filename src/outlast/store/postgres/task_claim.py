@@ -103,13 +103,13 @@ class TaskLeasing:
         Args:
             places: Its queues, and the steps that it knows.
         """
-        session = self._session
+        session, asked = self._session, self._clock.asking()
         with session.pipeline():
             lease, now = session.send(LEASE, (worker,)), session.send(NOW)
             dead = session.send(_DEAD, (worker,))
             due = session.send(_IS_DUE, places)
             rows, micros = lease.rows(), now.rows()[0][0]
-            self._clock.saw(micros)
+            self._clock.saw(micros, asked)
             has_dead, has_due = dead.rows()[0][0], due.rows()[0][0]
         if not self._lives(rows, micros):
             return TaskClaim((), (), None, from_micros(micros))
