@@ -13,12 +13,12 @@ from typing import Any
 import psycopg
 import pytest
 from cases_bench import LocalApp, until
-from postgres_server import PostgresServer
 
 import outlast
 from outlast.journal.entry import from_row
 from outlast.store.change import RunKey
 from outlast.store.postgres.store import READERS
+from postgres_server import PostgresServer
 
 NO_LOOK = timedelta(hours=1)
 """Nobody looks without being told."""
