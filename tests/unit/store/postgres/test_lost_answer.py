@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 
+import psycopg
 import pytest
 
 from outlast.app import SystemClock
@@ -92,6 +94,21 @@ def ended(server: PostgresServer, database: str, which: str) -> bool:
     return bool(found)
 
 
+async def wait_for_standby(server: PostgresServer) -> None:
+    """Have commits wait for a standby that there is not, from now on."""
+    server.configure(synchronous_standby_names="nobody")
+    waiting = f"application_name = 'probe' AND {WAITING}"
+    while True:
+        with server.connect(application_name="probe") as probe:
+            write = asyncio.create_task(asyncio.to_thread(probe.execute, "SELECT txid_current()"))
+            while not write.done():
+                if ended(server, "postgres", waiting):
+                    with contextlib.suppress(psycopg.OperationalError):
+                        await write
+                    return
+                await asyncio.sleep(0)
+
+
 async def check_once(bench: Bench) -> None:
     """What was sent twice is stored once."""
     image = await bench.store.load(RUN)
@@ -108,7 +125,7 @@ def test_commit_that_is_cut_off_after_it_was_written(
 
     async def act(bench: Bench) -> None:
         change = await make(bench)
-        server.configure(synchronous_standby_names="nobody")
+        await wait_for_standby(server)
         try:
             commit = asyncio.create_task(bench.one(change))
             await soon(lambda: ended(server, database, WAITING) or commit.done())
