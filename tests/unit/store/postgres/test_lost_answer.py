@@ -100,7 +100,8 @@ async def wait_for_standby(server: PostgresServer) -> None:
     waiting = f"application_name = 'probe' AND {WAITING}"
     while True:
         with server.connect(application_name="probe") as probe:
-            write = asyncio.create_task(asyncio.to_thread(probe.execute, "SELECT txid_current()"))
+            say = "SELECT pg_logical_emit_message(true, 'probe', '')"
+            write = asyncio.create_task(asyncio.to_thread(probe.execute, say))
             while not write.done():
                 if ended(server, "postgres", waiting):
                     with contextlib.suppress(psycopg.OperationalError):
