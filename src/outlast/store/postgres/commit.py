@@ -149,7 +149,7 @@ class Committing:
         try:
             with session.pipeline():
                 session.begin()
-                self._recall.ask(session, look, rows, micros)
+                self._recall.ask(session, look, rows, micros, changes)
                 Sending(session).send(rows, renewed, set())
                 session.send("COMMIT")
         except psycopg.Error as error:

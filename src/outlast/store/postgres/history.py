@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 
 from msgspec import Struct
-from psycopg import errors
 
 from outlast.store.postgres.claim import Leasing
 from outlast.store.postgres.clock import StoreClock
@@ -27,6 +26,8 @@ _SEEN = """
 SELECT (SELECT system_identifier FROM pg_control_system())::text, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8),
     current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') NOT IN ('off', 'local')
 """
+_MAY_MOVE = "SELECT has_table_privilege('$s.run', 'UPDATE')"
+"""Whoever may only read moves no run, and leaves it to others to judge the history."""
 _KNOWN = "SELECT history FROM $s.store"
 _ADOPT = "UPDATE $s.store SET history = %b WHERE history = %b"
 
@@ -86,20 +87,11 @@ class History:
             try:
                 seen = Seen(*session.rows(_SEEN)[0])
                 known = str(session.rows(_KNOWN)[0][0])
-                if known != seen.history:
-                    self._judge_if_allowed(session, known, seen)
+                if known != seen.history and session.rows(_MAY_MOVE)[0][0]:
+                    self._judge(session, known, seen)
                 self._last, self._is_ready = seen, True
             finally:
                 self._is_looking = False
-
-    def _judge_if_allowed(self, session: Session, known: str, seen: Seen) -> None:
-        try:
-            self._judge(session, known, seen)
-        except errors.InsufficientPrivilege:
-            # Whoever may only read begins nothing, and says nothing for others.
-            logger.info(
-                "%s: its history changed; whoever works on it will say so", self._setting.place
-            )
 
     def _judge(self, session: Session, known: str, seen: Seen) -> None:
         place = self._setting.place

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from outlast.store.change import (
-    ApprovalPut,
     Change,
     ClearOutbox,
     Decide,
@@ -24,6 +23,7 @@ from outlast.store.change import (
     StartRun,
     WorkerId,
 )
+from outlast.store.moment import END_OF_TIME, to_micros
 from outlast.store.notice import EndNotice, TakeNotices
 from outlast.store.postgres.loaded import LoadedRows, LoadedRun
 from outlast.store.postgres.look import Look, lock_number
@@ -33,7 +33,7 @@ from outlast.store.request import RequestChange
 MOST_RUNS = 10_000
 MOST_TOLD = 1_000
 _LOCK_SHARED = "SELECT pg_advisory_xact_lock_shared(one) FROM unnest(%b::bigint[]) AS one"
-_IS_NOW = "SELECT $s.must(%b BETWEEN $s.micros() - 1000000 AND $s.micros())"
+_IS_NOW = "SELECT $s.must(%b BETWEEN one.now - 1000000 AND one.now AND one.now <= %b) FROM (SELECT $s.micros() AS now) AS one"
 _WORKERS_LIVE = """
 SELECT $s.must(count(*) = %b) FROM (
     SELECT 1 FROM $s.worker WHERE worker = ANY(%b::text[]) AND renewed + lease > $s.micros()
@@ -87,7 +87,9 @@ class Recall:
         match change:
             case RunChange():
                 has_rows = change.run in self._runs and not change.tasks and change.hold is None
-                return has_rows and not _sticks(change) and self._knows_guards(change)
+                # A deadline of people's is judged by the server's time as it is, not as it is known.
+                is_timed = change.approvals or change.spends
+                return has_rows and not is_timed and self._knows_guards(change)
             case StartRun():
                 # One that nobody here knows is taken for new: a row that is there keeps it from being written.
                 return change.run in self._runs or change.generation == 1
@@ -113,9 +115,20 @@ class Recall:
             rows.know_control(tenant, name, *self._controls[tenant, name])
         return rows
 
-    def ask(self, session: Session, look: Look, rows: LoadedRows, micros: int) -> None:
-        """Lock what is looked at, and have the transaction stopped where something of it is not as it was known."""
-        session.send(_IS_NOW, (micros,))
+    def ask(
+        self,
+        session: Session,
+        look: Look,
+        rows: LoadedRows,
+        micros: int,
+        changes: Sequence[Change],
+    ) -> None:
+        """Lock what is looked at, and have the transaction stopped where something of it is not as it was known.
+
+        Args:
+            micros: The time by which it was judged: not ahead of the server's, nor long before it.
+        """
+        session.send(_IS_NOW, (micros, _soonest(changes)))
         if look.guards:
             schema = session.statements.schema
             numbers = sorted({lock_number(schema, *key) for key in look.guards})
@@ -190,11 +203,9 @@ def _run_of(change: Change) -> RunKey | None:
     return change.run
 
 
-def _sticks(change: RunChange) -> bool:
-    """Whether a request is answered by a decision that sticks."""
-    return any(
-        vote.sticky
-        for act in change.approvals
-        if isinstance(act, ApprovalPut)
-        for vote in act.votes
-    )
+def _soonest(changes: Sequence[Change]) -> int:
+    """Return until when all that was asked for permits counts, in microseconds."""
+    permits = [
+        permit for change in changes if isinstance(change, RunChange) for permit in change.permits
+    ]
+    return min((to_micros(one.checked_at + one.within) for one in permits), default=END_OF_TIME)

@@ -175,7 +175,10 @@ class _Schema:
         session, connection = self._session, self._session.connection
         with session.guarded(), connection.transaction():
             # Whoever comes second waits for the end of the first, however long that takes.
-            connection.execute(b"SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0")
+            connection.execute(
+                b"SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0;"
+                b" SET LOCAL idle_in_transaction_session_timeout = '10s'"
+            )
             session.send(
                 "SELECT pg_advisory_xact_lock(%b::bigint)",
                 (lock_number(self._schema, "", "migration"),),

@@ -25,7 +25,6 @@ OF_A_SESSION = """
 SET default_transaction_isolation = 'read committed';
 SET idle_in_transaction_session_timeout = '10s';
 SET lock_timeout = '10s';
-SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
 """
 """A process that stands still in a transaction holds rows for so long at most, and nobody waits longer for them."""
 _DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"

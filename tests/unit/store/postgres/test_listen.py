@@ -108,36 +108,6 @@ def test_a_worker_hears_of_work_without_a_look(postgres_url: str) -> None:
     assert asyncio.run(main()) == "hello Ada"
 
 
-def test_a_terminated_listener_is_replaced(
-    postgres_url: str, listeners: Callable[[], list[int]], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Cases 37 and 38: three times in a row; each time everybody looks, and the next commit of another process is heard."""
-
-    async def main() -> None:
-        async with opened(postgres_url) as one, opened(f"{postgres_url}&listen=off") as silent:
-            hint = asyncio.Event()
-            one.subscribe(hint.set)
-            await until(lambda: len(listeners()) == 1)
-            for version in range(3):
-                (before,) = listeners()
-                # Nobody is told of this one.
-                await commit(silent, version)
-                hint.clear()
-                with psycopg.connect(postgres_url, autocommit=True) as connection:
-                    connection.execute("SELECT pg_terminate_backend(%s)", (before,))
-                await heard(hint)
-                await until(lambda before=before: listeners() not in ([], [before]))
-                async with opened(postgres_url) as two:
-                    await until(lambda: len(listeners()) == 2)
-                    hint.clear()
-                    await commit(two, version + 1)
-                    await heard(hint)
-                await until(lambda: len(listeners()) == 1)
-
-    asyncio.run(main())
-    assert caplog.text.count("the connection that listens was lost, making another") == 3
-
-
 def test_a_listener_that_does_not_answer_is_replaced(
     postgres_url: str, listeners: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

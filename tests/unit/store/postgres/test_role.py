@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import outlast
+from outlast.app import open_store
 from outlast.cli.main import app
 from outlast.errors import StoreUnavailableError
 from outlast.store.postgres.role import RIGHTS
@@ -108,6 +109,25 @@ def test_a_reader_lists_and_writes_nothing(
     assert "`outlast migrate --grant ROLE`" in told.stderr
     for table in RIGHTS:
         refused(url, f"DELETE FROM outlast.{table}")
+
+
+def test_a_reader_looks_before_any_worker_and_after_a_failover(
+    postgres_url: str, role_url: Callable[[str], str]
+) -> None:
+    """Whether something is forgotten is judged by those who could move a run: a reader opens what nobody has opened, and changes nothing."""
+    url = role_url("first")
+    assert typing(postgres_url, "migrate", "--grant-read", user_of(url)).exit_code == 0
+    seen = "SELECT history, timeline FROM outlast.store"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        for history in ("", "another/00000001"):
+            connection.execute("UPDATE outlast.store SET history = %s", (history,))
+            before = connection.execute(seen).fetchall()
+
+            async def look() -> None:
+                await (await open_store(url, create=False)).close()
+
+            asyncio.run(look())
+            assert connection.execute(seen).fetchall() == before
 
 
 def test_rights_are_what_was_granted_last(
