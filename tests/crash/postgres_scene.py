@@ -145,7 +145,8 @@ def staged(
         scene = Scene(server, fleet)
         stack.callback(scene.leave)
         if standby:
-            scene.standby = stack.enter_context(server.standby())
+            settings = {"wal_retrieve_retry_interval": "100ms"}
+            scene.standby = stack.enter_context(server.standby(settings=settings))
         fleet.url = scene.url
         if query:
             fleet.url += f"{'&' if '?' in fleet.url else '?'}{query}"

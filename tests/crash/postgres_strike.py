@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import psutil
 import psycopg
-from chaos_bench import schedule
+from chaos_bench import schedule, soon
 from postgres_scene import DATABASE, USER, Scene
 
 HOUR = timedelta(hours=1)
@@ -67,6 +67,8 @@ async def terminate_waiting(scene: Scene, chance: random.Random, seconds: float)
     assert scene.standby is not None
     ended = 0
     for _ in until(seconds):
+        # After a restart of the primary it comes back by and by.
+        await soon(lambda: receivers(scene), "the standby listens")
         with stopped_receiver(scene):
             for _ in until(chance.uniform(0.1, 0.6)):
                 ended += terminate(scene, "wait_event = 'SyncRep'")
@@ -75,11 +77,16 @@ async def terminate_waiting(scene: Scene, chance: random.Random, seconds: float)
     assert ended, "no session waited in a commit"
 
 
+def receivers(scene: Scene) -> list[tuple[int]]:
+    """Return the standby's process that listens, if there is one."""
+    assert scene.standby is not None
+    return scene.standby.query("SELECT pid FROM pg_stat_wal_receiver")
+
+
 @contextlib.contextmanager
 def stopped_receiver(scene: Scene) -> Iterator[None]:
     """Let the standby hear nothing for a while."""
-    assert scene.standby is not None
-    ((pid,),) = scene.standby.query("SELECT pid FROM pg_stat_wal_receiver")
+    ((pid,),) = receivers(scene)
     receiver = psutil.Process(pid)
     receiver.suspend()
     try:
