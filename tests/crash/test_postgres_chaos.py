@@ -79,6 +79,7 @@ def mixed(directory: Path, count: int, seconds: float, seed: int, **how: Any) ->
     print(f"{played} runs")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", ALONE)
 def test_one_disturbance(tmp_path: Path, name: str) -> None:
@@ -93,7 +94,7 @@ def test_some_disturbances(tmp_path: Path) -> None:
     mixed(tmp_path, 2, 1.5, SEED, workers=3, at_once=200)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ALONE)
 def test_one_disturbance_of_hundreds_of_runs(tmp_path: Path, name: str) -> None:

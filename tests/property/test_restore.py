@@ -115,10 +115,10 @@ async def play(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         back_up_store(backups[-1], url)
         return verdicts
 
-    monkeypatch.setattr(SQLiteStore, "commit", backed_up)
-    async with outlast.open(url, workflows=WORKFLOWS, idle=SHORT) as app:
-        assert await app.run(flow(), id="r") == RESULT
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(SQLiteStore, "commit", backed_up)
+        async with outlast.open(url, workflows=WORKFLOWS, idle=SHORT) as app:
+            assert await app.run(flow(), id="r") == RESULT
     assert happened() == Counter(EFFECTS)
     return backups
 
