@@ -249,7 +249,7 @@ class Leasing:
             session.send("COMMIT")
 
     def begin_timeline(
-        self, timeline: str, why: str, history: tuple[str, str] | None = None
+        self, timeline: str, why: str, history: tuple[str | None, str] | None = None
     ) -> bool:
         """Say that the store was put back to an earlier state; whether that was done.
 
@@ -263,7 +263,7 @@ class Leasing:
             number = lock_number(session.statements.schema, EVERYBODY, RESTORATION)
             session.send(_LOCK, ([number],))
             former, used = session.send(_STORE).rows()[0]
-            if history is not None and used != history[0]:
+            if history is not None and history[0] not in (None, used):
                 session.send("ROLLBACK")
                 return False
             workers = session.send("SELECT worker FROM $s.worker ORDER BY worker FOR UPDATE")
@@ -340,7 +340,7 @@ class Leasing:
             is_ahead = renewed > micros + 1_000_000
             if is_ahead and not self._clock.was_silent(other, renewed, span):
                 continue
-            if not is_ahead and self._clock.is_unsure(span):
+            if not is_ahead and not self._clock.may_bury(span):
                 continue
             dead.append((WorkerId(other), micros if is_ahead else renewed + lease))
         if dead:

@@ -29,6 +29,7 @@ class StoreClock:
         self._ahead: tuple[int, int] | None = None
         """By how many microseconds the server's clock is ahead of this machine's monotonic one: at least and at most."""
         self._jumped_at: float | None = None
+        self._first_at: float | None = None
         self._silent: dict[str, tuple[int, float]] = {}
 
     def asking(self) -> float:
@@ -51,6 +52,8 @@ class StoreClock:
                 elif apart <= 0:
                     least, most = max(least, self._ahead[0]), min(most, self._ahead[1])
             self._ahead = least, most
+            if self._first_at is None:
+                self._first_at = now
 
     def now(self) -> datetime:
         """Return the best estimate of the server's time, which is never ahead of it unless somebody has set it back."""
@@ -72,6 +75,16 @@ class StoreClock:
         with self._lock:
             jumped = self._jumped_at
             return jumped is not None and self._clock.monotonic() - jumped < lease.total_seconds()
+
+    def may_bury(self, lease: timedelta) -> bool:
+        """Whether a lease that is over by the server's time is one of the dead: not before this process has seen that clock run for so long.
+
+        Whoever has just come does not know whether somebody has set it.
+        """
+        with self._lock:
+            first = self._first_at
+            seconds = 0.0 if first is None else self._clock.monotonic() - first
+        return seconds >= lease.total_seconds() and not self.is_unsure(lease)
 
     def was_silent(self, worker: str, renewed: int, lease: timedelta) -> bool:
         """Whether a worker whose last renewal lies in the future, as the server's clock was set back, has not renewed for a lease since."""

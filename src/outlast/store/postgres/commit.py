@@ -14,7 +14,7 @@ import psycopg
 
 from outlast.errors import StoreUnavailableError
 from outlast.store.bound import UNSTORABLE, unstorable_part
-from outlast.store.change import Change, Refused, Unknown, Verdict
+from outlast.store.change import Change, PutMessage, Refused, Unknown, Verdict
 from outlast.store.judge import Judge
 from outlast.store.moment import from_micros, to_micros
 from outlast.store.postgres.clock import StoreClock
@@ -36,6 +36,8 @@ from outlast.store.rows import Moment
 
 logger = logging.getLogger("outlast.store")
 
+_WHOLE_TRIES = 3
+"""So often a group is tried again as a whole."""
 _TRIES = 20
 """So often a commit is tried again before it is told that the store cannot be used: each try waits for the locks of the one before."""
 
@@ -91,6 +93,10 @@ class Committing:
                 return [Unknown(str(error))] * len(changes)
             except AGAIN as error:
                 logger.debug("%s: a commit is tried again: %s", self._place, type(error).__name__)
+                if number == _WHOLE_TRIES and len(changes) > 1:
+                    # One row that somebody holds, or that is not as it should be, keeps no other run back.
+                    middle = len(changes) // 2
+                    return self._settled(changes[:middle]) + self._settled(changes[middle:])
                 self._pause(number)
             except psycopg.Error as error:
                 if is_lost(error) and number == 0:
@@ -111,13 +117,20 @@ class Committing:
             return [refusal_of(error)]
         middle = len(changes) // 2
         first = self._write_storable(changes[:middle])
+        # That stands, whatever becomes of the other half.
+        return first + self._settled(changes[middle:])
+
+    def _settled(self, changes: Sequence[Change]) -> list[Verdict]:
+        """Write changes beside others that stand; whoever sent what cannot be written now is to send it again."""
         try:
-            return first + self._write_storable(changes[middle:])
-        except StoreUnavailableError as lost:
-            # The first half stands; of the other, whoever asks again will be told.
-            return first + [Unknown(str(lost))] * (len(changes) - middle)
+            return self._write_storable(changes)
+        except Exception as error:
+            logger.exception("%s: part of a commit could not be written", self._place)
+            return [Unknown(str(error))] * len(changes)
 
     def _write_once(self, changes: Sequence[Change]) -> list[Verdict]:
+        # A connection that is made anew clears what is known: before anything is judged by it.
+        self._session.open()
         known = self._recall.split(changes)
         if not known:
             return self._write_read(changes)
@@ -126,16 +139,9 @@ class Committing:
         others = [place for place in range(len(changes)) if place not in verdicts]
         if others:
             verdicts |= zip(
-                others, self._write_rest([changes[place] for place in others]), strict=True
+                others, self._settled([changes[place] for place in others]), strict=True
             )
         return [verdicts[place] for place in range(len(changes))]
-
-    def _write_rest(self, changes: Sequence[Change]) -> list[Verdict]:
-        """Write what is not known, after what is: that stands, whatever becomes of this."""
-        try:
-            return self._write_storable(changes)
-        except StoreUnavailableError as error:
-            return [Unknown(str(error))] * len(changes)
 
     def _write_known(self, changes: Sequence[Change]) -> list[Verdict]:
         """Write on what is known of the runs, in one round trip; where that is not so any more, read first."""
@@ -144,8 +150,10 @@ class Committing:
         micros = to_micros(now)
         judge = Judge(rows, Moment(now, instant_of(micros)), checked=True)
         verdicts, renewed = judge.judge(changes)
+        if any(map(_is_turned_away, changes, verdicts)):
+            # What was consumed is not known here, and may be the same message.
+            return self._write_read(changes)
         self._recall.forget(look)
-        session.open()
         try:
             with session.pipeline():
                 session.begin()
@@ -183,3 +191,7 @@ class Committing:
         self._recall.know_controls(look, rows)
         self._recall.written(rows, look.workers)
         return verdicts
+
+
+def _is_turned_away(change: Change, verdict: Verdict) -> bool:
+    return isinstance(change, PutMessage) and isinstance(verdict, Refused)

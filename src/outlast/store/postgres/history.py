@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable
 
 from msgspec import Struct
 
 from outlast.store.postgres.claim import Leasing
 from outlast.store.postgres.clock import StoreClock
+from outlast.store.postgres.recall import Recall
 from outlast.store.postgres.session import Session
 from outlast.store.postgres.setting import PostgresSetting
 
@@ -28,7 +28,8 @@ SELECT (SELECT system_identifier FROM pg_control_system())::text, left(pg_walfil
 """
 _MAY_MOVE = "SELECT has_table_privilege('$s.run', 'UPDATE')"
 """Whoever may only read moves no run, and leaves it to others to judge the history."""
-_KNOWN = "SELECT history FROM $s.store"
+_KNOWN = "SELECT history, timeline FROM $s.store"
+_GONE = "what this process was told of as written is gone"
 _ADOPT = "UPDATE $s.store SET history = %b WHERE history = %b"
 
 
@@ -55,18 +56,19 @@ class History:
     """What this process has seen of the cluster.
 
     Args:
-        is_there: Returns whether everything that this process was told of is in the store.
+        recall: Knows what this process was told of.
     """
 
     def __init__(
         self,
         setting: PostgresSetting,
         clock: StoreClock,
-        is_there: Callable[[Session], bool],
+        recall: Recall,
     ) -> None:
         self._setting = setting
         self._clock = clock
-        self._is_there = is_there
+        self._recall = recall
+        self._timeline = ""
         self._last: Seen | None = None
         self._lock = threading.RLock()
         self._is_ready = False
@@ -86,32 +88,46 @@ class History:
             self._is_looking = True
             try:
                 seen = Seen(*session.rows(_SEEN)[0])
-                known = str(session.rows(_KNOWN)[0][0])
-                if known != seen.history and session.rows(_MAY_MOVE)[0][0]:
-                    self._judge(session, known, seen)
-                self._last, self._is_ready = seen, True
+                known, timeline = session.rows(_KNOWN)[0]
+                if session.rows(_MAY_MOVE)[0][0]:
+                    timeline = self._judge(session, known, timeline, seen)
+                self._last, self._timeline, self._is_ready = seen, timeline, True
             finally:
                 self._is_looking = False
 
-    def _judge(self, session: Session, known: str, seen: Seen) -> None:
-        place = self._setting.place
-        why = self._why_forgotten(session, known, seen)
+    def _judge(self, session: Session, known: str, timeline: str, seen: Seen) -> str:
+        """Return the store's timeline after this look."""
+        if self._timeline not in ("", timeline):
+            # Somebody has begun another one: it is held already, and what is gone is known to be.
+            self._recall.begin_anew()
+            return timeline
+        is_gone = self._last is not None and not self._recall.is_there(session)
+        if known == seen.history and not is_gone:
+            return timeline
+        why = _GONE if is_gone else self._why_forgotten(known, seen)
         if not why:
             session.run(_ADOPT, (seen.history, known))
             if known:
                 logger.warning(
-                    "%s: its standby goes on with everything (timeline %s)", place, seen.timeline
+                    "%s: its standby goes on with everything (timeline %s)",
+                    self._setting.place,
+                    seen.timeline,
                 )
-            return
-        leasing = Leasing(session, self._clock)
-        if leasing.begin_timeline(secrets.token_hex(16), why, (known, seen.history)):
-            logger.error(
-                "%s may have forgotten commits: %s; workers move nothing until `outlast release`",
-                place,
-                why,
-            )
+            return timeline
+        begun = secrets.token_hex(16)
+        # What is gone is gone, whatever another process has made of it.
+        history = (None if is_gone else known, seen.history)
+        if not Leasing(session, self._clock).begin_timeline(begun, why, history):
+            return str(session.rows(_KNOWN)[0][1])
+        self._recall.begin_anew()
+        logger.error(
+            "%s may have forgotten commits: %s; workers move nothing until `outlast release`",
+            self._setting.place,
+            why,
+        )
+        return begun
 
-    def _why_forgotten(self, session: Session, known: str, seen: Seen) -> str:
+    def _why_forgotten(self, known: str, seen: Seen) -> str:
         """Return why commits may be forgotten; empty where none is."""
         if not known:
             return ""
@@ -119,8 +135,6 @@ class History:
         if system != seen.system:
             return f"it was restored into another cluster ({system} before, {seen.system} now)"
         last = self._last
-        if last is not None and not self._is_there(session):
-            return f"what this process was told of is gone (timeline {seen.timeline} of the log)"
         if self._setting.synchronous or (last is not None and last.is_synchronous):
             return ""
         return f"a standby was promoted, or the cluster was recovered to a point in time (timeline {seen.timeline} of the log)"

@@ -44,8 +44,10 @@ from outlast.store.rows import InboxRow
 T = TypeVar("T")
 
 _NOW = "SELECT $s.micros()"
-_LOCK_SHARED = "SELECT pg_advisory_xact_lock_shared(one) FROM unnest(%b::bigint[]) AS one"
-_LOCK = "SELECT pg_advisory_xact_lock(one) FROM unnest(%b::bigint[]) AS one"
+_LOCKS = """
+SELECT CASE WHEN is_written THEN pg_advisory_xact_lock(number) ELSE pg_advisory_xact_lock_shared(number) END
+FROM unnest(%b::bigint[], %b::boolean[]) AS one (number, is_written)
+"""
 _WORKERS = """
 SELECT worker, lease, renewed FROM $s.worker WHERE worker = ANY(%b::text[]) ORDER BY worker FOR NO KEY UPDATE
 """
@@ -120,9 +122,11 @@ FROM {_RUN_KEYS} JOIN $s.watch AS w USING (tenant, run_id)
 _TASKS = f"""
 SELECT {_of("t", TASK)}, {_of("t", TASK_STATE)}, t.progress FROM {_PART_KEYS}
 JOIN $s.task AS t ON t.tenant = wanted.tenant AND t.run_id = wanted.run_id AND t.operation = wanted.part
+ORDER BY t.tenant, t.run_id, t.operation FOR UPDATE OF t
 """
 _ALL_TASKS = f"""
 SELECT {_of("t", TASK)}, {_of("t", TASK_STATE)}, t.progress FROM {_RUN_KEYS} JOIN $s.task AS t USING (tenant, run_id)
+ORDER BY t.tenant, t.run_id, t.operation FOR UPDATE OF t
 """
 _NOTICES = f"""
 SELECT {_of("n", NOTICE)} FROM unnest(%b::text[], %b::text[], %b::bigint[], %b::text[], %b::text[])
@@ -203,12 +207,9 @@ class Loading:
     def _lock_controls(self) -> None:
         look, schema = self._look, self._session.statements.schema
         written = {lock_number(schema, *key) for key in look.written}
-        shared = {lock_number(schema, *key) for key in look.guards} - written
-        # One list after the other, each in order: whoever waits for one holds none that comes behind it in either.
-        if written:
-            self._session.send(_LOCK, [sorted(written)])
-        if shared:
-            self._session.send(_LOCK_SHARED, [sorted(shared)])
+        numbers = sorted(written | {lock_number(schema, *key) for key in look.guards})
+        if numbers:
+            self._session.send(_LOCKS, (numbers, [one in written for one in numbers]))
 
     def _ask(
         self, sql: str, keys: Iterable[Row], width: int, know: Callable[[Row], object]

@@ -108,6 +108,7 @@ class Look:
             case EndNotice():
                 place = change.generation, change.approval_id, change.notice
                 self.notices.add((change.tenant, change.run_id, *place))
+                self.runs.add(RunKey(change.tenant, change.run_id))
             case _:
                 if isinstance(change, RequestChange):
                     self._add_request(change)

@@ -47,9 +47,10 @@ SELECT $s.must(count(*) = %b) FROM (
     ORDER BY run.tenant, run.run_id FOR UPDATE OF run
 ) AS untouched
 """
-_RUNS_AS_FAR = """
-SELECT count(*) FROM unnest(%b::text[], %b::text[], %b::bigint[]) AS known (tenant, run_id, touched)
-JOIN $s.run AS run USING (tenant, run_id) WHERE run.touched >= known.touched
+_ENTRIES_THERE = """
+SELECT count(*) FROM unnest(%b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[])
+    AS told (tenant, run_id, generation, seq, at)
+JOIN $s.entry AS entry USING (tenant, run_id, generation, seq) WHERE entry.at = told.at
 """
 _CONTROLS_UNCHANGED = """
 SELECT $s.must(NOT EXISTS (
@@ -65,8 +66,8 @@ class Recall:
     def __init__(self) -> None:
         self._runs: OrderedDict[RunKey, LoadedRun] = OrderedDict()
         self._controls: dict[tuple[str, str], tuple[int, bytes]] = {}
-        self._told: dict[RunKey, int] = {}
-        """How far the runs are that were written last, as the server has said: not forgotten while a commit is under way."""
+        self._told: dict[RunKey, tuple[int, int, int]] = {}
+        """The last entry of each run of which this process was told that it is written: generation, seq and time, which no other has."""
 
     def split(self, changes: Sequence[Change]) -> list[int]:
         """Return the places of the changes that can be judged on what is known."""
@@ -128,7 +129,6 @@ class Recall:
         Args:
             micros: The time by which it was judged: not ahead of the server's, nor long before it.
         """
-        session.send(_IS_NOW, (micros, _soonest(changes)))
         if look.guards:
             schema = session.statements.schema
             numbers = sorted({lock_number(schema, *key) for key in look.guards})
@@ -145,14 +145,17 @@ class Recall:
                 [run.counts.touched for run in known],
             )
             session.send(_RUNS_UNTOUCHED, (len(known), *columns))
+        # Last: what was waited for is time that has passed.
+        session.send(_IS_NOW, (micros, _soonest(changes)))
 
     def written(self, rows: LoadedRows, workers: Iterable[WorkerId]) -> None:
         """Remember the runs of a commit that one of these workers holds, as it has left them, and forget the others."""
         mine = set(workers)
         for key, run in rows.runs.items():
-            if run.is_written:
+            if run.entries:
+                generation, last = run.entries[-1]
                 self._told.pop(key, None)
-                self._told[key] = run.counts_after.touched
+                self._told[key] = (generation, last.row.seq, to_micros(last.at))
             state = run.state
             is_held = state is not None and state.head.owner in mine
             if run.error is not None or not is_held or not run.is_whole:
@@ -177,14 +180,22 @@ class Recall:
         return {key for key in look.owned if key not in self._runs}
 
     def is_there(self, session: Session) -> bool:
-        """Whether the rows of all runs that are known are at least as far as they are known: from any thread."""
+        """Whether the entries of which this process was told last are in the store: from any thread."""
         known = list(self._told.items())
-        columns = (
-            [run.tenant for run, _ in known],
-            [run.run_id for run, _ in known],
-            [touched for _, touched in known],
-        )
-        return bool(session.rows(_RUNS_AS_FAR, columns)[0][0] == len(known))
+        if not known:
+            return True
+        rows = [(run.tenant, run.run_id, *entry) for run, entry in known]
+        found = session.rows(_ENTRIES_THERE, [list(one) for one in zip(*rows, strict=True)])
+        return bool(found[0][0] == len(known))
+
+    def begin_anew(self) -> None:
+        """Forget what was told: it was put back, and that is known."""
+        self._told = {}
+
+    def clear(self) -> None:
+        """Forget the rows: the connection is another one, and perhaps the server."""
+        self._runs.clear()
+        self._controls.clear()
 
     def forget(self, look: Look) -> None:
         """Forget the runs that a group has looked at."""

@@ -43,7 +43,7 @@ from outlast.store.notice import NoticeRow
 from outlast.store.postgres.claim import Leasing
 from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.commit import Committing
-from outlast.store.postgres.failure import failure_of, is_lost
+from outlast.store.postgres.failure import AGAIN, failure_of, is_lost
 from outlast.store.postgres.figures import figures
 from outlast.store.postgres.history import History
 from outlast.store.postgres.listen import Hints
@@ -62,6 +62,7 @@ from outlast.store.task import TaskClaim, TaskKey, TaskRow
 T = TypeVar("T")
 
 _MOST_CLAIMED = 1 << 40
+_TRIES = 5
 READERS = 3
 """Threads that read: what is loaded for many runs at once does not wait for one round trip after the other."""
 
@@ -97,16 +98,16 @@ class PostgresStore:
         self._process = os.getpid()
         self._hints = Hints(setting)
         self._closed = False
-        recall = Recall()
-        self._history = History(setting, self._clock, recall.is_there)
-        self._writer = Session(setting, self._history.look)
+        recall = self._recall = Recall()
+        self._history = History(setting, self._clock, recall)
+        self._writer = Session(setting, self._write_anew)
         self._keeper = Session(setting, self._history.look)
         self._committing = Committing(self._writer, self._clock, recall, setting.place, _pause)
         self._leasing = Leasing(self._keeper, self._clock)
         self._commits = GroupCommit(self._committing.write)
         self._writing = self._lane("write", self._writer)
         self._keeping = self._lane("lease", self._keeper)
-        self._readers = [Session(setting) for _ in range(READERS)]
+        self._readers = [Session(setting, self._history.look) for _ in range(READERS)]
         self._reading = [
             self._lane(f"read-{place}", one) for place, one in enumerate(self._readers)
         ]
@@ -168,7 +169,7 @@ class PostgresStore:
 
     async def register(self, row: WorkerRow) -> None:
         """Announce a worker; its lease begins."""
-        await self._on(self._keeping, lambda: self._leasing.register(row))
+        await self._on(self._keeping, lambda: self._disturbed(lambda: self._leasing.register(row)))
         self._hints.changed()
 
     def renew(self, worker: WorkerId) -> bool:
@@ -188,7 +189,7 @@ class PostgresStore:
 
     async def retire(self, worker: WorkerId) -> None:
         """Forget a worker that ends, and give its runs back."""
-        await self._on(self._keeping, lambda: self._leasing.retire(worker))
+        await self._on(self._keeping, lambda: self._disturbed(lambda: self._leasing.retire(worker)))
         self._hints.changed()
 
     async def claim(
@@ -198,8 +199,10 @@ class PostgresStore:
         names = sorted(filter(keeps, workflows))
         return await self._on(
             self._keeping,
-            lambda: self._leasing.claim(
-                worker, names, min(limit, _MOST_CLAIMED), released=released
+            lambda: self._disturbed(
+                lambda: self._leasing.claim(
+                    worker, names, min(limit, _MOST_CLAIMED), released=released
+                )
             ),
         )
 
@@ -216,7 +219,10 @@ class PostgresStore:
         places = (sorted(filter(keeps, queues)), sorted(filter(keeps, steps)))
         leasing = TaskLeasing(self._keeper, self._clock)
         return await self._on(
-            self._keeping, lambda: leasing.claim(worker, places, min(limit, _MOST_CLAIMED), known)
+            self._keeping,
+            lambda: self._disturbed(
+                lambda: leasing.claim(worker, places, min(limit, _MOST_CLAIMED), known)
+            ),
         )
 
     # reading
@@ -397,6 +403,20 @@ class PostgresStore:
         await asyncio.get_running_loop().run_in_executor(None, self._hints.close)
 
     # on the threads
+
+    def _write_anew(self, session: Session) -> None:
+        """A connection that writes was made: what was known of another one counts no more."""
+        self._recall.clear()
+        self._history.look(session)
+
+    def _disturbed(self, function: Callable[[], T]) -> T:
+        """Run a verb of workers; another transaction that came between lets it be tried again."""
+        for number in range(_TRIES):
+            try:
+                return self._again(function)
+            except AGAIN:
+                _pause(number)
+        return function()
 
     def _tell(self, error: BaseException) -> StoreError | None:
         place = self._setting.place

@@ -123,10 +123,11 @@ def test_what_was_told_is_looked_for(primary: PostgresServer) -> None:
             standby.stop("immediate")
             head = await bench.head(RUN)
             await bench.apply(following(head))
+            head = await bench.head(RUN)
             primary.kill()
             standby.start()
             standby.promote()
-            verdict = await until_written(store, following(await bench.head(RUN)))
+            verdict = await until_written(store, following(head))
             assert not isinstance(verdict, Applied), verdict
             assert "gone" in await restored(store)
             await store.close()
