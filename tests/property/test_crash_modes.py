@@ -225,7 +225,7 @@ def in_journals() -> set[str]:
     """Return the numbers that the journals of all runs and generations hold as drawn."""
     entries = [
         from_row(one.row)
-        for run in stores[-1]._runs.values()
+        for run in stores[-1].runs.values()
         for journal in run.journals.values()
         for one in journal
     ]

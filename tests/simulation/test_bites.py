@@ -16,7 +16,7 @@ from outlast.replay import delivery, ledger, mailbox
 from outlast.replay.handler import Handlers
 from outlast.replay.operation import EffectOperation
 from outlast.replay.publication import Publications
-from outlast.store import condition, judge_owned, memory, memory_task
+from outlast.store import condition, judge, judge_owned, memory
 from outlast.store.judge import Judge
 from outlast.store.judge_owned import OwnedJudge
 from outlast.store.memory import MemoryStore
@@ -106,7 +106,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "the single delivery of a message": (
         60,
         {5},
-        (Break(OwnedJudge, "_write_inbox", "consumed=True", "consumed=False"),),
+        (Break(judge_owned, "_write_inbox", "consumed=True", "consumed=False"),),
     ),
     "the order of delivery": (
         60,
@@ -182,7 +182,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         200,
         {6},
         (
-            Break(memory, "settle_approvals", 'not in ("", spend.operation)', "in ()"),
+            Break(judge_owned, "settle_approvals", 'not in ("", spend.operation)', "in ()"),
             Break(
                 ledger.EffectLedger,
                 "find_cover",
@@ -395,12 +395,15 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "a paused run is offered to be resumed or cancelled only": (
         60,
         {0},
-        (Break(memory, "offers", "return kind in RECALLS", "return True"),),
+        (
+            Break(judge, "offers", "return kind in RECALLS", "return True"),
+            Break(judge_owned, "offers", "return kind in RECALLS", "return True"),
+        ),
     ),
     "a paused run is offered when it is resumed": (
         60,
         {2},
-        (Break(memory, "due_from", "return now if recalled else None", "return None"),),
+        (Break(judge_owned, "due_from", "return now if recalled else None", "return None"),),
     ),
     "a run's time that is not over early": (
         60,
@@ -579,7 +582,12 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
                 "self.row = await self._bridge.look(self._operation) or self.row",
                 "pass",
             ),
-            Break(memory, "missed_beat", "return None if is_free else", "return None if True else"),
+            Break(
+                judge_owned,
+                "missed_beat",
+                "return None if is_free else",
+                "return None if True else",
+            ),
         ),
     ),
     "what was said of a step is kept for the next attempt": (
@@ -638,7 +646,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         {7},
         (
             Break(
-                memory_task,
+                memory,
                 "claim_tasks",
                 "if task.row.worker is None and not task.held and wanted(task.row)",
                 "if not task.held and wanted(task.row)",

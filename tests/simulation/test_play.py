@@ -11,7 +11,7 @@ import sys
 import pytest
 from mutation import Break, broken
 
-from outlast.store.judge_owned import OwnedJudge
+from outlast.store import judge_owned
 from outlast.testing.simulation.play import play
 from outlast.testing.simulation.scenario import Scenario, draw
 from outlast.testing.simulation.search import search
@@ -58,7 +58,7 @@ def test_a_scenario_is_text_and_back() -> None:
 
 def test_what_fails_is_made_small() -> None:
     """The smallest scenario fails in the same way, says so with its seed, and has not much left in it."""
-    with broken(Break(OwnedJudge, "_write_inbox", "consumed=True", "consumed=False")):
+    with broken(Break(judge_owned, "_write_inbox", "consumed=True", "consumed=False")):
         finding = search(range(100))
         assert finding is not None
         big = draw(finding.seed)

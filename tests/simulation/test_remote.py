@@ -21,7 +21,7 @@ from mutation import Break, broken
 
 import outlast
 from outlast.journal.entry import from_row
-from outlast.store import judge_owned, memory_task
+from outlast.store import judge_owned, memory
 from outlast.store.change import RunKey, Status
 from outlast.store.memory_rows import MemoryRun
 from outlast.testing import Faults, SimulatedWorker, Simulation, WorkerOptions
@@ -287,7 +287,7 @@ def test_remote_steps_keep_the_invariants(first: int) -> None:
 
 BREAKS = {
     "a task is taken from a living worker": Break(
-        memory_task,
+        memory,
         "claim_tasks",
         "if task.row.worker is None and not task.held and wanted(task.row)",
         "if not task.held and wanted(task.row)",
@@ -302,13 +302,13 @@ BREAKS = {
         "",
     ),
     "what was taken without an answer is forgotten": Break(
-        memory_task,
+        memory,
         "claim_tasks",
         "held[key] for key in sorted(held.keys() - known)",
         "task for task in ()",
     ),
     "a pause leaves the tasks of the run to be taken": Break(
-        memory_task,
+        memory,
         "claim_tasks",
         "and not task.held and",
         "and",

@@ -123,7 +123,7 @@ class OwnedJudge:
         """Write a change that holds; whether something is in the outbox because of it."""
         head = state.head
         run.append(head.generation, list(map(StampedRow, change.entries, times)))
-        self._write_inbox(run, head, change)
+        _write_inbox(run, head, change)
         for act in change.operations:
             if isinstance(act, OperationDrop):
                 run.drop_operation(act.operation)
@@ -149,19 +149,6 @@ class OwnedJudge:
         if change.head is not None:
             sends = self._write_head(run, change.head) or sends
         return sends
-
-    @staticmethod
-    def _write_inbox(run: RunRows, head: RunHead, change: RunChange) -> None:
-        for message_id in change.consumed:
-            item = run.message(head.incarnation, message_id)
-            if item is not None:
-                message = replace(item.stamped.message, body=b"")
-                stamped = replace(item.stamped, message=message)
-                run.put_message(replace(item, stamped=stamped, consumed=True))
-        for answer in change.answers:
-            item = run.message(head.incarnation, answer.message_id)
-            if item is not None:
-                run.put_message(replace(item, answer=answer.body))
 
     def _write_head(self, run: RunRows, update: HeadUpdate) -> bool:
         assert run.state is not None
@@ -292,6 +279,19 @@ def _tasks_refusal(run: RunRows, change: RunChange) -> Refused | None:
             return Refused("task", act.operation)
         after[act.operation] = None
     return None
+
+
+def _write_inbox(run: RunRows, head: RunHead, change: RunChange) -> None:
+    for message_id in change.consumed:
+        item = run.message(head.incarnation, message_id)
+        if item is not None:
+            message = replace(item.stamped.message, body=b"")
+            stamped = replace(item.stamped, message=message)
+            run.put_message(replace(item, stamped=stamped, consumed=True))
+    for answer in change.answers:
+        item = run.message(head.incarnation, answer.message_id)
+        if item is not None:
+            run.put_message(replace(item, answer=answer.body))
 
 
 def _write_tasks(run: RunRows, change: RunChange, generation: int, now: datetime) -> None:
