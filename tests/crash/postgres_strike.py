@@ -50,8 +50,8 @@ async def terminate_any(scene: Scene, chance: random.Random, seconds: float) -> 
         await asyncio.sleep(chance.uniform(0.02, 0.3))
 
 
-async def terminate_commits(scene: Scene, chance: random.Random, seconds: float) -> None:
-    """End sessions that are about to commit, or in the middle of it."""
+async def terminate_commits(scene: Scene, chance: random.Random, seconds: float) -> int:
+    """End sessions that are about to commit, or in the middle of it; return how many."""
     ended = 0
     for _ in until(seconds):
         burst = chance.uniform(0.05, 0.2)
@@ -59,11 +59,11 @@ async def terminate_commits(scene: Scene, chance: random.Random, seconds: float)
             ended += terminate(scene, "query = 'COMMIT' AND state = 'active'")
             await asyncio.sleep(0)
         await asyncio.sleep(chance.uniform(0.1, 0.3))
-    assert ended, "no session was in a commit"
+    return ended
 
 
-async def terminate_waiting(scene: Scene, chance: random.Random, seconds: float) -> None:
-    """Keep the standby from listening, so that commits that are written wait to be followed, and end the sessions that wait."""
+async def terminate_waiting(scene: Scene, chance: random.Random, seconds: float) -> int:
+    """Keep the standby from listening, so that commits that are written wait to be followed, and end the sessions that wait; return how many."""
     assert scene.standby is not None
     ended = 0
     for _ in until(seconds):
@@ -74,7 +74,7 @@ async def terminate_waiting(scene: Scene, chance: random.Random, seconds: float)
                 ended += terminate(scene, "wait_event = 'SyncRep'")
                 await asyncio.sleep(0.02)
         await asyncio.sleep(chance.uniform(0.3, 0.6))
-    assert ended, "no session waited in a commit"
+    return ended
 
 
 def receivers(scene: Scene) -> list[tuple[int]]:

@@ -48,18 +48,21 @@ def disturbed(
     with staged(directory, "--births", "4", **stage) as scene:
 
         async def trouble(scene: Scene) -> None:
-            await in_order(scene, names, seconds, seed)
+            # By itself each one strikes; among others there may be nobody to strike.
+            assert 0 not in await in_order(scene, names, seconds, seed)
 
         count = asyncio.run(play(scene, trouble, seed=seed, **how))
     print(f"{count} runs")
 
 
-async def in_order(scene: Scene, names: list[str], seconds: float, seed: int) -> None:
-    """Let disturbances come one after the other."""
+async def in_order(scene: Scene, names: list[str], seconds: float, seed: int) -> list[int | None]:
+    """Let disturbances come one after the other; return how many each has struck, where it counts that."""
+    struck: list[int | None] = []
     for number, name in enumerate(names):
         print(name)
         chance = random.Random(f"disturbed {seed} {number}")
-        await getattr(postgres_strike, name)(scene, chance, seconds)
+        struck.append(await getattr(postgres_strike, name)(scene, chance, seconds))
+    return struck
 
 
 def mixed(directory: Path, count: int, seconds: float, seed: int, **how: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import psycopg
 
-from outlast.errors import StoreUnavailableError
+from outlast.errors import StoreError, StoreUnavailableError
 from outlast.store.bound import UNSTORABLE, unstorable_part
 from outlast.store.change import Change, PutMessage, Refused, Unknown, Verdict
 from outlast.store.judge import Judge
@@ -124,6 +124,9 @@ class Committing:
         """Write changes beside others that stand; whoever sent what cannot be written now is to send it again."""
         try:
             return self._write_storable(changes)
+        except StoreError as error:
+            logger.warning("%s: part of a commit could not be written: %s", self._place, error)
+            return [Unknown(str(error))] * len(changes)
         except Exception as error:
             logger.exception("%s: part of a commit could not be written", self._place)
             return [Unknown(str(error))] * len(changes)
