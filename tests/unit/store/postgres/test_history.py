@@ -135,6 +135,42 @@ def test_what_was_told_is_looked_for(primary: PostgresServer) -> None:
     asyncio.run(main())
 
 
+def test_one_that_was_told_nothing_does_not_decide_for_others(primary: PostgresServer) -> None:
+    """It finds nothing missing, and comes first; whoever was told what is gone holds the store all the same."""
+
+    async def main() -> None:
+        with primary.standby() as standby:
+            url = failover_url(primary, standby)
+            told, other = await opened(url), await opened(url)
+            bench = Bench(told, ManualClock())
+            worker = await bench.worker(lease=timedelta(minutes=5))
+            await bench.start("run", worker=worker)
+            until(lambda: primary.query(CAUGHT_UP) == [(True,)], "the standby has everything")
+            primary.configure(synchronous_standby_names="")
+            standby.stop("immediate")
+            await bench.apply(following(await bench.head(RUN)))
+            primary.kill()
+            standby.start()
+            standby.promote()
+            assert await until_read(other) == ""
+            assert "gone" in await until_read(told)
+            assert "gone" in await restored(other)
+            await told.close()
+            await other.close()
+
+    asyncio.run(main())
+
+
+async def until_read(store: PostgresStore) -> str:
+    """Return why the store is held back, once it can be read."""
+    for _ in range(1000):
+        try:
+            return await restored(store)
+        except StoreUnavailableError:
+            await asyncio.sleep(0.02)
+    raise AssertionError("the store is away for good")
+
+
 @pytest.mark.parametrize("vouched", [False, True])
 def test_who_was_not_there_cannot_know(primary: PostgresServer, vouched: bool) -> None:
     """A process that begins after the failover holds the store, unless whoever operates vouches for the standby."""
