@@ -52,7 +52,12 @@ def _of(alias: str) -> str:
     return ", ".join(f"{alias}.{one.strip()}" for one in TASK.split(","))
 
 
-_HELD = f"SELECT {_of('task')}, task.arguments, task.progress FROM $s.task AS task WHERE task.worker = %b"
+_HELD = f"SELECT {_of('task')} FROM $s.task AS task WHERE task.worker = %b"
+_PAYLOADS = f"""
+SELECT {_of("task")}, task.arguments, task.progress FROM unnest(%b::text[], %b::text[], %b::text[]) AS wanted (tenant, run_id, operation)
+JOIN $s.task AS task USING (tenant, run_id, operation) WHERE task.worker = %b
+"""
+"""What a task is of, which may be much, is read of those alone that the worker does not know."""
 
 
 def _due(order: str, condition: str, suspects: str) -> str:
@@ -119,16 +124,28 @@ class TaskLeasing:
         with session.pipeline():
             mine = session.send(_HELD, (worker,))
             next_due = session.send(_NEXT_DUE, (*places, micros))
-            held = {one.row.key: one for one in map(_claimed, mine.rows())}
+            held = {row.key for row in map(task_of, mine.rows())}
             soonest = next_due.rows()[0][0]
         news = {task.row.key for task in taken}
-        unknown = [held[key] for key in sorted(held.keys() - known - news)]
+        unknown = self._payloads(worker, sorted(held - known - news))
         return TaskClaim(
             (*unknown, *taken),
-            tuple(sorted(known - (held.keys() - news))),
+            tuple(sorted(known - (held - news))),
             None if soonest is None else from_micros(soonest),
             from_micros(micros),
         )
+
+    def _payloads(self, worker: WorkerId, keys: list[TaskKey]) -> list[ClaimedTask]:
+        """Return tasks that the worker has, with what they are of."""
+        if not keys:
+            return []
+        columns = (
+            [key.run.tenant for key in keys],
+            [key.run.run_id for key in keys],
+            [key.operation for key in keys],
+        )
+        rows = self._session.rows(_PAYLOADS, (*columns, worker))
+        return sorted(map(_claimed, rows), key=lambda one: one.row.key)
 
     def _take(
         self, worker: WorkerId, places: tuple[list[str], list[str]], limit: int
@@ -166,7 +183,7 @@ class TaskLeasing:
         suspect = session.send(_DUE_SUSPECT, (*places, micros, 1, 1))
         mine = session.send(_HELD, (worker,))
         tasks, suspects = list(map(_due_task, past.rows())), list(map(_due_task, suspect.rows()))
-        has_room = all(_claimed(row).row.lapses < SUSPECT_LAPSES for row in mine.rows())
+        has_room = all(task_of(row).lapses < SUSPECT_LAPSES for row in mine.rows())
         found = sorted([*tasks, *(suspects if has_room else ())], key=_age)
         if len(found) >= limit:
             return found[:limit]
