@@ -75,6 +75,14 @@ def test_import_loads_no_store_and_no_front_end(loaded: set[str]) -> None:
     assert not loaded & apart
 
 
+def test_import_loads_no_worker(loaded: set[str]) -> None:
+    """A process that declares and asks says how a worker would behave, and does not load one until it opens it."""
+    behind = {"deck", "executor", "gate", "pilot", "report", "stall", "worker", "writer"}
+    assert not loaded & {f"outlast.worker.{name}" for name in behind}
+    opened = "import asyncio, outlast; asyncio.run(outlast.open('memory://').__aenter__())"
+    assert "outlast.worker.worker" in loaded_by(opened)
+
+
 def test_check_of_the_import_sees_what_is_loaded() -> None:
     """The look at `sys.modules` would notice a database driver."""
     assert "sqlite3" in loaded_by("import outlast, sqlite3")
