@@ -228,7 +228,7 @@ class Leasing:
         # How long the lease is stands in the row; nobody's is longer than what is unsure for a day.
         unsure = self._clock.is_unsure(timedelta(seconds=15))
         asked = self._clock.asking()
-        found = self._session.rows(_RENEW, (worker, unsure))
+        found = self._session.write(_RENEW, (worker, unsure))
         if found:
             self._clock.saw(found[0][0], asked)
         return bool(found)

@@ -20,6 +20,7 @@ from outlast.store.moment import from_micros, to_micros
 from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.failure import (
     AGAIN,
+    ELSEWHERE,
     STALE,
     concerns_all,
     failure_of,
@@ -164,6 +165,8 @@ class Committing:
                 Sending(session).send(rows, renewed, set())
                 session.send("COMMIT")
         except psycopg.Error as error:
+            if error.sqlstate == ELSEWHERE:
+                raise
             if is_lost(error) or session.is_closed:
                 raise _UnsureError(str(error)) from error
             if error.sqlstate == STALE or isinstance(error, AGAIN):

@@ -24,6 +24,9 @@ SAY_POOLER = "write ?pooler=transaction into the store's URL, and listen=URL pas
 STALE = "OL001"
 """The state in which `must` leaves a transaction that was prepared on rows which are not so any more."""
 
+ELSEWHERE = "OL002"
+"""The state in which `must_go_on` leaves a transaction on a server that is not the one which was looked at: nothing was written."""
+
 _NOW = (
     errors.QueryCanceled,
     errors.ReadOnlySqlTransaction,
@@ -100,6 +103,9 @@ def failure_of(error: psycopg.Error, place: str) -> StoreError:
 
 def is_lost(error: psycopg.Error) -> bool:
     """Whether the connection is of no more use."""
+    if error.sqlstate == ELSEWHERE:
+        # Another server at the other end of the same connection: as a new one it is looked at.
+        return True
     return isinstance(
         error,
         psycopg.InterfaceError

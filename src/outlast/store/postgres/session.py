@@ -31,6 +31,8 @@ _DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_s
 """What is told as committed is on the disk, whatever the server does by default; where it does more it stays."""
 OF_A_TRANSACTION = "SELECT set_config('idle_in_transaction_session_timeout', '10s', true), set_config('lock_timeout', '10s', true)"
 """The same behind a pooler: what is set for a session there is set for whoever gets the session next."""
+_ON_THE_SAME_HISTORY = f"{OF_A_TRANSACTION}, $s.must_go_on(%b)"
+"""A pooler keeps the connection when it changes servers: each transaction that writes looks whether it is on the one that was looked at."""
 
 
 class Statements:
@@ -69,6 +71,9 @@ class Session:
 
     Args:
         opened: Called with each connection that was opened, before it is used.
+
+    Attributes:
+        history: Of the server, as this session has looked at it last; empty before.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class Session:
         self._opened = opened
         self._connection: psycopg.Connection[Row] | None = None
         self._recovered = 0
+        self.history = ""
         self.statements = Statements(setting.schema)
 
     @property
@@ -122,7 +128,7 @@ class Session:
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return the rows of one statement; none where a value is a text that no row can hold."""
-        if not all(keeps(one) for one in values if isinstance(one, str)):
+        if not _are_kept(values):
             return []
         with self.guarded():
             return self.send(sql, [_clamped(one) for one in values]).rows()
@@ -131,6 +137,16 @@ class Session:
         """Run one statement; return how many rows it has written."""
         with self.guarded():
             return self.send(sql, values).count()
+
+    def write(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Run one statement that writes, and return its rows; behind a pooler in a transaction, as `begin` begins it."""
+        if not self._setting.pooled or not _are_kept(values):
+            return self.rows(sql, values)
+        with self.pipeline():
+            self.begin()
+            sent = self.send(sql, values)
+            self.send("COMMIT")
+            return sent.rows()
 
     def send(self, sql: str, values: Sequence[Any] = ()) -> Pending:
         """Send a statement, within a pipeline without waiting for it."""
@@ -141,7 +157,9 @@ class Session:
     def begin(self) -> None:
         """Send the beginning of a transaction that writes."""
         self.send(BEGIN)
-        if self._setting.pooled:
+        if self._setting.pooled and self.history:
+            self.send(_ON_THE_SAME_HISTORY, (self.history,))
+        elif self._setting.pooled:
             self.send(OF_A_TRANSACTION)
 
     @contextlib.contextmanager
@@ -193,6 +211,10 @@ class Session:
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 connection.close()
+
+
+def _are_kept(values: Sequence[Any]) -> bool:
+    return all(keeps(one) for one in values if isinstance(one, str))
 
 
 def _clamped(value: Any) -> Any:
