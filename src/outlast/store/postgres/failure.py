@@ -9,6 +9,11 @@ from outlast.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from outlast.store.bound import CORRUPT, UNSTORABLE
 from outlast.store.change import Refused
 
+
+class UnreplicatedError(psycopg.OperationalError):
+    """Somebody has ended a commit's wait for its standby: it is written on this server, and perhaps on no other."""
+
+
 AGAIN = (
     errors.SerializationFailure,
     errors.DeadlockDetected,
@@ -79,6 +84,11 @@ def failure_of(error: psycopg.Error, place: str) -> StoreError:
             return StoreUnavailableError(
                 f"{place} has cancelled a statement ({told}); nothing was written",
                 hint="it took longer than statement_timeout: raise that for this user, or find what holds the rows",
+            )
+        case UnreplicatedError():
+            return StoreUnavailableError(
+                f"{place} has not waited for its standby ({told}); what was written may be on one server alone",
+                hint="somebody has cancelled that wait; the same again waits anew: see to the standby",
             )
         case errors.DiskFull() | errors.OutOfMemory():
             return StoreUnavailableError(

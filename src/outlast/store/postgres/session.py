@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from outlast.store.bound import keeps
-from outlast.store.postgres.failure import is_lost
+from outlast.store.postgres.failure import UnreplicatedError, is_lost
 from outlast.store.postgres.setting import PostgresSetting
 from outlast.store.row import Row
 
@@ -33,6 +33,10 @@ OF_A_TRANSACTION = "SELECT set_config('idle_in_transaction_session_timeout', '10
 """The same behind a pooler: what is set for a session there is set for whoever gets the session next."""
 _ON_THE_SAME_HISTORY = f"{OF_A_TRANSACTION}, $s.must_go_on(%b)"
 """A pooler keeps the connection when it changes servers: each transaction that writes looks whether it is on the one that was looked at."""
+
+
+_WAITS_FOR_STANDBYS = "SyncRepWaitForLSN"
+"""The function of the server that warns of a wait which somebody has ended: its text is in the server's language, this is not."""
 
 
 class Statements:
@@ -83,6 +87,7 @@ class Session:
         self._opened = opened
         self._connection: psycopg.Connection[Row] | None = None
         self._recovered = 0
+        self._unreplicated = ""
         self.history = ""
         self.statements = Statements(setting.schema)
 
@@ -100,6 +105,7 @@ class Session:
         known = psycopg.connect(self._setting.conninfo, autocommit=True)
         try:
             known.prepare_threshold = None if pooled else _PREPARE_AFTER
+            known.add_notice_handler(self._notice)
             if not pooled:
                 known.execute(OF_A_SESSION.encode())
                 if not self._setting.risk:
@@ -164,9 +170,16 @@ class Session:
 
     @contextlib.contextmanager
     def guarded(self) -> Generator[None, None, None]:
-        """Leave no connection behind that is of no use, and no open transaction, when something goes wrong inside."""
+        """Leave no connection behind that is of no use, and no open transaction, when something goes wrong inside.
+
+        Raises:
+            UnreplicatedError: What was committed inside may be on this server alone: it counts as nothing that anybody was told.
+        """
+        self._unreplicated = ""
         try:
             yield
+            if self._unreplicated:
+                raise UnreplicatedError(self._unreplicated)
         except psycopg.Error as error:
             self.recover(error)
             raise
@@ -188,6 +201,11 @@ class Session:
                     pipeline.__exit__(None, None, None)
                 raise
             pipeline.__exit__(None, None, None)
+
+    def _notice(self, told: psycopg.errors.Diagnostic) -> None:
+        """Hear of a commit that was to wait for a standby, and was told to wait no more."""
+        if told.source_function == _WAITS_FOR_STANDBYS:
+            self._unreplicated = told.message_primary or _WAITS_FOR_STANDBYS
 
     def recover(self, error: psycopg.Error) -> None:
         """Make the connection fit for the next transaction, or let go of it."""
