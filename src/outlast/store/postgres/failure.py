@@ -78,7 +78,7 @@ def failure_of(error: psycopg.Error, place: str) -> StoreError:
         case errors.TooManyConnections():
             return StoreUnavailableError(
                 f"{place} takes no more connections ({told}); nothing was written",
-                hint="each process of Outlast holds up to six: raise max_connections, or put a pooler before it",
+                hint="each process of Outlast holds up to seven: raise max_connections, or put a pooler before it",
             )
         case errors.QueryCanceled():
             return StoreUnavailableError(

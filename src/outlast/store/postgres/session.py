@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import psycopg
@@ -31,7 +32,9 @@ _DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_s
 """What is told as committed is on the disk, whatever the server does by default; where it does more it stays."""
 OF_A_TRANSACTION = "SELECT set_config('idle_in_transaction_session_timeout', '10s', true), set_config('lock_timeout', '10s', true)"
 """The same behind a pooler: what is set for a session there is set for whoever gets the session next."""
-_ON_THE_SAME_HISTORY = f"{OF_A_TRANSACTION}, $s.must_go_on(%b)"
+OF_RENEWALS = MappingProxyType({"lock_timeout": "2s", "statement_timeout": "3s"})
+"""Who renews a lease gives up in time to try again before it is over: whatever holds the row, or the server, may be gone by then."""
+_ON_THE_SAME_HISTORY = ", $s.must_go_on(%b)"
 """A pooler keeps the connection when it changes servers: each transaction that writes looks whether it is on the one that was looked at."""
 
 
@@ -75,15 +78,25 @@ class Session:
 
     Args:
         opened: Called with each connection that was opened, before it is used.
+        limits: Settings of the server, over those of every session.
 
     Attributes:
         history: Of the server, as this session has looked at it last; empty before.
     """
 
     def __init__(
-        self, setting: PostgresSetting, opened: Callable[[Session], None] | None = None
+        self,
+        setting: PostgresSetting,
+        opened: Callable[[Session], None] | None = None,
+        limits: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._setting = setting
+        self._of_a_session = OF_A_SESSION + "".join(
+            f"SET {name} = '{value}';\n" for name, value in limits.items()
+        )
+        self._of_a_transaction = OF_A_TRANSACTION + "".join(
+            f", set_config('{name}', '{value}', true)" for name, value in limits.items()
+        )
         self._opened = opened
         self._connection: psycopg.Connection[Row] | None = None
         self._recovered = 0
@@ -107,7 +120,7 @@ class Session:
             known.prepare_threshold = None if pooled else _PREPARE_AFTER
             known.add_notice_handler(self._notice)
             if not pooled:
-                known.execute(OF_A_SESSION.encode())
+                known.execute(self._of_a_session.encode())
                 if not self._setting.risk:
                     known.execute(_DURABLE.encode())
             self._connection = known
@@ -164,9 +177,9 @@ class Session:
         """Send the beginning of a transaction that writes."""
         self.send(BEGIN)
         if self._setting.pooled and self.history:
-            self.send(_ON_THE_SAME_HISTORY, (self.history,))
+            self.send(self._of_a_transaction + _ON_THE_SAME_HISTORY, (self.history,))
         elif self._setting.pooled:
-            self.send(OF_A_TRANSACTION)
+            self.send(self._of_a_transaction)
 
     @contextlib.contextmanager
     def guarded(self) -> Generator[None, None, None]:
