@@ -22,7 +22,7 @@ from outlast.store.postgres.choose import Choice, Table, choosing
 from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.look import lock_number
 from outlast.store.postgres.row import HEAD, instant_of
-from outlast.store.postgres.session import Pending, Session
+from outlast.store.postgres.session import OF_A_TRANSACTION, Pending, Session
 from outlast.store.protocol import RELAY_AFTER, SUSPECT_LAPSES, Claim, ClaimedRun
 from outlast.store.restoration import EVERYBODY, RESTORATION, Restoration, moment_of, put_back
 from outlast.store.row import WORKER, Row, head_of, unfit_line
@@ -159,6 +159,8 @@ _OWNS_SUSPECT = (
 _LOCK = "SELECT pg_advisory_xact_lock(one) FROM unnest(%b::bigint[]) AS one"
 _STORE = "SELECT timeline, history FROM $s.store FOR UPDATE"
 _BEGIN = "UPDATE $s.store SET timeline = %b, history = %b"
+_AS_LONG_AS_IT_TAKES = f"{OF_A_TRANSACTION}, set_config('statement_timeout', '0', true)"
+"""Every open run is written: a renewal that comes upon a failover holds them all the same."""
 _NEWEST = "SELECT max(changed_at) FROM $s.run WHERE generation > 0"
 _HOLD_BACK = """
 WITH held AS (
@@ -259,6 +261,7 @@ class Leasing:
         session = self._session
         with session.pipeline():
             session.begin()
+            session.send(_AS_LONG_AS_IT_TAKES)
             number = lock_number(session.statements.schema, EVERYBODY, RESTORATION)
             session.send(_LOCK, ([number],))
             former, used = session.send(_STORE).rows()[0]

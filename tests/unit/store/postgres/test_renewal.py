@@ -22,6 +22,13 @@ from postgres_server import PostgresServer
 BLOCKED = (
     "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 )
+WATCHED = """
+CREATE TABLE limits (name text);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN INSERT INTO public.limits VALUES (current_setting('statement_timeout')); RETURN NEW; END $$;
+CREATE TRIGGER noted BEFORE UPDATE ON outlast.store FOR EACH ROW EXECUTE FUNCTION note()
+"""
+"""Keeps by which limit the store's row is written."""
 LIMITS = ("lock_timeout", "statement_timeout")
 
 
@@ -118,5 +125,20 @@ def test_a_connection_that_cannot_be_made_is_not_tried_for_twice(
             with pytest.raises(StoreUnavailableError, match="no answer"):
                 await asyncio.to_thread(store.renew, worker)
         assert tried.count(store._setting.renewing) == 1
+
+    on(postgres_url, act)
+
+
+def test_a_renewal_that_holds_the_store_takes_its_time(postgres_url: str) -> None:
+    """It comes first upon a cluster that was put back: to hold a million runs takes longer than a renewal may."""
+
+    async def act(store: PostgresStore, worker: WorkerId) -> None:
+        assert await asyncio.to_thread(store.renew, worker)
+        with psycopg.connect(postgres_url, autocommit=True) as other:
+            other.execute("UPDATE outlast.store SET history = 'another/00000001'")
+            other.execute(WATCHED)
+            store._renewer.close()
+            assert not await asyncio.to_thread(store.renew, worker)
+            assert other.execute("SELECT name FROM limits").fetchall() == [("0",)]
 
     on(postgres_url, act)
