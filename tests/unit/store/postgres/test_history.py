@@ -264,9 +264,9 @@ def test_a_pooler_that_goes_on_with_everything(primary: PostgresServer) -> None:
             standby.promote()
             pooler.lead_to(standby)
             assert await asyncio.to_thread(store.renew, worker)
+            assert standby.query("SELECT history FROM outlast.store") != before
             assert isinstance(await until_written(store, change), Applied)
             assert await restored(store) == ""
-            assert standby.query("SELECT history FROM outlast.store") != before
             await store.close()
 
     asyncio.run(main())
