@@ -234,7 +234,9 @@ def test_a_pooler_that_changes_servers(
             standby.stop("immediate")
             await bench.apply(following(await bench.head(RUN)))
             timeline = await store.timeline()
-            connections = [one.connection for one in (store._writer, store._keeper)]
+            assert await asyncio.to_thread(store.renew, worker)
+            sessions = store._writer, store._keeper, store._renewer
+            connections = [one.connection for one in sessions]
             primary.kill()
             standby.start()
             standby.promote()
@@ -259,6 +261,7 @@ def test_a_pooler_that_goes_on_with_everything(primary: PostgresServer) -> None:
             await bench.start("run", worker=worker)
             await bench.apply(following(await bench.head(RUN)))
             change = following(await bench.head(RUN))
+            assert await asyncio.to_thread(store.renew, worker)
             before = primary.query("SELECT history FROM outlast.store")
             primary.kill()
             standby.promote()
