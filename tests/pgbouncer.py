@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -52,6 +53,7 @@ class PgBouncer:
         self._program = wanted()
         self._server = server
         self._settings = settings
+        self._users: Sequence[str] = ()
         self.port = free_port()
         self.room = Room.made()
         self.folder = self.room.folder
@@ -74,8 +76,9 @@ class PgBouncer:
         """
         texts = {name: str(value) for name, value in (settings or {}).items()}
         pooler = cls(server, texts)
+        pooler._users = users
         try:
-            pooler._write(users)
+            pooler._write()
             pooler.start()
             yield pooler
         finally:
@@ -101,6 +104,22 @@ class PgBouncer:
         (self.folder / f".s.PGSQL.{self.port}").unlink(missing_ok=True)
         (self.folder / "pid").unlink(missing_ok=True)
 
+    def lead_to(self, server: PostgresServer) -> None:
+        """Have it lead to another server from now on, as after a failover: its clients' connections stay."""
+        assert self._process is not None, "it does not run"
+        self._server = server
+        self._write()
+        self._process.send_signal(signal.SIGHUP)
+
+        def leads_there() -> bool:
+            try:
+                with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+                    return connection.execute("SHOW port").fetchall() == [(str(server.port),)]
+            except psycopg.OperationalError:
+                return False
+
+        until(leads_there, "the pooler leads to the other server")
+
     def close(self) -> None:
         """End it if it runs, and remove its folder."""
         self.room.close()
@@ -122,8 +141,8 @@ class PgBouncer:
             return False
         return True
 
-    def _write(self, users: Sequence[str]) -> None:
-        (self.folder / "users").write_text("".join(f'"{user}" ""\n' for user in users))
+    def _write(self) -> None:
+        (self.folder / "users").write_text("".join(f'"{user}" ""\n' for user in self._users))
         settings = {
             "auth_file": self.folder / "users",
             "auth_type": "trust",

@@ -381,7 +381,7 @@ def test_case_140_a_hundred_starts_and_stops_under_load_warn_of_nothing(
 ) -> None:
     """Each stop comes in the middle of work: threads end before the store, no word is said, every step runs once."""
     before = set(threading.enumerate())
-    # A connection to a server costs more than one to a file, and there are six.
+    # A connection to a server costs more than one to a file, and there are seven.
     rounds = 100 if url.startswith("sqlite") else 15
     names = [f"r{number}" for number in range(rounds * 2)]
 

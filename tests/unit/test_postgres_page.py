@@ -67,5 +67,5 @@ def test_settings_of_tables() -> None:
         where, settings = (cell.strip() for cell in row.strip().strip("|").split("|")[:2])
         for one in re.findall(r"`([^`]*)`", settings):
             assert one in (worker if where == "`worker`" else schema._HOT)
-    assert "six for each process" in PAGE
+    assert "seven for each process" in PAGE
     assert READERS == 3

@@ -148,7 +148,7 @@ def _connections(session: Session) -> Iterator[Finding]:
     ((used, allowed),) = session.rows(_CONNECTIONS)
     text = f"{used} of {allowed} connections are in use"
     if used >= allowed * _FULL_SHARE:
-        hint = "each process of Outlast holds up to six: raise max_connections, or put PgBouncer before the server"
+        hint = "each process of Outlast holds up to seven: raise max_connections, or put PgBouncer before the server"
         yield Finding("connections", "warn", text, hint)
     else:
         yield Finding("connections", "ok", text)

@@ -1,7 +1,7 @@
 # ruff: noqa: S608 - only constants of this package are joined to statements; every value is bound
 """Who holds which run and which task: registering, renewing, burying the dead, claiming.
 
-A look costs one round trip and locks nothing while there is nothing to take. What is taken is locked row by row, and rows that
+A look costs one round trip and locks nothing while there is nothing to take. What is taken is locked row by row (`choose`), and rows that
 another process has locked are passed over, so that any number of workers take from one queue without waiting for each other.
 """
 
@@ -18,10 +18,11 @@ from msgspec.structs import replace
 from outlast.store.change import RunKey, Status, WorkerId, WorkerRow
 from outlast.store.condition import RECALLS
 from outlast.store.moment import END_OF_TIME, elapsed, from_micros, to_micros
+from outlast.store.postgres.choose import Choice, Table, choosing
 from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.look import lock_number
 from outlast.store.postgres.row import HEAD, instant_of
-from outlast.store.postgres.session import Pending, Session
+from outlast.store.postgres.session import OF_A_TRANSACTION, Pending, Session
 from outlast.store.protocol import RELAY_AFTER, SUSPECT_LAPSES, Claim, ClaimedRun
 from outlast.store.restoration import EVERYBODY, RESTORATION, Restoration, moment_of, put_back
 from outlast.store.row import WORKER, Row, head_of, unfit_line
@@ -79,6 +80,9 @@ def _columns(alias: str) -> str:
     return ", ".join(f"{alias}.{one.strip()}" for one in HEAD.split(","))
 
 
+_RUNS = Table("run", ("tenant", "run_id"), ("workflow", "unfit"), f"{_columns('run')}, run.stopped")
+
+
 class _Looks(Struct, frozen=True):
     """The statements that find what is due; of a paused worker only in what was released.
 
@@ -132,13 +136,8 @@ WITH RECURSIVE place (workflow, unfit) AS (
 """
 
     def due(order: str, condition: str, suspects: str) -> str:
-        return f"""
-{place} SELECT found.* FROM fit, LATERAL (
-    SELECT run.{order}, {_columns("run")}, run.stopped FROM $s.run AS run
-    WHERE {in_place} AND {condition} AND run.lapses {suspects} {SUSPECT_LAPSES} AND {_OPEN}
-    ORDER BY run.{order}, run.tenant, run.run_id LIMIT %b FOR UPDATE SKIP LOCKED
-) AS found ORDER BY 1, found.tenant, found.run_id LIMIT %b
-"""
+        others = f"run.due IS NOT NULL{also} AND run.lapses {suspects} {SUSPECT_LAPSES} AND {_OPEN}"
+        return choosing(_RUNS, place, order, f"{condition} AND {others}")
 
     past, ahead = "run.due <= %b", "run.due_set_at > %b AND run.due > %b"
     return _Looks(
@@ -160,6 +159,8 @@ _OWNS_SUSPECT = (
 _LOCK = "SELECT pg_advisory_xact_lock(one) FROM unnest(%b::bigint[]) AS one"
 _STORE = "SELECT timeline, history FROM $s.store FOR UPDATE"
 _BEGIN = "UPDATE $s.store SET timeline = %b, history = %b"
+_AS_LONG_AS_IT_TAKES = f"{OF_A_TRANSACTION}, set_config('statement_timeout', '0', true)"
+"""Every open run is written: a renewal that comes upon a failover holds them all the same."""
 _NEWEST = "SELECT max(changed_at) FROM $s.run WHERE generation > 0"
 _HOLD_BACK = """
 WITH held AS (
@@ -228,7 +229,7 @@ class Leasing:
         # How long the lease is stands in the row; nobody's is longer than what is unsure for a day.
         unsure = self._clock.is_unsure(timedelta(seconds=15))
         asked = self._clock.asking()
-        found = self._session.rows(_RENEW, (worker, unsure))
+        found = self._session.write(_RENEW, (worker, unsure))
         if found:
             self._clock.saw(found[0][0], asked)
         return bool(found)
@@ -260,6 +261,7 @@ class Leasing:
         session = self._session
         with session.pipeline():
             session.begin()
+            session.send(_AS_LONG_AS_IT_TAKES)
             number = lock_number(session.statements.schema, EVERYBODY, RESTORATION)
             session.send(_LOCK, ([number],))
             former, used = session.send(_STORE).rows()[0]
@@ -382,18 +384,17 @@ class Leasing:
     ) -> list[_DueRun]:
         """Return up to `limit` runs that can be taken, locked, oldest first, with one suspect among them at most."""
         session = self._session
-        limits = (limit, limit)
-        past = session.send(looks.due, (*places, micros, *limits))
+        past = Choice(session, looks.due, places, (micros,), limit)
         owns = session.send(_OWNS_SUSPECT, (worker,))
-        suspect = session.send(looks.suspect, (*places, micros, 1, 1))
+        suspect = Choice(session, looks.suspect, places, (micros,), 1)
         runs = _runs_of(past.rows(), micros)
         suspects = _runs_of(suspect.rows(), micros)
         has_room = not owns.rows()[0][0]
         found = sorted([*runs, *(suspects if has_room else ())], key=_age)
         if len(found) >= limit:
             return found[:limit]
-        ahead = session.send(looks.ahead, (*places, micros, micros, *limits))
-        last = session.send(looks.ahead_suspect, (*places, micros, micros, 1, 1))
+        ahead = Choice(session, looks.ahead, places, (micros, micros), limit)
+        last = Choice(session, looks.ahead_suspect, places, (micros, micros), 1)
         later = _runs_of(ahead.rows(), micros)
         others = _runs_of(last.rows(), micros)
         if has_room and not suspects:

@@ -1,8 +1,8 @@
 """One commit: read and lock, judge in memory, write; of runs that are known, in one round trip, of others in two, whatever the number of changes.
 
 What another transaction has come between is tried again on what that has left. A value that the server does not take is found by halves,
-and refused alone. When the connection dies while the commit is under way, nobody knows whether it was written, and the verdicts say so:
-the digest on a run's head, and the ids of messages, tell when the same is sent again.
+and refused alone. When the connection dies while the commit is under way, or its wait for a standby is ended, nobody knows whether it was
+written, and the verdicts say so: the digest on a run's head, and the ids of messages, tell when the same is sent again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import psycopg
 
 from outlast.errors import StoreError, StoreUnavailableError
 from outlast.store.bound import UNSTORABLE, unstorable_part
-from outlast.store.change import Change, PutMessage, Refused, Unknown, Verdict
+from outlast.store.change import Change, Conflict, PutMessage, Refused, Unknown, Verdict
 from outlast.store.judge import Judge
 from outlast.store.moment import from_micros, to_micros
 from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.failure import (
     AGAIN,
+    ELSEWHERE,
     STALE,
     concerns_all,
     failure_of,
@@ -40,6 +41,11 @@ _WHOLE_TRIES = 3
 """So often a group is tried again as a whole."""
 _TRIES = 20
 """So often a commit is tried again before it is told that the store cannot be used: each try waits for the locks of the one before."""
+_WRITE_SOMETHING = """
+SELECT pg_logical_emit_message(true, 'outlast', '') WHERE pg_current_xact_id_if_assigned() IS NULL
+"""
+"""A commit that has written nothing does not wait for a standby. What is recognised as written before may not be there yet: whoever
+recognises it is to wait. It stands in a row that this transaction has locked, which writes to the log, unless it is a control row."""
 
 
 class _UnsureError(Exception):
@@ -164,6 +170,8 @@ class Committing:
                 Sending(session).send(rows, renewed, set())
                 session.send("COMMIT")
         except psycopg.Error as error:
+            if error.sqlstate == ELSEWHERE:
+                raise
             if is_lost(error) or session.is_closed:
                 raise _UnsureError(str(error)) from error
             if error.sqlstate == STALE or isinstance(error, AGAIN):
@@ -186,6 +194,8 @@ class Committing:
             try:
                 with session.pipeline():
                     Sending(session).send(rows, renewed, look.early)
+                    if any(isinstance(verdict, Conflict) for verdict in verdicts):
+                        session.send(_WRITE_SOMETHING)
                     session.send("COMMIT")
             except psycopg.Error as error:
                 if is_lost(error) or session.is_closed:

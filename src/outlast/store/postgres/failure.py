@@ -9,6 +9,11 @@ from outlast.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from outlast.store.bound import CORRUPT, UNSTORABLE
 from outlast.store.change import Refused
 
+
+class UnreplicatedError(psycopg.OperationalError):
+    """Somebody has ended a commit's wait for its standby: it is written on this server, and perhaps on no other."""
+
+
 AGAIN = (
     errors.SerializationFailure,
     errors.DeadlockDetected,
@@ -23,6 +28,9 @@ SAY_POOLER = "write ?pooler=transaction into the store's URL, and listen=URL pas
 
 STALE = "OL001"
 """The state in which `must` leaves a transaction that was prepared on rows which are not so any more."""
+
+ELSEWHERE = "OL002"
+"""The state in which `must_go_on` leaves a transaction on a server that is not the one which was looked at: nothing was written."""
 
 _NOW = (
     errors.QueryCanceled,
@@ -70,12 +78,17 @@ def failure_of(error: psycopg.Error, place: str) -> StoreError:
         case errors.TooManyConnections():
             return StoreUnavailableError(
                 f"{place} takes no more connections ({told}); nothing was written",
-                hint="each process of Outlast holds up to six: raise max_connections, or put a pooler before it",
+                hint="each process of Outlast holds up to seven: raise max_connections, or put a pooler before it",
             )
         case errors.QueryCanceled():
             return StoreUnavailableError(
                 f"{place} has cancelled a statement ({told}); nothing was written",
                 hint="it took longer than statement_timeout: raise that for this user, or find what holds the rows",
+            )
+        case UnreplicatedError():
+            return StoreUnavailableError(
+                f"{place} has not waited for its standby ({told}); what was written may be on one server alone",
+                hint="somebody has cancelled that wait; the same again waits anew: see to the standby",
             )
         case errors.DiskFull() | errors.OutOfMemory():
             return StoreUnavailableError(
@@ -100,6 +113,9 @@ def failure_of(error: psycopg.Error, place: str) -> StoreError:
 
 def is_lost(error: psycopg.Error) -> bool:
     """Whether the connection is of no more use."""
+    if error.sqlstate == ELSEWHERE:
+        # Another server at the other end of the same connection: as a new one it is looked at.
+        return True
     return isinstance(
         error,
         psycopg.InterfaceError

@@ -4,6 +4,9 @@ A cluster has an identifier, and its log a timeline that goes on by one with eac
 store's row says with which of them it was used last. When that changes, nothing is forgotten if the failover was to a synchronous
 standby, which holds every commit that was told as done. This process knows that of the primary that it was connected to; and it looks
 whether what it was told of last is still there. Nobody else can know: then the store is held until somebody releases it.
+
+A connection to a server is looked at when it is made. A pooler keeps it over a change of servers: there each transaction that writes is
+stopped on the server where the history is another than its session has looked at, and the session begins anew.
 """
 
 from __future__ import annotations
@@ -88,6 +91,7 @@ class History:
             self._is_looking = True
             try:
                 seen = Seen(*session.rows(_SEEN)[0])
+                session.history = seen.history
                 known, timeline = session.rows(_KNOWN)[0]
                 if session.rows(_MAY_MOVE)[0][0]:
                     timeline = self._judge(session, known, timeline, seen)

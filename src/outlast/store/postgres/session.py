@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import psycopg
 
 from outlast.store.bound import keeps
-from outlast.store.postgres.failure import is_lost
+from outlast.store.postgres.failure import UnreplicatedError, is_lost
 from outlast.store.postgres.setting import PostgresSetting
 from outlast.store.row import Row
 
@@ -31,6 +32,14 @@ _DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_s
 """What is told as committed is on the disk, whatever the server does by default; where it does more it stays."""
 OF_A_TRANSACTION = "SELECT set_config('idle_in_transaction_session_timeout', '10s', true), set_config('lock_timeout', '10s', true)"
 """The same behind a pooler: what is set for a session there is set for whoever gets the session next."""
+OF_RENEWALS = MappingProxyType({"lock_timeout": "2s", "statement_timeout": "3s"})
+"""Who renews a lease gives up in time to try again before it is over: whatever holds the row, or the server, may be gone by then."""
+_ON_THE_SAME_HISTORY = ", $s.must_go_on(%b)"
+"""A pooler keeps the connection when it changes servers: each transaction that writes looks whether it is on the one that was looked at."""
+
+
+_WAITS_FOR_STANDBYS = "SyncRepWaitForLSN"
+"""The function of the server that warns of a wait which somebody has ended: its text is in the server's language, this is not."""
 
 
 class Statements:
@@ -69,15 +78,30 @@ class Session:
 
     Args:
         opened: Called with each connection that was opened, before it is used.
+        limits: Settings of the server, over those of every session.
+
+    Attributes:
+        history: Of the server, as this session has looked at it last; empty before.
     """
 
     def __init__(
-        self, setting: PostgresSetting, opened: Callable[[Session], None] | None = None
+        self,
+        setting: PostgresSetting,
+        opened: Callable[[Session], None] | None = None,
+        limits: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._setting = setting
+        self._of_a_session = OF_A_SESSION + "".join(
+            f"SET {name} = '{value}';\n" for name, value in limits.items()
+        )
+        self._of_a_transaction = OF_A_TRANSACTION + "".join(
+            f", set_config('{name}', '{value}', true)" for name, value in limits.items()
+        )
         self._opened = opened
         self._connection: psycopg.Connection[Row] | None = None
         self._recovered = 0
+        self._unreplicated = ""
+        self.history = ""
         self.statements = Statements(setting.schema)
 
     @property
@@ -94,8 +118,9 @@ class Session:
         known = psycopg.connect(self._setting.conninfo, autocommit=True)
         try:
             known.prepare_threshold = None if pooled else _PREPARE_AFTER
+            known.add_notice_handler(self._notice)
             if not pooled:
-                known.execute(OF_A_SESSION.encode())
+                known.execute(self._of_a_session.encode())
                 if not self._setting.risk:
                     known.execute(_DURABLE.encode())
             self._connection = known
@@ -122,7 +147,7 @@ class Session:
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return the rows of one statement; none where a value is a text that no row can hold."""
-        if not all(keeps(one) for one in values if isinstance(one, str)):
+        if not _are_kept(values):
             return []
         with self.guarded():
             return self.send(sql, [_clamped(one) for one in values]).rows()
@@ -131,6 +156,16 @@ class Session:
         """Run one statement; return how many rows it has written."""
         with self.guarded():
             return self.send(sql, values).count()
+
+    def write(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Run one statement that writes, and return its rows; behind a pooler in a transaction, as `begin` begins it."""
+        if not self._setting.pooled or not _are_kept(values):
+            return self.rows(sql, values)
+        with self.pipeline():
+            self.begin()
+            sent = self.send(sql, values)
+            self.send("COMMIT")
+            return sent.rows()
 
     def send(self, sql: str, values: Sequence[Any] = ()) -> Pending:
         """Send a statement, within a pipeline without waiting for it."""
@@ -141,14 +176,23 @@ class Session:
     def begin(self) -> None:
         """Send the beginning of a transaction that writes."""
         self.send(BEGIN)
-        if self._setting.pooled:
-            self.send(OF_A_TRANSACTION)
+        if self._setting.pooled and self.history:
+            self.send(self._of_a_transaction + _ON_THE_SAME_HISTORY, (self.history,))
+        elif self._setting.pooled:
+            self.send(self._of_a_transaction)
 
     @contextlib.contextmanager
     def guarded(self) -> Generator[None, None, None]:
-        """Leave no connection behind that is of no use, and no open transaction, when something goes wrong inside."""
+        """Leave no connection behind that is of no use, and no open transaction, when something goes wrong inside.
+
+        Raises:
+            UnreplicatedError: What was committed inside may be on this server alone: it counts as nothing that anybody was told.
+        """
+        self._unreplicated = ""
         try:
             yield
+            if self._unreplicated:
+                raise UnreplicatedError(self._unreplicated)
         except psycopg.Error as error:
             self.recover(error)
             raise
@@ -170,6 +214,11 @@ class Session:
                     pipeline.__exit__(None, None, None)
                 raise
             pipeline.__exit__(None, None, None)
+
+    def _notice(self, told: psycopg.errors.Diagnostic) -> None:
+        """Hear of a commit that was to wait for a standby, and was told to wait no more."""
+        if told.source_function == _WAITS_FOR_STANDBYS:
+            self._unreplicated = told.message_primary or _WAITS_FOR_STANDBYS
 
     def recover(self, error: psycopg.Error) -> None:
         """Make the connection fit for the next transaction, or let go of it."""
@@ -193,6 +242,10 @@ class Session:
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 connection.close()
+
+
+def _are_kept(values: Sequence[Any]) -> bool:
+    return all(keeps(one) for one in values if isinstance(one, str))
 
 
 def _clamped(value: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -25,6 +27,8 @@ _DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "10000",
 }
+_OF_RENEWALS = {"connect_timeout": "3", "tcp_user_timeout": "4000"}
+"""A lease of 15 s is renewed while two hosts of three do not answer."""
 
 
 class PostgresSetting(Struct, frozen=True):
@@ -33,6 +37,7 @@ class PostgresSetting(Struct, frozen=True):
     Args:
         conninfo: For libpq, with several hosts where there are standbys: the one that takes writes is found.
         place: Where it is, fit to be printed.
+        renewing: For libpq, too: the connection that renews leases gives up sooner.
         schema: That holds all of the store.
         listen: For the connection that waits for notifications; empty for the same, None for none: then looks alone find what is new.
         pooled: A pooler in transaction mode stands between: no statement is prepared, nothing is set for a session, and nobody listens through it.
@@ -44,6 +49,7 @@ class PostgresSetting(Struct, frozen=True):
 
     conninfo: str
     place: str
+    renewing: str
     schema: str = DEFAULT_SCHEMA
     listen: str | None = ""
     pooled: bool = False
@@ -83,6 +89,7 @@ def read_setting(url: str) -> PostgresSetting:
     return PostgresSetting(
         conninfo=conninfo,
         place=place_of(conninfo, schema),
+        renewing=_conninfo(plain, _OF_RENEWALS),
         schema=schema,
         listen=None if listen == "off" else _conninfo(listen) if listen else "",
         pooled=pooler == "transaction",
@@ -107,10 +114,10 @@ def place_of(conninfo: str, schema: str) -> str:
     return f"postgresql://{where}/{known.get('dbname') or ''} (schema {schema})"
 
 
-def _conninfo(url: str) -> str:
+def _conninfo(url: str, defaults: Mapping[str, str] = MappingProxyType({})) -> str:
     try:
         known = conninfo_to_dict(url)
-        conninfo = make_conninfo("", **{**_DEFAULTS, **_standbys(known), **known})
+        conninfo = make_conninfo("", **{**_DEFAULTS, **defaults, **_standbys(known), **known})
     except (psycopg.Error, ValueError):  # its text may hold the password
         raise StoreUnavailableError("the store's URL is none of PostgreSQL", hint=_HINT) from None
     ports = str(known.get("port") or "").split(",")

@@ -1,4 +1,4 @@
-"""A store in PostgreSQL: one thread writes, one keeps the lease, a few read; any number of processes share the schema.
+"""A store in PostgreSQL: one thread writes, one renews leases, one claims, a few read; any number of processes share the schema.
 
 Changes that wait while a commit is under way go into the next one together. Each thread has a connection of its own, so that nothing
 waits for a lock of this process, and the event loop for nothing.
@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 import psycopg
+from msgspec.structs import replace
 
 from outlast.clock import Clock
 from outlast.errors import StoreError, StoreUnavailableError
@@ -50,7 +51,7 @@ from outlast.store.postgres.listen import Hints
 from outlast.store.postgres.read import ApprovalFilter, Reading
 from outlast.store.postgres.recall import Recall
 from outlast.store.postgres.schema import bring_up_to_date, check_server
-from outlast.store.postgres.session import Session
+from outlast.store.postgres.session import OF_RENEWALS, Session
 from outlast.store.postgres.setting import PostgresSetting
 from outlast.store.postgres.task_claim import TaskLeasing
 from outlast.store.protocol import Claim, DoubtRow, GenerationRow, LiveWorker, RunImage
@@ -102,11 +103,15 @@ class PostgresStore:
         self._history = History(setting, self._clock, recall)
         self._writer = Session(setting, self._write_anew)
         self._keeper = Session(setting, self._history.look)
+        renewing = replace(setting, conninfo=setting.renewing)
+        self._renewer = Session(renewing, self._history.look, OF_RENEWALS)
         self._committing = Committing(self._writer, self._clock, recall, setting.place, _pause)
         self._leasing = Leasing(self._keeper, self._clock)
+        self._renewal = Leasing(self._renewer, self._clock)
         self._commits = GroupCommit(self._committing.write)
         self._writing = self._lane("write", self._writer)
-        self._keeping = self._lane("lease", self._keeper)
+        self._keeping = self._lane("claim", self._keeper)
+        self._renewing = self._lane("renew", self._renewer)
         self._readers = [Session(setting, self._history.look) for _ in range(READERS)]
         self._reading = [
             self._lane(f"read-{place}", one) for place, one in enumerate(self._readers)
@@ -126,7 +131,7 @@ class PostgresStore:
 
     @property
     def _lanes(self) -> list[Lane]:
-        return [*self._reading, self._keeping, self._writing]
+        return [*self._reading, self._keeping, self._renewing, self._writing]
 
     async def connect(self, *, create: bool = True) -> None:
         """Reach the server, and bring the schema up to date."""
@@ -173,15 +178,13 @@ class PostgresStore:
         self._hints.changed()
 
     def renew(self, worker: WorkerId) -> bool:
-        """Renew a worker's lease, beside all commits; False when it has lapsed.
+        """Renew a worker's lease, beside all commits and claims; False when it has lapsed.
 
         Raises:
             StoreUnavailableError: The store is closed, or the write failed.
         """
         self._check_process()
-        return self._keeping.submit(
-            lambda: self._again(lambda: self._leasing.renew(worker)), urgent=True
-        ).result()
+        return self._renewing.submit(lambda: self._renewed(worker)).result()
 
     async def report(self, worker: WorkerId, body: bytes) -> None:
         """Keep what a worker says of itself."""
@@ -430,6 +433,12 @@ class PostgresStore:
             if not is_lost(error):
                 raise
         return function()
+
+    def _renewed(self, worker: WorkerId) -> bool:
+        """Renew; a connection that cannot be made is not tried for twice, as that would take as long again."""
+        if self._renewer.is_closed:
+            return self._renewal.renew(worker)
+        return self._again(lambda: self._renewal.renew(worker))
 
     async def _read(self, ask: Callable[[Reading], T]) -> T:
         place = next(self._next_reader)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from outlast.store.change import RunKey, WorkerId
 from outlast.store.moment import END_OF_TIME, from_micros
+from outlast.store.postgres.choose import Choice, Table, choosing
 from outlast.store.postgres.claim import LEASE, NOW, Leasing
 from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.session import Session
@@ -60,14 +61,17 @@ JOIN $s.task AS task USING (tenant, run_id, operation) WHERE task.worker = %b
 """What a task is of, which may be much, is read of those alone that the worker does not know."""
 
 
+_TASKS = Table(
+    "task",
+    ("tenant", "run_id", "operation"),
+    ("queue", "name"),
+    f"{_of('task')}, task.arguments, task.progress",
+)
+
+
 def _due(order: str, condition: str, suspects: str) -> str:
-    return f"""
-{_PLACE} SELECT found.* FROM fit, LATERAL (
-    SELECT task.{order}, {_of("task")}, task.arguments, task.progress FROM $s.task AS task
-    WHERE {_IN_PLACE} AND {condition} AND task.lapses {suspects} {SUSPECT_LAPSES}
-    ORDER BY task.{order}, task.tenant, task.run_id, task.operation LIMIT %b FOR UPDATE SKIP LOCKED
-) AS found ORDER BY 1, found.tenant, found.run_id, found.operation LIMIT %b
-"""
+    others = f"{_IS_OFFERED} AND task.lapses {suspects} {SUSPECT_LAPSES}"
+    return choosing(_TASKS, _PLACE, order, f"{condition} AND {others}")
 
 
 _DUE = _due("due", "task.due <= %b", "<")
@@ -178,17 +182,16 @@ class TaskLeasing:
         self, worker: WorkerId, places: tuple[list[str], list[str]], limit: int, micros: int
     ) -> list[_DueTask]:
         session = self._session
-        limits = (limit, limit)
-        past = session.send(_DUE, (*places, micros, *limits))
-        suspect = session.send(_DUE_SUSPECT, (*places, micros, 1, 1))
+        past = Choice(session, _DUE, places, (micros,), limit)
+        suspect = Choice(session, _DUE_SUSPECT, places, (micros,), 1)
         mine = session.send(_HELD, (worker,))
         tasks, suspects = list(map(_due_task, past.rows())), list(map(_due_task, suspect.rows()))
         has_room = all(task_of(row).lapses < SUSPECT_LAPSES for row in mine.rows())
         found = sorted([*tasks, *(suspects if has_room else ())], key=_age)
         if len(found) >= limit:
             return found[:limit]
-        ahead = session.send(_AHEAD, (*places, micros, micros, *limits))
-        last = session.send(_AHEAD_SUSPECT, (*places, micros, micros, 1, 1))
+        ahead = Choice(session, _AHEAD, places, (micros, micros), limit)
+        last = Choice(session, _AHEAD_SUSPECT, places, (micros, micros), 1)
         later, others = list(map(_due_task, ahead.rows())), list(map(_due_task, last.rows()))
         if has_room and not suspects:
             later = sorted([*later, *others], key=_age)

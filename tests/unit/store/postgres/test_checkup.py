@@ -154,7 +154,7 @@ def test_connections_in_use(postgres_url: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(checkup, "_FULL_SHARE", 0.0)
     found = findings(postgres_url)["connections"]
     assert found.verdict == "warn"
-    assert "up to six" in found.hint
+    assert "up to seven" in found.hint
 
 
 def test_hints_that_do_not_arrive(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,15 +11,17 @@ import pytest
 
 from outlast.app import SystemClock
 from outlast.errors import StoreUnavailableError
-from outlast.store.change import Applied, Change, Fenced, RunKey, Verdict
+from outlast.store.change import Applied, Change, Fenced, RunKey, Verdict, WorkerId
 from outlast.store.postgres.setting import read_setting
 from outlast.store.postgres.store import PostgresStore, open_postgres
 from outlast.store.restoration import EVERYBODY, RESTORATION, Releases
 from outlast.testing.conformance import Bench, ManualClock
-from outlast.testing.conformance.bench import following
+from outlast.testing.conformance.bench import WORKFLOW, following
+from pgbouncer import PgBouncer
 from postgres_server import PostgresServer, failover_url, until
 
 RUN = RunKey("default", "run")
+OTHER = RunKey("default", "other")
 CAUGHT_UP = "SELECT bool_and(replay_lsn = pg_current_wal_lsn()) FROM pg_stat_replication"
 
 
@@ -186,5 +188,88 @@ def test_who_was_not_there_cannot_know(primary: PostgresServer, vouched: bool) -
             after = await opened(standby.url(**options))
             assert bool(await restored(after)) is not vouched
             await after.close()
+
+    asyncio.run(main())
+
+
+WORKFLOWS = frozenset({WORKFLOW})
+
+
+async def by_a_commit(bench: Bench, worker: WorkerId) -> None:
+    """A run that has lost nothing goes on: its commit is not told as written before the history was looked at."""
+    verdict = await until_written(bench.store, following(await bench.head(OTHER)))
+    assert isinstance(verdict, Fenced), verdict
+
+
+async def by_a_renewal(bench: Bench, worker: WorkerId) -> None:
+    """A worker that only renews its lease is told that it is over."""
+    assert await asyncio.to_thread(bench.store.renew, worker) is False
+
+
+async def by_a_claim(bench: Bench, worker: WorkerId) -> None:
+    """A worker that takes a run that is due gets none."""
+    claim = await bench.store.claim(worker, WORKFLOWS, 10)
+    assert claim.runs == ()
+
+
+@pytest.mark.parametrize(
+    "notice", [by_a_commit, by_a_renewal, by_a_claim], ids=lambda one: one.__name__
+)
+def test_a_pooler_that_changes_servers(
+    primary: PostgresServer, notice: Callable[[Bench, WorkerId], Awaitable[None]]
+) -> None:
+    """It keeps the connections of a process that goes on running: the first that is written looks whether it is the same history."""
+
+    async def main() -> None:
+        with primary.standby(synchronous=False) as standby, PgBouncer.opened(primary) as pooler:
+            store = await opened(pooler.url("postgres", pooler="transaction"))
+            bench = Bench(store, ManualClock())
+            worker = await bench.worker(lease=timedelta(minutes=5))
+            for name in ("run", "other"):
+                await bench.start(name, worker=worker)
+                await bench.apply(following(await bench.head(RunKey("default", name))))
+            await bench.start("due")
+            await store.claim(worker, WORKFLOWS, 0)
+            until(lambda: primary.query(CAUGHT_UP) == [(True,)], "the standby has everything")
+            standby.stop("immediate")
+            await bench.apply(following(await bench.head(RUN)))
+            timeline = await store.timeline()
+            assert await asyncio.to_thread(store.renew, worker)
+            sessions = store._writer, store._keeper, store._renewer
+            connections = [one.connection for one in sessions]
+            primary.kill()
+            standby.start()
+            standby.promote()
+            pooler.lead_to(standby)
+            assert not any(one.closed for one in connections)
+            await notice(bench, worker)
+            assert "gone" in await restored(store)
+            assert await store.timeline() != timeline
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_pooler_that_goes_on_with_everything(primary: PostgresServer) -> None:
+    """A synchronous standby behind it: the process adopts it, and works on without a word."""
+
+    async def main() -> None:
+        with primary.standby() as standby, PgBouncer.opened(primary) as pooler:
+            store = await opened(pooler.url("postgres", pooler="transaction"))
+            bench = Bench(store, ManualClock())
+            worker = await bench.worker(lease=timedelta(minutes=5))
+            await bench.start("run", worker=worker)
+            await bench.apply(following(await bench.head(RUN)))
+            change = following(await bench.head(RUN))
+            assert await asyncio.to_thread(store.renew, worker)
+            before = primary.query("SELECT history FROM outlast.store")
+            primary.kill()
+            standby.promote()
+            pooler.lead_to(standby)
+            assert await asyncio.to_thread(store.renew, worker)
+            assert standby.query("SELECT history FROM outlast.store") != before
+            assert isinstance(await until_written(store, change), Applied)
+            assert await restored(store) == ""
+            await store.close()
 
     asyncio.run(main())

@@ -11,7 +11,7 @@ import pytest
 
 from outlast.app import SystemClock
 from outlast.errors import StoreUnavailableError
-from outlast.store.change import Applied, Change, Conflict, RunKey, StartRun, Unknown
+from outlast.store.change import Applied, Change, Conflict, PutControl, RunKey, StartRun, Unknown
 from outlast.store.postgres.setting import read_setting
 from outlast.store.postgres.store import open_postgres
 from outlast.testing.conformance import Bench
@@ -86,10 +86,12 @@ def on(server: PostgresServer, database: str, act: Callable[[Bench], Awaitable[N
     asyncio.run(main())
 
 
-def ended(server: PostgresServer, database: str, which: str) -> bool:
-    """End the sessions in a database that are so; whether there were any."""
+def ended(
+    server: PostgresServer, database: str, which: str, how: str = "pg_terminate_backend"
+) -> bool:
+    """End the sessions in a database that are so, or what they wait for; whether there were any."""
     found = server.query(
-        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}' AND {which}"
+        f"SELECT {how}(pid) FROM pg_stat_activity WHERE datname = '{database}' AND {which}"
     )
     return bool(found)
 
@@ -168,6 +170,62 @@ def test_commit_that_is_cut_off_before_it_was_written(
             verdict = await bench.one(change)
         assert isinstance(verdict, Applied), verdict
         await check_once(bench)
+
+    on(server, database, act)
+
+
+async def control(bench: Bench) -> Change:
+    """Return a change of a control row."""
+    return PutControl("default", "switch", 0, b"{}")
+
+
+@pytest.mark.parametrize("how", ["pg_terminate_backend", "pg_cancel_backend"])
+@pytest.mark.parametrize("make", [*KINDS, control], ids=lambda make: make.__name__)
+def test_commit_that_waits_for_its_standby_no_more(
+    server: PostgresServer,
+    database: str,
+    make: Callable[[Bench], Awaitable[Change]],
+    how: str,
+) -> None:
+    """Nobody knows whether the standby has it; who sends it again is told once it has, though it was written before."""
+
+    async def act(bench: Bench) -> None:
+        change = await make(bench)
+        await wait_for_standby(server)
+        try:
+            for _ in range(2):
+                commit = asyncio.create_task(bench.one(change))
+                await soon(lambda: ended(server, database, WAITING, how) or commit.done())
+                assert isinstance(await commit, Unknown)
+            commit = asyncio.create_task(bench.one(change))
+            await soon(lambda: ended(server, database, WAITING, "abs") or commit.done())
+            assert not commit.done()
+        finally:
+            server.configure(synchronous_standby_names="")
+        kind = Conflict if isinstance(change, StartRun | PutControl) else Applied
+        assert isinstance(await commit, kind)
+
+    on(server, database, act)
+
+
+def test_renewal_that_waits_for_its_standby_no_more(server: PostgresServer, database: str) -> None:
+    """It is tried again; a lease that a standby may not know of is none."""
+
+    async def act(bench: Bench) -> None:
+        worker = await bench.worker()
+        await wait_for_standby(server)
+        try:
+            renewal = asyncio.create_task(asyncio.to_thread(bench.store.renew, worker))
+
+            def is_told() -> bool:
+                ended(server, database, WAITING, "pg_cancel_backend")
+                return renewal.done()
+
+            await soon(is_told)
+            with pytest.raises(StoreUnavailableError, match="has not waited for its standby"):
+                await renewal
+        finally:
+            server.configure(synchronous_standby_names="")
 
     on(server, database, act)
 

@@ -21,6 +21,17 @@ BEGIN
     END IF;
 END $$;
 
+-- Stops a transaction on a server that has another history than the one which its process has looked at: a pooler has changed servers.
+-- A history is the cluster, and the timeline of its log: another one after a promotion, and after a recovery from a backup.
+CREATE FUNCTION must_go_on(history text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'the pooler leads to a standby' USING ERRCODE = 'read_only_sql_transaction';
+    ELSIF history <> (SELECT system_identifier FROM pg_control_system()) || '/' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) THEN
+        RAISE EXCEPTION 'the pooler leads to a server with another history' USING ERRCODE = 'OL002';
+    END IF;
+END $$;
+
 -- One row for each worker, written by each of its commits: half empty pages, so that a new version finds room beside the old one and no
 -- index is touched; cleaned when a few rows are dead, since the table is tiny and read by every look.
 CREATE TABLE worker (
