@@ -29,9 +29,8 @@ from outlast.store.row import WORKER, Row, head_of, unfit_line
 MICROSECOND = timedelta(microseconds=1)
 NOW = "SELECT $s.micros()"
 LEASE = "SELECT build, lease, renewed FROM $s.worker WHERE worker = %b"
-_OPEN = (
-    "status IN ('ready', 'running', 'waiting', 'blocked', 'paused') AND epoch < 9223372036854775807"
-)
+_HAS_NOT_ENDED = "status IN ('ready', 'running', 'waiting', 'blocked', 'paused')"
+_OPEN = f"{_HAS_NOT_ENDED} AND epoch < 9223372036854775807"
 _RECALLS = ", ".join(sorted(f"'{kind.value}'" for kind in RECALLS))
 _DEAD = """
 SELECT EXISTS (SELECT 1 FROM $s.worker WHERE worker <> %b AND (renewed + lease <= $s.micros() OR renewed > $s.micros() + 1000000))
@@ -160,16 +159,32 @@ _OWNS_SUSPECT = (
 _LOCK = "SELECT pg_advisory_xact_lock(one) FROM unnest(%b::bigint[]) AS one"
 _STORE = "SELECT timeline, history FROM $s.store FOR UPDATE"
 _BEGIN = "UPDATE $s.store SET timeline = %b, history = %b"
-_NEWEST = "SELECT max(changed_at) FROM $s.run WHERE generation > 0"
-_HOLD_BACK = """
+_WITHOUT_LIMIT = (
+    "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true)"
+)
+"""However long it takes and whoever is in the way: until it is done, the store may do again what it has forgotten."""
+_NEWEST = f"""
+WITH RECURSIVE tenant (name) AS (
+    SELECT min(tenant) FROM $s.run
+    UNION ALL
+    SELECT (SELECT min(run.tenant) FROM $s.run AS run WHERE run.tenant > tenant.name) FROM tenant WHERE name IS NOT NULL
+)
+SELECT greatest(
+    (SELECT max(changed_at) FROM $s.run WHERE generation > 0 AND {_HAS_NOT_ENDED}),
+    (SELECT max((SELECT max(run.created_at) FROM $s.run AS run WHERE run.tenant = tenant.name AND run.created_at > 0)) FROM tenant),
+    (SELECT max(renewed) FROM $s.worker WHERE renewed <= $s.micros())
+)
+"""
+"""No later than the newest change. When the last of the ended runs did end is not looked for, as all of them would be read: the renewals
+of workers and the starts tell nearly as much, and what is told too early is only held back with more care."""
+_HOLD_BACK = f"""
 WITH held AS (
-    SELECT tenant, run_id FROM $s.run
-    WHERE generation > 0 AND status NOT IN ('completed', 'failed', 'cancelled', 'terminated', 'compensated', 'partly compensated')
+    SELECT tenant, run_id FROM $s.run WHERE generation > 0 AND {_HAS_NOT_ENDED}
     ORDER BY tenant, run_id FOR UPDATE
 )
 UPDATE $s.run AS run SET released = 0, restored_at = greatest(%b, run.changed_at),
     restored_until = least(%b, coalesce(run.restored_until, 9223372036854775807)), touched = run.touched + 1
-FROM held WHERE run.tenant = held.tenant AND run.run_id = held.run_id
+FROM held WHERE run.tenant = held.tenant AND run.run_id = held.run_id AND run.{_HAS_NOT_ENDED}
 """
 _RESTORATION = "SELECT version, body FROM $s.control WHERE tenant = %b AND name = %b"
 _PUT_CONTROL = """
@@ -260,6 +275,7 @@ class Leasing:
         session = self._session
         with session.pipeline():
             session.begin()
+            session.send(_WITHOUT_LIMIT)
             number = lock_number(session.statements.schema, EVERYBODY, RESTORATION)
             session.send(_LOCK, ([number],))
             former, used = session.send(_STORE).rows()[0]
@@ -268,10 +284,10 @@ class Leasing:
                 return False
             workers = session.send("SELECT worker FROM $s.worker ORDER BY worker FOR UPDATE")
             micros: int = session.send(NOW).rows()[0][0]
+            newest = session.send(_NEWEST).rows()[0][0]
             known = [(WorkerId(row[0]), micros) for row in workers.rows()]
             self._give_back(known, lapses=0)
             session.send(_FORGET, ([worker for worker, _ in known],))
-            newest = session.send(_NEWEST).rows()[0][0]
             now = from_micros(micros)
             until = moment_of(None if newest is None else from_micros(newest), now)
             session.send(_HOLD_BACK, (micros, to_micros(until)))
