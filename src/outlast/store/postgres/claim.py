@@ -47,6 +47,12 @@ ON CONFLICT (worker) DO UPDATE SET host = excluded.host, pid = excluded.pid, bui
     paused = excluded.paused, report = ''
 """
 _RENEW = "UPDATE $s.worker SET renewed = $s.micros() WHERE worker = %b AND (renewed + lease > $s.micros() OR %b) RETURNING renewed"
+_LOCK_RUNS = """
+SELECT 1 FROM (
+    SELECT tenant, run_id FROM $s.run WHERE owner = ANY(%b::text[]) UNION SELECT tenant, run_id FROM $s.task WHERE worker = ANY(%b::text[])
+) AS wanted JOIN $s.run AS run USING (tenant, run_id) ORDER BY run.tenant, run.run_id FOR UPDATE OF run
+"""
+"""In the order of every commit: runs before their tasks, also those of which only a task is with the dead."""
 _GIVE_BACK = f"""
 WITH gone AS (SELECT * FROM unnest(%b::text[], %b::bigint[]) AS one (worker, ends)),
 held AS (
@@ -285,12 +291,13 @@ class Leasing:
             workers = session.send("SELECT worker FROM $s.worker ORDER BY worker FOR UPDATE")
             micros: int = session.send(NOW).rows()[0][0]
             newest = session.send(_NEWEST).rows()[0][0]
+            now = from_micros(micros)
+            until = moment_of(None if newest is None else from_micros(newest), now)
+            # All open runs are locked by one statement, in their order, before those of the workers are written again.
+            session.send(_HOLD_BACK, (micros, to_micros(until)))
             known = [(WorkerId(row[0]), micros) for row in workers.rows()]
             self._give_back(known, lapses=0)
             session.send(_FORGET, ([worker for worker, _ in known],))
-            now = from_micros(micros)
-            until = moment_of(None if newest is None else from_micros(newest), now)
-            session.send(_HOLD_BACK, (micros, to_micros(until)))
             control = session.send(_RESTORATION, (EVERYBODY, RESTORATION)).rows()
             version, body = control[0] if control else (0, None)
             restoration = Restoration(timeline, former, now, until, why)
@@ -418,6 +425,7 @@ class Leasing:
 
     def _give_back(self, dead: list[tuple[WorkerId, int]], *, lapses: int) -> None:
         workers, ends = [worker for worker, _ in dead], [end for _, end in dead]
+        self._session.send(_LOCK_RUNS, (workers, workers))
         self._session.send(_GIVE_TASKS_BACK, (workers, lapses))
         self._session.send(_GIVE_BACK, (workers, ends, lapses))
 

@@ -19,7 +19,7 @@ from outlast.store.migrate import (
     read_migrations,
 )
 from outlast.store.postgres.failure import SAY_POOLER
-from outlast.store.postgres.look import lock_number
+from outlast.store.postgres.look import migration_lock
 from outlast.store.postgres.session import OF_A_SESSION, Session
 from outlast.store.postgres.setting import PostgresSetting
 
@@ -181,7 +181,7 @@ class _Schema:
             )
             session.send(
                 "SELECT pg_advisory_xact_lock(%b::bigint)",
-                (lock_number(self._schema, "", "migration"),),
+                (migration_lock(self._schema),),
             )
             if not session.send(
                 "SELECT 1 FROM pg_namespace WHERE nspname = %b", (self._schema,)

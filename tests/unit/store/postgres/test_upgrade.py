@@ -201,13 +201,13 @@ def test_whoever_migrates_is_waited_for(
     postgres_url: str, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Longer than for any row: the lock is held by another session, and the second one is no error."""
-    from outlast.store.postgres.look import lock_number
+    from outlast.store.postgres.look import migration_lock
 
     short = schema.OF_A_SESSION.replace("lock_timeout = '10s'", "lock_timeout = '1ms'")
     assert short != schema.OF_A_SESSION
     monkeypatch.setattr("outlast.store.postgres.session.OF_A_SESSION", short)
     with psycopg.connect(postgres_url) as holder:
-        number = lock_number("outlast", "", "migration")
+        number = migration_lock("outlast")
         holder.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
 
         async def main() -> str:
