@@ -113,20 +113,30 @@ def test_command(postgres_url: str) -> None:
 def test_a_later_migration_knows_of_partitions(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table of runs that comes later is divided as the first ones are."""
+    """A table of runs that comes later is divided as the first ones are, and takes rows within its own migration."""
     migrate_store(postgres_url, partitions=2)
     table = Migration(
         PRE.number,
         "pre",
         "more",
-        "CREATE TABLE more (tenant text, run_id text, PRIMARY KEY (tenant, run_id)) {of_run}",
+        """
+        CREATE TABLE more (tenant text, run_id text, PRIMARY KEY (tenant, run_id)) {hot};
+        CREATE TABLE plain (name text);
+        INSERT INTO more SELECT 'default', 'run-' || number FROM generate_series(1, 9) AS number;
+        CREATE INDEX more_runs ON more (run_id);
+        """,
         "c",
     )
     monkeypatch.setattr(schema, "read_migrations", lambda _: (*KNOWN, table))
     migrate_store(postgres_url)
     with psycopg.connect(postgres_url) as connection:
-        kind = connection.execute("SELECT relkind FROM pg_class WHERE relname = 'more'").fetchone()
-    assert kind == ("p",)
+        found = connection.execute(
+            "SELECT relname, relkind, reloptions IS NOT NULL FROM pg_class WHERE relname ~ '^(more|plain)(_[0-9])?$' ORDER BY 1"
+        ).fetchall()
+        parts = connection.execute("SELECT DISTINCT tableoid FROM outlast.more").fetchall()
+    whole = ("more", "p", False)
+    assert found == [whole, ("more_0", "r", True), ("more_1", "r", True), ("plain", "r", False)]
+    assert len(parts) == 2
 
 
 def test_who_may_not_make_tables(
