@@ -21,6 +21,7 @@ from outlast.store.migrate import (
 )
 from outlast.store.postgres.failure import SAY_POOLER
 from outlast.store.postgres.look import migration_lock
+from outlast.store.postgres.migrating import LOCK_WAIT, waiting
 from outlast.store.postgres.session import OF_A_SESSION, Session
 from outlast.store.postgres.setting import PostgresSetting
 
@@ -69,8 +70,12 @@ def bring_up_to_date(
     if partitions and target.applied():
         _check_partitions(session, setting.place, partitions)
     try:
-        return migrate(
-            target, migrations, setting.place, check_only=setting.check_only, phases=phases
+        return waiting(
+            session,
+            setting,
+            lambda: migrate(
+                target, migrations, setting.place, check_only=setting.check_only, phases=phases
+            ),
         )
     except errors.InsufficientPrivilege as error:
         lacking = plan(migrations, target.applied(), setting.place, phases)
@@ -177,10 +182,10 @@ class _Schema:
     def exclusively(self) -> Generator[None, None, None]:
         session, connection = self._session, self._session.connection
         with session.guarded(), connection.transaction():
-            # Whoever comes second waits for the end of the first, however long that takes.
+            # Whoever comes second waits for the end of the first, as long as that one is at work.
             connection.execute(
-                b"SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0;"
-                b" SET LOCAL idle_in_transaction_session_timeout = '10s'"
+                f"SET LOCAL lock_timeout = '{LOCK_WAIT}'; SET LOCAL statement_timeout = 0;"
+                " SET LOCAL idle_in_transaction_session_timeout = '10s'".encode()
             )
             session.send(
                 "SELECT pg_advisory_xact_lock(%b::bigint)",
@@ -192,7 +197,8 @@ class _Schema:
                 connection.execute(f'CREATE SCHEMA "{self._schema}"'.encode())
             # A table that somebody holds is not waited for for ever: everybody else would queue behind.
             connection.execute(
-                f'SET LOCAL search_path TO "{self._schema}"; {OF_A_SESSION.replace("SET ", "SET LOCAL ")}'.encode()
+                f'SET LOCAL search_path TO "{self._schema}"; {OF_A_SESSION.replace("SET ", "SET LOCAL ")}'
+                f"SET LOCAL lock_timeout = '{LOCK_WAIT}'".encode()
             )
             self._partitions = self._partitions or partition_count(session)
             yield

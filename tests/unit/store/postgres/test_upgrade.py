@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -18,7 +19,7 @@ from outlast.cli.main import app
 from outlast.errors import StoreUnavailableError, StoreVersionError
 from outlast.store.migrate import Migration, read_migrations
 from outlast.store.postgres import schema
-from postgres_server import PostgresServer
+from postgres_server import PostgresServer, until
 
 KNOWN = read_migrations("outlast.store.postgres")
 PRE = Migration(
@@ -230,3 +231,28 @@ def test_whoever_migrates_is_waited_for(
             return await opening
 
         assert asyncio.run(main())
+
+
+def test_a_migration_at_work_is_waited_for(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often the wait has an end: whoever has the lock does something, and who waits says for whom."""
+    from outlast.store.postgres.look import migration_lock
+
+    monkeypatch.setattr(schema, "LOCK_WAIT", "20ms")
+    lock = "SELECT pg_advisory_xact_lock(%s)"
+    with psycopg.connect(postgres_url) as other, psycopg.connect(postgres_url) as holder:
+        other.execute(lock, (7,))
+        holder.execute(lock, (migration_lock("outlast"),))
+        at_work = threading.Thread(target=holder.execute, args=(lock, (7,)))
+        at_work.start()
+        opening = threading.Thread(target=opened, args=(postgres_url,))
+        opening.start()
+        until(lambda: len(caplog.records) > 3, "it has waited some times")
+        assert opening.is_alive()
+        assert f"waits for process {holder.info.backend_pid} of the server" in caplog.text
+        other.rollback()
+        at_work.join()
+        holder.rollback()
+        opening.join()
+    assert opened(postgres_url)
