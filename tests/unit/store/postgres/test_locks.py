@@ -122,3 +122,22 @@ def test_a_new_timeline_locks_runs_in_their_order(postgres_url: str) -> None:
         held = "SELECT owner FROM outlast.run WHERE restored_at IS NOT NULL"
         assert other.execute(held).fetchall() == [(None,), (None,)]
     session.close()
+
+
+def test_a_claim_passes_over_what_another_one_has_locked(postgres_url: str) -> None:
+    """It neither waits for it nor takes it, too."""
+
+    async def main() -> None:
+        clock = SystemClock()
+        store = await open_postgres(read_setting(postgres_url), clock=clock)
+        bench = Bench(store, clock)  # type: ignore[arg-type]
+        worker = await bench.worker()
+        for name in "ab":
+            await bench.start(name)
+        with psycopg.connect(postgres_url) as other:
+            other.execute("SELECT 1 FROM outlast.run WHERE run_id = 'a' FOR UPDATE")
+            assert [one.head.run.run_id for one in (await bench.claim(worker)).runs] == ["b"]
+        assert [one.head.run.run_id for one in (await bench.claim(worker)).runs] == ["a"]
+        await store.close()
+
+    asyncio.run(main())
