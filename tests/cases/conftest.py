@@ -24,6 +24,15 @@ def bench(tmp_path: Path):
         yield bench
 
 
+@pytest.fixture
+def server_bench(tmp_path: Path, postgres_url: str):
+    """An empty PostgreSQL database, and worker processes that end with the test."""
+    from crash_bench import Bench
+
+    with Bench.opened(tmp_path, url=postgres_url) as bench:
+        yield bench
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a SQLite file that does not exist yet, or of an empty PostgreSQL database."""

@@ -18,24 +18,29 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import psycopg
 import pytest
 from cases_bench import LocalApp, until
 
 import outlast
-from outlast.app import SystemClock
+from outlast.app import SystemClock, migrate_store
 from outlast.journal.entry import StepCompleted
 from outlast.store.change import RunKey, WorkerId, WorkerRow
+from outlast.store.migrate import Migration, read_migrations
+from outlast.store.postgres import schema
 from outlast.store.sqlite.connection import SQLiteOptions
 from outlast.store.sqlite.store import open_sqlite
 from outlast.testing import SimulatedClock, Simulation, replay_run
 from outlast.worker.lease import Lease
 from outlast.worker.worker import WorkerOptions
 from outlast.workflows.registry import Registry
+from postgres_server import until as wait_until
 
 bodies: Counter[str] = Counter()
 meeting: list[threading.Barrier] = []
 opened: list[threading.Event] = []
 item = outlast.Signal("item", int)
+KNOWN = read_migrations("outlast.store.postgres")
 STORE_THREADS = ("outlast-sqlite", "outlast-postgres")
 
 
@@ -449,13 +454,13 @@ for _ in range(2):
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    """Start scripts on the file `s.db`, and leave none behind."""
+def script(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start scripts on the file `s.db`, or with words of their own, and leave none behind."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(text: str) -> subprocess.Popen[str]:
+    def start(text: str, *words: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-c", text, str(tmp_path / "s.db")],
+            [sys.executable, "-c", text, *(words or (str(tmp_path / "s.db"),))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -522,6 +527,76 @@ def test_case_142_the_lock_of_a_killed_process_is_gone(
     assert connection.pragma("integrity_check") == "ok"
     assert not list(connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'half'"))
     connection.close()
+
+
+HOLD_ON_SERVER = """
+import psycopg, sys
+from outlast.store.postgres.look import migration_lock
+connection = psycopg.connect(sys.argv[1], application_name="the holder")
+connection.execute(sys.argv[2].replace("MIGRATION", str(migration_lock("outlast"))))
+print("held", flush=True)
+sys.stdin.readline()
+"""
+DIE_ON_SERVER = """
+import os, signal, sys
+from outlast.app import migrate_store
+from outlast.store.postgres import schema
+apply = schema._Schema.apply
+
+def die(self, migration):
+    apply(self, migration)
+    print("held", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+schema._Schema.apply = die
+migrate_store(sys.argv[1])
+"""
+ON_MIGRATIONS = "SELECT pg_advisory_xact_lock(MIGRATION)"
+ON_A_TABLE = "SELECT 1 FROM outlast.run"
+
+
+@pytest.mark.parametrize("statement", [ON_MIGRATIONS, ON_A_TABLE], ids=["lock", "table"])
+def test_case_142_who_is_in_the_way_on_a_server_is_named(
+    statement: str,
+    postgres_url: str,
+    script: Callable[..., subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that stands still in a transaction, with the lock of migrations or a table: migrating ends, and says which; once that is gone it is done."""
+    migrate_store(postgres_url)
+    later = Migration(
+        len(KNOWN) + 1, "pre", "later", "ALTER TABLE run ADD COLUMN later bigint", "x"
+    )
+    monkeypatch.setattr(schema, "read_migrations", lambda _: (*KNOWN, later))
+    monkeypatch.setattr(schema, "LOCK_WAIT", "50ms")
+    holder = script(HOLD_ON_SERVER, postgres_url, statement)
+    assert line_of(holder) == "held"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        asked = "SELECT pid FROM pg_stat_activity WHERE application_name = 'the holder'"
+        ((pid,),) = connection.execute(asked).fetchall()
+        with pytest.raises(
+            outlast.StoreUnavailableError, match=f"process {pid} of .*the holder"
+        ) as told:
+            migrate_store(postgres_url)
+        assert "idle in transaction" in told.value.message
+        assert f"pg_terminate_backend({pid})" in told.value.hint
+        holder.kill()
+        wait_until(
+            lambda: not connection.execute(asked).fetchall(), "the server sees that it is gone"
+        )
+    assert [one.title for one in migrate_store(postgres_url)] == [later.title]
+
+
+@pytest.mark.crash
+def test_case_142_a_migration_that_is_killed_on_a_server_holds_nothing(
+    postgres_url: str, script: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Its transaction ends with its process: the next one does all of it."""
+    killed = script(DIE_ON_SERVER, postgres_url)
+    assert line_of(killed) == "held"
+    killed.wait()
+    assert len(migrate_store(postgres_url)) == len(KNOWN)
+    assert migrate_store(postgres_url) == []
 
 
 # 143

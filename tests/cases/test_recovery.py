@@ -320,11 +320,24 @@ def test_case_020_a_run_cut_off_between_steps_frees_its_place(commit: int, momen
 @pytest.mark.crash
 def test_case_020_a_process_killed_between_steps_frees_its_place(bench: Bench) -> None:
     """The same with processes on one SQLite file that hold one run at a time."""
-    killed = bench.worker("--runs", "1", "--at", "effect_completed:pay", "--side", "after")
+    _kill_between_steps(bench)
+
+
+@pytest.mark.crash
+def test_case_020_so_does_one_on_a_server(server_bench: Bench) -> None:
+    """On PostgreSQL its lease has to be over first, and a process that takes over waits for that long itself."""
+    _kill_between_steps(server_bench, "--lease", "2")
+
+
+def _kill_between_steps(bench: Bench, *options: str) -> None:
+    at = "--at", "effect_completed:pay", "--side", "after"
+    killed = bench.worker("--runs", "1", *at, *options)
     for name in "xy":
         bench.start(crash_flow.purchase(name), name)
     bench.finish(killed)
-    bench.worker("--runs", "1")
+    # One is with the dead worker, in the middle of its steps, and the other one waits.
+    assert {bench.detail(name).status.status for name in "xy"} == {Status.RUNNING, Status.READY}
+    bench.worker("--runs", "1", *options)
     for name in "xy":
         assert len(bench.result(name)) == 2
         check_journal(bench.rows(name))
@@ -337,6 +350,16 @@ def test_case_020_a_process_killed_between_steps_frees_its_place(bench: Bench) -
 @pytest.mark.crash
 def test_case_022_two_processes_share_two_hundred_runs(bench: Bench) -> None:
     """On one SQLite file, each with room for half of them: 200 executions, and no word of a locked file."""
+    _share_two_hundred(bench)
+
+
+@pytest.mark.crash
+def test_case_022_two_processes_share_two_hundred_runs_on_a_server(server_bench: Bench) -> None:
+    """The same on PostgreSQL, where both claim at once."""
+    _share_two_hundred(server_bench)
+
+
+def _share_two_hundred(bench: Bench) -> None:
     labels = [f"x{number}" for number in range(200)]
 
     async def start_all(client: outlast.Client) -> None:
@@ -347,12 +370,12 @@ def test_case_022_two_processes_share_two_hundred_runs(bench: Bench) -> None:
         return [await client.handle(label).result() for label in labels]
 
     bench.ask(start_all)
-    workers = [bench.launch("--runs", "10") for _ in range(2)]
+    workers = [bench.worker("--runs", "10") for _ in range(2)]
     assert bench.ask(results) == [1] * len(labels)
     assert Counter(one["label"] for one in bench.received("fail")) == dict.fromkeys(labels, 1)
     for worker in workers:
         assert set(bench.verdicts(worker.pid)) <= {"Applied"}
-    for word in ("locked", "busy", "Traceback", "ERROR", "WARNING"):
+    for word in ("locked", "busy", "deadlock", "Traceback", "ERROR", "WARNING"):
         assert word not in bench.log.read_text()
 
 

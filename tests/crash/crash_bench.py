@@ -25,7 +25,7 @@ import crash_flow
 import msgspec
 
 import outlast
-from outlast.app import SystemClock
+from outlast.app import SystemClock, open_store
 from outlast.client import RunDetail
 from outlast.journal.entry import StampedRow, from_row
 from outlast.store.change import RunKey
@@ -75,21 +75,28 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 @dataclass
 class Bench:
-    """One database, its workers and the log of what their bodies did."""
+    """One database, its workers and the log of what their bodies did.
+
+    Args:
+        url: Of the database; a file in the directory where none is given.
+    """
 
     directory: Path
     environment: dict[str, str]
+    url: str = ""
 
     def __post_init__(self) -> None:
         self.file = self.directory / "agent.db"
-        self.url = f"sqlite:///{self.file}"
+        self.url = self.url or f"sqlite:///{self.file}"
         self.processes: list[subprocess.Popen[bytes]] = []
 
     @classmethod
     @contextlib.contextmanager
-    def opened(cls, directory: Path, environment: dict[str, str] | None = None) -> Iterator[Bench]:
+    def opened(
+        cls, directory: Path, environment: dict[str, str] | None = None, *, url: str = ""
+    ) -> Iterator[Bench]:
         """Make a bench, and end every process of it afterwards."""
-        bench = cls(directory, {crash_flow.DIRECTORY: str(directory), **(environment or {})})
+        bench = cls(directory, {crash_flow.DIRECTORY: str(directory), **(environment or {})}, url)
         try:
             yield bench
         finally:
@@ -200,7 +207,7 @@ class Bench:
 
     def image(self, run_id: str) -> RunImage | None:
         """Return all that is stored of a run."""
-        return asyncio.run(_image(self.file, run_id))
+        return asyncio.run(_image(self.url, run_id))
 
     def rows(self, run_id: str) -> tuple[StampedRow, ...]:
         """Return a run's journal."""
@@ -215,7 +222,7 @@ class Bench:
                     shutil.copy(path, folder)
             if not (Path(folder) / "agent.db").exists():
                 return None
-            return asyncio.run(_image(Path(folder) / "agent.db", run_id))
+            return asyncio.run(_image(f"sqlite:///{folder}/agent.db", run_id))
 
     def workers(self) -> list[LiveWorker]:
         """Return the registered workers."""
@@ -246,8 +253,8 @@ class Bench:
             connection.close()
 
 
-async def _image(file: Path, run_id: str) -> RunImage | None:
-    store = await open_sqlite(file, clock=SystemClock())
+async def _image(url: str, run_id: str) -> RunImage | None:
+    store = await open_store(url)
     try:
         return await store.load(RunKey("default", run_id))
     finally:

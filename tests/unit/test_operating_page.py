@@ -8,9 +8,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from typer.main import get_command
 
 import outlast
+from outlast.app import examine_store, migrate_store
 from outlast.cli.log import JsonFormatter
 from outlast.cli.main import app as commands
 from outlast.meter.instrument import INSTRUMENTS
@@ -96,3 +98,19 @@ def test_links_lead_somewhere() -> None:
             for one in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
         }
         assert not heading or heading in headings
+
+
+def test_what_doctor_finds_on_a_server(postgres_url: str) -> None:
+    """Each finding of the page is one, and everything that the page asks the server it answers."""
+    migrate_store(postgres_url, partitions=2)
+    table = PAGE.partition("On PostgreSQL `doctor` looks")[2].partition("Three questions")[0]
+    named = re.findall(r"^\| `([a-z_]+)` \|", table, re.MULTILINE)
+    assert len(named) >= 6
+    assert set(named) <= {one.check for one in examine_store(postgres_url)}
+    (questions,) = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        for question in filter(str.strip, questions.split(";")):
+            assert connection.execute(question.encode()).description
+        for view, columns in re.findall(r"`(pg_stat_[a-z_]+)`: ((?:`[a-z_]+`(?:, )?)+)", table):
+            asked = f"SELECT {columns.replace('`', '').rstrip(', ')} FROM {view} LIMIT 0"
+            connection.execute(asked.encode())

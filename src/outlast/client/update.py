@@ -13,6 +13,7 @@ import msgspec
 from outlast.client.patience import Patience
 from outlast.client.port import Port
 from outlast.client.view import not_found
+from outlast.effects.key import check_message_id
 from outlast.errors import (
     DecodeError,
     InboxFullError,
@@ -79,7 +80,7 @@ def update_message(
 
 
 def _message(client: Port, kind: MessageKind, name: str, body: bytes, given_id: str) -> Message:
-    message_id = f"{kind.value}/{given_id or client.new_id()}"
+    message_id = check_message_id(f"{kind.value}/{given_id or client.new_id()}")
     # Under an id of its own a message has no other that it could be taken for.
     digest = sha256_of([kind.value, name, parse(body)]) if given_id else ""
     return Message(message_id, kind, name, client.principal, body, digest)

@@ -10,12 +10,18 @@ import re
 from typing import Any
 
 from outlast.errors import DefinitionError
+from outlast.journal.length import (
+    MESSAGE_ID_BYTES,
+    NAME_BYTES,
+    RUN_ID_BYTES,
+    RUN_ID_CHARACTERS,
+    size_in_bytes,
+)
 
 DEFAULT_TENANT = "default"
 _SEPARATOR = "\x1f"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _KEY_LENGTH = 32
-_ID_LIMIT = 512
 
 
 def namespace(tenant: str, run_id: str, generation: int) -> str:
@@ -77,30 +83,49 @@ def check_name(name: str, *, what: str) -> str:
             f"{name!r} cannot be the name of {article} {what}",
             hint="a name is not blank and holds no ':', no '#' and no control character",
         )
+    _check_length(name, f"the name of {article} {what}", NAME_BYTES)
     return _encodable(name, f"name of {article} {what}")
 
 
 def check_run_id(run_id: str) -> str:
     """Return `run_id`, or refuse one that would make keys ambiguous."""
     _check_text(run_id, "a run id")
-    if not run_id or "~" in run_id or _CONTROL.search(run_id) or len(run_id) > _ID_LIMIT:
+    if not run_id or "~" in run_id or _CONTROL.search(run_id) or len(run_id) > RUN_ID_CHARACTERS:
         raise DefinitionError(
             f"{run_id[:80]!r} cannot be a run id",
-            hint=f"an id is not empty, at most {_ID_LIMIT} characters, and holds no '~' and no control character; "
+            hint=f"an id is not empty, at most {RUN_ID_CHARACTERS} characters, and holds no '~' and no control character; "
             "derive it from the event that started the work, as 'invoice-4711'",
         )
+    _check_length(run_id, "a run id", RUN_ID_BYTES)
     return _encodable(run_id, "run id")
 
 
 def check_tenant(tenant: str) -> str:
     """Return `tenant`, or refuse one that would make keys ambiguous."""
     _check_text(tenant, "a tenant")
-    if not tenant or _CONTROL.search(tenant) or len(tenant) > _ID_LIMIT:
+    if not tenant or _CONTROL.search(tenant):
         raise DefinitionError(
             f"{tenant[:80]!r} cannot be a tenant",
-            hint=f"a tenant is not empty, at most {_ID_LIMIT} characters, and holds no control character",
+            hint="a tenant is not empty, and holds no control character",
         )
+    _check_length(tenant, "a tenant", NAME_BYTES)
     return _encodable(tenant, "tenant")
+
+
+def check_message_id(message_id: str) -> str:
+    """Return `message_id`, which may be empty, or refuse one that no inbox can keep."""
+    _check_text(message_id, "the id of a message")
+    _check_length(message_id, "the id of a message", MESSAGE_ID_BYTES)
+    return message_id
+
+
+def _check_length(text: str, what: str, limit: int) -> None:
+    size = size_in_bytes(text)
+    if size > limit:
+        raise DefinitionError(
+            f"{text[:80]!r} cannot be {what}: it has {size:,} bytes in UTF-8, and {limit:,} are the limit",
+            hint="stores keep it in indexes; where it is made of something long, use a hash of that",
+        )
 
 
 def _check_text(given: Any, what: str) -> None:

@@ -112,6 +112,7 @@ from outlast.replay.operation import (
     Operation,
     StepOperation,
     TimerOperation,
+    operation_id,
 )
 from outlast.replay.other_run import OtherRuns
 from outlast.replay.patch import Patches
@@ -477,8 +478,7 @@ class Machine:
     # Operations begin
 
     def _next_operation(self) -> OperationId:
-        path, number = self._loop.next_operation()
-        return OperationId(f"{path}:{number}")
+        return operation_id(*self._loop.next_operation())
 
     def _begin_step(
         self, operation: OperationId, request: StepRequest, future: WorkflowFuture[Any]

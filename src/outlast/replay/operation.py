@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from outlast.errors import DefinitionError
 from outlast.journal.entry import (
     EffectInDoubt,
     EffectIntended,
@@ -21,6 +22,7 @@ from outlast.journal.entry import (
     UpdateReceived,
 )
 from outlast.journal.failure import Failure
+from outlast.journal.length import OPERATION_BYTES
 from outlast.replay.asking import Asking
 from outlast.replay.context import (
     ApprovalRequest,
@@ -32,7 +34,23 @@ from outlast.replay.context import (
 )
 from outlast.replay.loop import TimerHandle
 from outlast.replay.scope import Act, Scope
-from outlast.replay.task import WorkflowFuture
+from outlast.replay.task import TaskPath, WorkflowFuture
+
+
+def operation_id(path: TaskPath, number: int) -> OperationId:
+    """Return the id of a task's operation.
+
+    Raises:
+        DefinitionError: It would be too long for a store.
+    """
+    operation = OperationId(f"{path}:{number}")
+    if len(operation) > OPERATION_BYTES:
+        raise DefinitionError(
+            f"tasks stand within tasks too deeply: the id of an operation would have {len(operation)} characters, and {OPERATION_BYTES} are the limit",
+            operation=f"{operation[:40]}…",
+            hint="a task that starts its own successor is a loop: write it as one, or start the next task where the first was started",
+        )
+    return operation
 
 
 class StepOperation(Struct, eq=False):

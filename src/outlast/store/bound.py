@@ -12,6 +12,14 @@ from typing import TypeAlias, cast
 
 from msgspec import Struct
 
+from outlast.journal.length import (
+    APPROVAL_ID_BYTES,
+    MESSAGE_ID_BYTES,
+    NAME_BYTES,
+    OPERATION_BYTES,
+    RUN_ID_BYTES,
+    size_in_bytes,
+)
 from outlast.store.change import Change
 from outlast.store.moment import BEGINNING_OF_TIME, END_OF_TIME, to_micros
 
@@ -24,7 +32,26 @@ _LEAST = -(1 << 63)
 
 UNSTORABLE = "unstorable"
 """The refusal of a change that no store can keep: NUL or lone surrogates in text, a naive time or one beyond the calendar, a number
-beyond 63 bits, a payload too large."""
+beyond 63 bits, a payload too large, a name or an id too long for an index."""
+
+_LONGEST = {
+    "tenant": NAME_BYTES,
+    "run_id": RUN_ID_BYTES,
+    "workflow": NAME_BYTES,
+    "queue": NAME_BYTES,
+    "effect": NAME_BYTES,
+    "operation": OPERATION_BYTES,
+    "message_id": MESSAGE_ID_BYTES,
+    "approval_id": APPROVAL_ID_BYTES,
+    "notice": NAME_BYTES,
+    "sticky_id": NAME_BYTES,
+    "request_id": NAME_BYTES,
+    # Of an operation that waits for another run it is that one's id.
+    "name": RUN_ID_BYTES,
+}
+"""By the name of the field, in bytes: what stands in an index of some store."""
+_NEVER_LONG = min(_LONGEST.values()) // 4
+"""So many characters are within all of these, whatever they are."""
 
 
 CORRUPT = "corrupt"
@@ -67,8 +94,15 @@ def _parts(path: _Path, value: object) -> Iterator[_Path]:
                 inner = () if name == "run" and not path else (*path, name)
                 yield from _parts(inner, getattr(value, name))
         case _:
-            if not _is_kept(value):
+            if not _is_kept(value) or (isinstance(value, str) and _is_long(path, value)):
                 yield path
+
+
+def _is_long(path: _Path, text: str) -> bool:
+    if len(text) <= _NEVER_LONG or not path:
+        return False
+    limit = _LONGEST.get(str(path[-1]))
+    return limit is not None and size_in_bytes(text) > limit
 
 
 def _is_kept(value: object) -> bool:

@@ -53,7 +53,7 @@ EXPIRED = "expired"
 WITHDRAWN = "withdrawn"
 
 
-MAX_UNFIT_BUILDS = 100
+MAX_UNFIT_BUILDS = 50
 """More are not remembered: the oldest is forgotten first. So many builds never live at once."""
 
 

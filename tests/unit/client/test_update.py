@@ -18,6 +18,7 @@ from outlast.client import Client
 from outlast.client.update import _refusal
 from outlast.errors import (
     DecodeError,
+    DefinitionError,
     EncodeError,
     InboxFullError,
     NoWorkerWarning,
@@ -305,7 +306,7 @@ def test_a_start_with_a_message_that_the_store_refuses_is_told() -> None:
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written() -> None:
-    """The value of a message, and that of an update."""
+    """The value of a message, that of an update, and an id."""
 
     async def test(store: Scripted, client: Client) -> None:
         wrong: Any = 5
@@ -313,6 +314,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_written() -> None:
             await client.signal_with_start(basket(1), item, wrong, id="r")
         with pytest.raises(EncodeError, match="update 'with start put'"):
             await client.update_with_start(basket(1), put, wrong, id="r")
+        with pytest.raises(DefinitionError, match="cannot be the id of a message"):
+            await client.signal_with_start(basket(1), item, "tea", id="r", message_id="m" * 1500)
         assert await store.head(RUN) is None
 
     scripted(test)

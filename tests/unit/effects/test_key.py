@@ -7,6 +7,7 @@ import hashlib
 import pytest
 
 from outlast.effects.key import (
+    check_message_id,
     check_name,
     check_run_id,
     check_tenant,
@@ -15,6 +16,7 @@ from outlast.effects.key import (
 )
 from outlast.errors import DefinitionError
 from outlast.journal.canonical import payload_sha256
+from outlast.journal.length import MESSAGE_ID_BYTES, NAME_BYTES, RUN_ID_BYTES
 
 EMPTY = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
 
@@ -57,20 +59,22 @@ def test_namespaces():
     assert namespace("org", "a/b", 2) == "org\x1fa/b~2"
 
 
-@pytest.mark.parametrize("wrong", ["", "a~2", "a\x1fb", "a\x00", "a\x7f", "x" * 513, "a\ud800"])
+@pytest.mark.parametrize("wrong", ["", "a~2", "a\x1fb", "a\x00", "a\x7f", "x" * 256, "a\ud800"])
 def test_ambiguous_run_ids_are_refused(wrong):
     """Nothing in a run id can be taken for a generation or a tenant."""
     with pytest.raises(DefinitionError):
         check_run_id(wrong)
 
 
-@pytest.mark.parametrize("right", ["a:b", "finding-4821:org/repo", "ü", "x" * 512, "a#2", " "])
+@pytest.mark.parametrize(
+    "right", ["a:b", "finding-4821:org/repo", "ü", "x" * 255, "字" * 255, "a#2", " "]
+)
 def test_other_run_ids_are_taken(right):
     """Ids come from events, which have their own habits."""
     assert check_run_id(right) == right
 
 
-@pytest.mark.parametrize("wrong", ["", "a\x1fb", "a\n", "x" * 513, "\udfff"])
+@pytest.mark.parametrize("wrong", ["", "a\x1fb", "a\n", "x" * 256, "\udfff"])
 def test_ambiguous_tenants_are_refused(wrong):
     """Nothing in a tenant can be taken for the separator."""
     with pytest.raises(DefinitionError):
@@ -94,3 +98,20 @@ def test_an_id_that_is_no_text_is_refused(given):
             check(given)
     with pytest.raises(DefinitionError, match="cannot be the name of an effect: it is"):
         check_name(given, what="effect")
+
+
+@pytest.mark.parametrize(
+    ("check", "what", "limit"),
+    [
+        (check_run_id, "a run id", RUN_ID_BYTES),
+        (check_tenant, "a tenant", NAME_BYTES),
+        (check_message_id, "the id of a message", MESSAGE_ID_BYTES),
+        (lambda name: check_name(name, what="queue"), "the name of a queue", NAME_BYTES),
+    ],
+)
+def test_what_is_too_long_for_an_index_is_refused(check, what, limit):
+    """Counted in bytes of UTF-8, four of which may be one character; the error names the limit."""
+    longest = "😀" * (limit // 4)
+    assert check(longest) == longest
+    with pytest.raises(DefinitionError, match=f"cannot be {what}: it has .* and {limit:,} are"):
+        check(longest + "字字")

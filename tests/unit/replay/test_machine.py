@@ -28,6 +28,7 @@ from outlast.journal.entry import (
     StepCompleted,
     Taken,
 )
+from outlast.journal.length import OPERATION_BYTES
 from outlast.replay.command import (
     Abandon,
     Finish,
@@ -388,6 +389,22 @@ def test_exit_ends_the_run_and_not_the_process(drive):
     run = drive(body)
     run.done("r:1", 1)
     assert run.failure().type == "SystemExit"
+
+
+def test_tasks_within_tasks_have_an_end(drive):
+    """A task that starts its own successor fails with what to write instead, before an id becomes too long for a store."""
+
+    async def body():
+        async def again(depth):
+            if depth:
+                await asyncio.create_task(again(depth - 1))
+            await asyncio.sleep(1)
+
+        await again(300)
+
+    failure = drive(body).failure()
+    assert "tasks stand within tasks too deeply" in failure.message
+    assert str(OPERATION_BYTES) in failure.message
 
 
 def test_spinning_fails_the_run(drive, monkeypatch):

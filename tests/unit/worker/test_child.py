@@ -550,7 +550,7 @@ WRONG = {
     "id": "cannot be a run id",
     "policy": "parent_close='stay'",
     "enter": "was awaited inside a workflow",
-    "long": "would give the child is too long: 514 characters",
+    "long": "would give the child is too long: 257 characters",
 }
 
 
@@ -570,7 +570,7 @@ async def misuses(what: str) -> None:
         case "enter":
             await double(1)
         case "long":
-            await outlast.run_child(nests(), id="x" * 510)
+            await outlast.run_child(nests(), id="x" * 253)
         case _:
             await outlast.run_child(wrong)
 

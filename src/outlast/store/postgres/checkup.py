@@ -60,6 +60,15 @@ _CONNECTIONS = """
 SELECT count(*), current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint
 FROM pg_stat_activity WHERE backend_type = 'client backend'
 """
+_MANY_ROWS = 10_000
+_UNKNOWN_AS_A_WHOLE = """
+SELECT class.relname::text FROM pg_class AS class JOIN pg_namespace AS space ON space.oid = class.relnamespace
+WHERE space.nspname = %b AND class.relkind = 'p' AND %b <= (
+    SELECT sum(greatest(part.reltuples, 0)) FROM pg_inherits JOIN pg_class AS part ON part.oid = inhrelid WHERE inhparent = class.oid
+) AND NOT EXISTS (
+    SELECT 1 FROM pg_stats WHERE schemaname = space.nspname AND tablename = class.relname AND inherited
+) ORDER BY 1
+"""
 _OPEN_RUNS = """
 SELECT status, count(*) FROM $s.run WHERE generation > 0 AND status IN ('ready', 'running', 'waiting', 'blocked', 'paused') GROUP BY status
 """
@@ -99,6 +108,7 @@ def examine(setting: PostgresSetting, clock: Clock) -> list[Finding]:
                 ("clock", lambda: _clock(reading, clock)),
                 ("hot_updates", lambda: _hot_updates(session)),
                 ("dead_rows", lambda: _dead_rows(session)),
+                ("statistics", lambda: _statistics(session)),
                 ("runs", lambda: _runs(session)),
                 ("requests", lambda: _requests(session)),
                 ("workers", lambda: _workers(session, reading)),
@@ -211,6 +221,21 @@ def _dead_rows(session: Session) -> Iterator[Finding]:
         yield Finding("dead_rows", "warn", text, hint)
     else:
         yield Finding("dead_rows", "ok", text)
+
+
+def _statistics(session: Session) -> Iterator[Finding]:
+    if not partition_count(session):
+        return
+    schema = session.statements.schema
+    tables = [row[0] for row in session.rows(_UNKNOWN_AS_A_WHOLE, (schema, _MANY_ROWS))]
+    if tables:
+        names = ", ".join(f"{schema}.{table}" for table in tables)
+        text = f"the server knows nothing of {', '.join(tables)} as a whole: autovacuum looks at each part alone"
+        yield Finding(
+            "statistics", "warn", text, f"as the owner, now and once a week: ANALYZE {names}"
+        )
+    else:
+        yield Finding("statistics", "ok", "partitioned tables are known as a whole, or small")
 
 
 def _runs(session: Session) -> Iterator[Finding]:

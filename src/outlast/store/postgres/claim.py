@@ -22,7 +22,7 @@ from outlast.store.postgres.choose import Choice, Table, choosing
 from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.look import lock_number
 from outlast.store.postgres.row import HEAD, instant_of
-from outlast.store.postgres.session import OF_A_TRANSACTION, Pending, Session
+from outlast.store.postgres.session import Pending, Session
 from outlast.store.protocol import RELAY_AFTER, SUSPECT_LAPSES, Claim, ClaimedRun
 from outlast.store.restoration import EVERYBODY, RESTORATION, Restoration, moment_of, put_back
 from outlast.store.row import WORKER, Row, head_of, unfit_line
@@ -30,9 +30,8 @@ from outlast.store.row import WORKER, Row, head_of, unfit_line
 MICROSECOND = timedelta(microseconds=1)
 NOW = "SELECT $s.micros()"
 LEASE = "SELECT build, lease, renewed FROM $s.worker WHERE worker = %b"
-_OPEN = (
-    "status IN ('ready', 'running', 'waiting', 'blocked', 'paused') AND epoch < 9223372036854775807"
-)
+_HAS_NOT_ENDED = "status IN ('ready', 'running', 'waiting', 'blocked', 'paused')"
+_OPEN = f"{_HAS_NOT_ENDED} AND epoch < 9223372036854775807"
 _RECALLS = ", ".join(sorted(f"'{kind.value}'" for kind in RECALLS))
 _DEAD = """
 SELECT EXISTS (SELECT 1 FROM $s.worker WHERE worker <> %b AND (renewed + lease <= $s.micros() OR renewed > $s.micros() + 1000000))
@@ -49,6 +48,12 @@ ON CONFLICT (worker) DO UPDATE SET host = excluded.host, pid = excluded.pid, bui
     paused = excluded.paused, report = ''
 """
 _RENEW = "UPDATE $s.worker SET renewed = $s.micros() WHERE worker = %b AND (renewed + lease > $s.micros() OR %b) RETURNING renewed"
+_LOCK_RUNS = """
+SELECT 1 FROM (
+    SELECT tenant, run_id FROM $s.run WHERE owner = ANY(%b::text[]) UNION SELECT tenant, run_id FROM $s.task WHERE worker = ANY(%b::text[])
+) AS wanted JOIN $s.run AS run USING (tenant, run_id) ORDER BY run.tenant, run.run_id FOR UPDATE OF run
+"""
+"""In the order of every commit: runs before their tasks, also those of which only a task is with the dead."""
 _GIVE_BACK = f"""
 WITH gone AS (SELECT * FROM unnest(%b::text[], %b::bigint[]) AS one (worker, ends)),
 held AS (
@@ -159,18 +164,32 @@ _OWNS_SUSPECT = (
 _LOCK = "SELECT pg_advisory_xact_lock(one) FROM unnest(%b::bigint[]) AS one"
 _STORE = "SELECT timeline, history FROM $s.store FOR UPDATE"
 _BEGIN = "UPDATE $s.store SET timeline = %b, history = %b"
-_AS_LONG_AS_IT_TAKES = f"{OF_A_TRANSACTION}, set_config('statement_timeout', '0', true)"
-"""Every open run is written: a renewal that comes upon a failover holds them all the same."""
-_NEWEST = "SELECT max(changed_at) FROM $s.run WHERE generation > 0"
-_HOLD_BACK = """
+_WITHOUT_LIMIT = (
+    "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true)"
+)
+"""However long it takes and whoever is in the way: until it is done, the store may do again what it has forgotten."""
+_NEWEST = f"""
+WITH RECURSIVE tenant (name) AS (
+    SELECT min(tenant) FROM $s.run
+    UNION ALL
+    SELECT (SELECT min(run.tenant) FROM $s.run AS run WHERE run.tenant > tenant.name) FROM tenant WHERE name IS NOT NULL
+)
+SELECT greatest(
+    (SELECT max(changed_at) FROM $s.run WHERE generation > 0 AND {_HAS_NOT_ENDED}),
+    (SELECT max((SELECT max(run.created_at) FROM $s.run AS run WHERE run.tenant = tenant.name AND run.created_at > 0)) FROM tenant),
+    (SELECT max(renewed) FROM $s.worker WHERE renewed <= $s.micros())
+)
+"""
+"""No later than the newest change. When the last of the ended runs did end is not looked for, as all of them would be read: the renewals
+of workers and the starts tell nearly as much, and what is told too early is only held back with more care."""
+_HOLD_BACK = f"""
 WITH held AS (
-    SELECT tenant, run_id FROM $s.run
-    WHERE generation > 0 AND status NOT IN ('completed', 'failed', 'cancelled', 'terminated', 'compensated', 'partly compensated')
+    SELECT tenant, run_id FROM $s.run WHERE generation > 0 AND {_HAS_NOT_ENDED}
     ORDER BY tenant, run_id FOR UPDATE
 )
 UPDATE $s.run AS run SET released = 0, restored_at = greatest(%b, run.changed_at),
     restored_until = least(%b, coalesce(run.restored_until, 9223372036854775807)), touched = run.touched + 1
-FROM held WHERE run.tenant = held.tenant AND run.run_id = held.run_id
+FROM held WHERE run.tenant = held.tenant AND run.run_id = held.run_id AND run.{_HAS_NOT_ENDED}
 """
 _RESTORATION = "SELECT version, body FROM $s.control WHERE tenant = %b AND name = %b"
 _PUT_CONTROL = """
@@ -261,7 +280,7 @@ class Leasing:
         session = self._session
         with session.pipeline():
             session.begin()
-            session.send(_AS_LONG_AS_IT_TAKES)
+            session.send(_WITHOUT_LIMIT)
             number = lock_number(session.statements.schema, EVERYBODY, RESTORATION)
             session.send(_LOCK, ([number],))
             former, used = session.send(_STORE).rows()[0]
@@ -270,13 +289,14 @@ class Leasing:
                 return False
             workers = session.send("SELECT worker FROM $s.worker ORDER BY worker FOR UPDATE")
             micros: int = session.send(NOW).rows()[0][0]
-            known = [(WorkerId(row[0]), micros) for row in workers.rows()]
-            self._give_back(known, lapses=0)
-            session.send(_FORGET, ([worker for worker, _ in known],))
             newest = session.send(_NEWEST).rows()[0][0]
             now = from_micros(micros)
             until = moment_of(None if newest is None else from_micros(newest), now)
+            # All open runs are locked by one statement, in their order, before those of the workers are written again.
             session.send(_HOLD_BACK, (micros, to_micros(until)))
+            known = [(WorkerId(row[0]), micros) for row in workers.rows()]
+            self._give_back(known, lapses=0)
+            session.send(_FORGET, ([worker for worker, _ in known],))
             control = session.send(_RESTORATION, (EVERYBODY, RESTORATION)).rows()
             version, body = control[0] if control else (0, None)
             restoration = Restoration(timeline, former, now, until, why)
@@ -403,6 +423,7 @@ class Leasing:
 
     def _give_back(self, dead: list[tuple[WorkerId, int]], *, lapses: int) -> None:
         workers, ends = [worker for worker, _ in dead], [end for _, end in dead]
+        self._session.send(_LOCK_RUNS, (workers, workers))
         self._session.send(_GIVE_TASKS_BACK, (workers, lapses))
         self._session.send(_GIVE_BACK, (workers, ends, lapses))
 

@@ -1,8 +1,9 @@
 # ruff: noqa: S608 - only constants of this package are joined to statements; every value is bound
 """Reads and locks what a commit looks at, in one round trip: advisory locks of control rows, workers, runs by key, then all that hangs on them.
 
-Locks are taken in one order by every process: control rows, workers, runs (by tenant and run id), records of requests, decisions that
-stick. Whoever writes any row of a run holds the run's row, so that what is read after it stands still.
+Locks are taken in one order by every process: control rows, workers, runs (by tenant and run id), decisions that stick, records of requests,
+tasks. Whoever writes any row of a run holds the run's row, so that what is read after it stands still. Whoever takes a task alone holds no
+run, and waits for nobody: a row that another one has locked is passed over.
 """
 
 from __future__ import annotations

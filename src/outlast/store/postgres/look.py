@@ -206,13 +206,27 @@ class Look:
         return self.guards | self.written
 
 
+LOCK_CLASSES = 1024
+"""So many locks guard all control rows of a schema: a commit takes no more, as a server has room for some thousand at once."""
+
+
 def lock_number(schema: str, tenant: str, name: str) -> int:
     """Return the number of the advisory lock of a control row, which guards one that is not there yet too.
 
-    Two rows may have one number; then one waits for the other without need.
+    Many rows have one number; then one waits for the other without need, where either is written.
     """
-    text = "\0".join((schema, tenant, name)).encode()
-    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big", signed=True)
+    return _hashed(schema) * LOCK_CLASSES + _hashed(tenant, name) % LOCK_CLASSES
+
+
+def migration_lock(schema: str) -> int:
+    """Return the number of the advisory lock of whoever changes the tables."""
+    return _hashed(schema, "", "migration") * LOCK_CLASSES
+
+
+def _hashed(*names: str) -> int:
+    """Return a number that leaves room for that of a class within 64 bits."""
+    digest = hashlib.sha256("\0".join(names).encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True) // LOCK_CLASSES
 
 
 def _key(run: RunKey) -> tuple[str, str]:

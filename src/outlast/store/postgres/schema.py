@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Generator, Mapping, Sequence
 
 from psycopg import errors
@@ -19,7 +20,8 @@ from outlast.store.migrate import (
     read_migrations,
 )
 from outlast.store.postgres.failure import SAY_POOLER
-from outlast.store.postgres.look import lock_number
+from outlast.store.postgres.look import migration_lock
+from outlast.store.postgres.migrating import LOCK_WAIT, waiting
 from outlast.store.postgres.session import OF_A_SESSION, Session
 from outlast.store.postgres.setting import PostgresSetting
 
@@ -30,9 +32,11 @@ PACKAGE = "outlast.store.postgres"
 _HOT = "fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500"
 """Rows that are written again and again: pages keep room for the next version of a row, so that no index is touched (a `HOT` update), and
 are cleaned after a fiftieth has changed, not a fifth: what is dead lies before what is next in a queue."""
-_TABLES = ("run", "entry", "operation", "message", "outbox", "watch", "approval", "notice", "task")
-"""Tables of runs: each can be partitioned by hash of tenant and run id."""
-_FILLED = frozenset({"entry"})
+_OF_RUNS = re.compile(
+    r"CREATE TABLE (?P<table>\w+) (?P<columns>\((?:(?!CREATE TABLE).)*?\)) \{(?P<kind>hot|of_run)\}",
+    re.DOTALL,
+)
+"""A table of runs, in whichever migration: it can be partitioned by hash of tenant and run id."""
 _BY_RUN = "PARTITION BY HASH (tenant, run_id)"
 _MIGRATIONS = """
 CREATE TABLE IF NOT EXISTS migration (
@@ -66,8 +70,12 @@ def bring_up_to_date(
     if partitions and target.applied():
         _check_partitions(session, setting.place, partitions)
     try:
-        return migrate(
-            target, migrations, setting.place, check_only=setting.check_only, phases=phases
+        return waiting(
+            session,
+            setting,
+            lambda: migrate(
+                target, migrations, setting.place, check_only=setting.check_only, phases=phases
+            ),
         )
     except errors.InsufficientPrivilege as error:
         lacking = plan(migrations, target.applied(), setting.place, phases)
@@ -174,14 +182,14 @@ class _Schema:
     def exclusively(self) -> Generator[None, None, None]:
         session, connection = self._session, self._session.connection
         with session.guarded(), connection.transaction():
-            # Whoever comes second waits for the end of the first, however long that takes.
+            # Whoever comes second waits for the end of the first, as long as that one is at work.
             connection.execute(
-                b"SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0;"
-                b" SET LOCAL idle_in_transaction_session_timeout = '10s'"
+                f"SET LOCAL lock_timeout = '{LOCK_WAIT}'; SET LOCAL statement_timeout = 0;"
+                " SET LOCAL idle_in_transaction_session_timeout = '10s'".encode()
             )
             session.send(
                 "SELECT pg_advisory_xact_lock(%b::bigint)",
-                (lock_number(self._schema, "", "migration"),),
+                (migration_lock(self._schema),),
             )
             if not session.send(
                 "SELECT 1 FROM pg_namespace WHERE nspname = %b", (self._schema,)
@@ -189,7 +197,8 @@ class _Schema:
                 connection.execute(f'CREATE SCHEMA "{self._schema}"'.encode())
             # A table that somebody holds is not waited for for ever: everybody else would queue behind.
             connection.execute(
-                f'SET LOCAL search_path TO "{self._schema}"; {OF_A_SESSION.replace("SET ", "SET LOCAL ")}'.encode()
+                f'SET LOCAL search_path TO "{self._schema}"; {OF_A_SESSION.replace("SET ", "SET LOCAL ")}'
+                f"SET LOCAL lock_timeout = '{LOCK_WAIT}'".encode()
             )
             self._partitions = self._partitions or partition_count(session)
             yield
@@ -200,26 +209,31 @@ class _Schema:
     def apply(self, migration: Migration) -> None:
         connection = self._session.connection
         connection.execute(_MIGRATIONS.encode())
-        connection.execute(self._filled_in(migration.sql).encode())
-        if self._partitions and migration.number == 1:
-            for statement in _partitions(self._partitions):
-                connection.execute(statement.encode())
+        connection.execute(filled_in(migration.sql, self._partitions).encode())
         connection.execute(
             b"INSERT INTO migration (number, phase, subject, checksum) VALUES (%s, %s, %s, %s)",
             (migration.number, migration.phase, migration.subject, migration.checksum),
         )
 
-    def _filled_in(self, sql: str) -> str:
-        if self._partitions:
-            return sql.replace("{hot}", _BY_RUN).replace("{of_run}", _BY_RUN)
-        return sql.replace("{hot}", f"WITH ({_HOT})").replace("{of_run}", "")
 
+def filled_in(sql: str, partitions: int) -> str:
+    """Return a migration with its tables of runs as they are made.
 
-def _partitions(count: int) -> Generator[str, None, None]:
-    for table in _TABLES:
-        how = "" if table in _FILLED else f" WITH ({_HOT})"
-        for number in range(count):
-            yield (
-                f"CREATE TABLE {table}_{number} PARTITION OF {table}"
-                f" FOR VALUES WITH (MODULUS {count}, REMAINDER {number}){how}"
-            )
+    Args:
+        partitions: Of each, which are made with it; 0 for plain tables.
+    """
+
+    def made(found: re.Match[str]) -> str:
+        table = found["table"]
+        how = f" WITH ({_HOT})" if found["kind"] == "hot" else ""
+        whole = f"CREATE TABLE {table} {found['columns']}"
+        if not partitions:
+            return whole + how
+        parts = (
+            f"CREATE TABLE {table}_{number} PARTITION OF {table}"
+            f" FOR VALUES WITH (MODULUS {partitions}, REMAINDER {number}){how}"
+            for number in range(partitions)
+        )
+        return ";\n".join([f"{whole} {_BY_RUN}", *parts])
+
+    return _OF_RUNS.sub(made, sql)

@@ -29,6 +29,7 @@ from outlast.testing.conformance.change import ChangeConformance
 from outlast.testing.conformance.claim import ClaimConformance
 from outlast.testing.conformance.doubt import DoubtConformance
 from outlast.testing.conformance.figures import FiguresConformance
+from outlast.testing.conformance.length import LengthConformance
 from outlast.testing.conformance.message import MessageConformance
 from outlast.testing.conformance.notice import NoticeConformance
 from outlast.testing.conformance.outbox import OutboxConformance
@@ -48,6 +49,7 @@ __all__ = ["Bench", "ManualClock", "SteerableClock", "StoreConformance"]
 class StoreConformance(
     ChangeConformance,
     ClaimConformance,
+    LengthConformance,
     MessageConformance,
     PauseConformance,
     ApprovalConformance,

@@ -77,6 +77,26 @@ def test_healthy(postgres_url: str) -> None:
     assert "fsync = on, full_page_writes = on, synchronous_commit = on" in text
 
 
+def test_statistics_of_partitioned_tables(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autovacuum makes none of a table as a whole, so somebody has to."""
+    monkeypatch.setattr(checkup, "_MANY_ROWS", 9)
+    migrate_store(postgres_url, partitions=2)
+    fill = "INSERT INTO outlast.watch SELECT 'default', 'run-' || number, 'default', 'w', 1, 'r:1' FROM generate_series(1, 9) AS number"
+    change(postgres_url, fill)
+    assert findings(postgres_url)["statistics"].verdict == "ok"
+    # As autovacuum does: part by part.
+    change(postgres_url, "ANALYZE outlast.watch_0", "ANALYZE outlast.watch_1")
+    found = findings(postgres_url)["statistics"]
+    assert (found.verdict, found.text.partition(" as a whole")[0]) == (
+        "warn",
+        "the server knows nothing of watch",
+    )
+    change(postgres_url, found.hint.partition("week: ")[2])
+    assert findings(postgres_url)["statistics"].verdict == "ok"
+
+
 def test_nothing_there(postgres_url: str) -> None:
     """The server is looked at, the store fails, and nothing is made."""
     result = doctor(postgres_url, "--json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -18,7 +19,7 @@ from outlast.cli.main import app
 from outlast.errors import StoreUnavailableError, StoreVersionError
 from outlast.store.migrate import Migration, read_migrations
 from outlast.store.postgres import schema
-from postgres_server import PostgresServer
+from postgres_server import PostgresServer, until
 
 KNOWN = read_migrations("outlast.store.postgres")
 PRE = Migration(
@@ -113,20 +114,30 @@ def test_command(postgres_url: str) -> None:
 def test_a_later_migration_knows_of_partitions(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table of runs that comes later is divided as the first ones are."""
+    """A table of runs that comes later is divided as the first ones are, and takes rows within its own migration."""
     migrate_store(postgres_url, partitions=2)
     table = Migration(
         PRE.number,
         "pre",
         "more",
-        "CREATE TABLE more (tenant text, run_id text, PRIMARY KEY (tenant, run_id)) {of_run}",
+        """
+        CREATE TABLE more (tenant text, run_id text, PRIMARY KEY (tenant, run_id)) {hot};
+        CREATE TABLE plain (name text);
+        INSERT INTO more SELECT 'default', 'run-' || number FROM generate_series(1, 9) AS number;
+        CREATE INDEX more_runs ON more (run_id);
+        """,
         "c",
     )
     monkeypatch.setattr(schema, "read_migrations", lambda _: (*KNOWN, table))
     migrate_store(postgres_url)
     with psycopg.connect(postgres_url) as connection:
-        kind = connection.execute("SELECT relkind FROM pg_class WHERE relname = 'more'").fetchone()
-    assert kind == ("p",)
+        found = connection.execute(
+            "SELECT relname, relkind, reloptions IS NOT NULL FROM pg_class WHERE relname ~ '^(more|plain)(_[0-9])?$' ORDER BY 1"
+        ).fetchall()
+        parts = connection.execute("SELECT DISTINCT tableoid FROM outlast.more").fetchall()
+    whole = ("more", "p", False)
+    assert found == [whole, ("more_0", "r", True), ("more_1", "r", True), ("plain", "r", False)]
+    assert len(parts) == 2
 
 
 def test_who_may_not_make_tables(
@@ -201,13 +212,13 @@ def test_whoever_migrates_is_waited_for(
     postgres_url: str, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Longer than for any row: the lock is held by another session, and the second one is no error."""
-    from outlast.store.postgres.look import lock_number
+    from outlast.store.postgres.look import migration_lock
 
     short = schema.OF_A_SESSION.replace("lock_timeout = '10s'", "lock_timeout = '1ms'")
     assert short != schema.OF_A_SESSION
     monkeypatch.setattr("outlast.store.postgres.session.OF_A_SESSION", short)
     with psycopg.connect(postgres_url) as holder:
-        number = lock_number("outlast", "", "migration")
+        number = migration_lock("outlast")
         holder.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
 
         async def main() -> str:
@@ -220,3 +231,28 @@ def test_whoever_migrates_is_waited_for(
             return await opening
 
         assert asyncio.run(main())
+
+
+def test_a_migration_at_work_is_waited_for(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often the wait has an end: whoever has the lock does something, and who waits says for whom."""
+    from outlast.store.postgres.look import migration_lock
+
+    monkeypatch.setattr(schema, "LOCK_WAIT", "20ms")
+    lock = "SELECT pg_advisory_xact_lock(%s)"
+    with psycopg.connect(postgres_url) as other, psycopg.connect(postgres_url) as holder:
+        other.execute(lock, (7,))
+        holder.execute(lock, (migration_lock("outlast"),))
+        at_work = threading.Thread(target=holder.execute, args=(lock, (7,)))
+        at_work.start()
+        opening = threading.Thread(target=opened, args=(postgres_url,))
+        opening.start()
+        until(lambda: len(caplog.records) > 3, "it has waited some times")
+        assert opening.is_alive()
+        assert f"waits for process {holder.info.backend_pid} of the server" in caplog.text
+        other.rollback()
+        at_work.join()
+        holder.rollback()
+        opening.join()
+    assert opened(postgres_url)

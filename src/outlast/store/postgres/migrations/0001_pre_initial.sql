@@ -89,14 +89,15 @@ CREATE TABLE run (
     PRIMARY KEY (tenant, run_id)
 ) {hot};
 
--- Closed runs stand in none of the first three. A step's commit changes no column of an index: it needs no more than a place on the page.
+-- Closed runs stand in none of these but the last two. A step's commit changes no column of an index: it needs no more than a place on the page.
 CREATE INDEX run_due ON run (workflow, unfit, due, tenant, run_id) WHERE due IS NOT NULL;
 CREATE INDEX run_due_set ON run (workflow, unfit, due_set_at, tenant, run_id) WHERE due IS NOT NULL;
 CREATE INDEX run_released_due ON run (workflow, unfit, due, tenant, run_id) WHERE due IS NOT NULL AND released = 1;
 CREATE INDEX run_released_due_set ON run (workflow, unfit, due_set_at, tenant, run_id) WHERE due IS NOT NULL AND released = 1;
 -- Owners of these died again and again: each is taken alone.
 CREATE INDEX run_suspect ON run (workflow, unfit, due, tenant, run_id) WHERE due IS NOT NULL AND lapses >= 3;
-CREATE INDEX run_lapsed ON run (tenant) WHERE lapses > 0 AND status IN ('ready', 'running', 'waiting', 'blocked', 'paused');
+-- Runs that have not ended, however many have: those whose owners died without progress come last.
+CREATE INDEX run_open ON run (lapses, tenant, run_id) WHERE status IN ('ready', 'running', 'waiting', 'blocked', 'paused');
 CREATE INDEX run_owner ON run (owner, mail, lapses) WHERE owner IS NOT NULL;
 -- For lists. By status too: a few failed ones among a hundred thousand are found without reading the others.
 CREATE INDEX run_created ON run (tenant, created_at, run_id);
