@@ -26,7 +26,13 @@ from outlast.errors import (
     ForbiddenInWorkflowError,
 )
 from outlast.journal.canonical import canonical, payload_sha256, sha256_of
-from outlast.journal.codec import ArgumentCodec, TypeCodec, arguments_codec, codec_for
+from outlast.journal.codec import (
+    ArgumentCodec,
+    TypeCodec,
+    arguments_codec,
+    codec_for,
+    names_of,
+)
 from outlast.journal.entry import Cover, Durability
 from outlast.policy.tool import ForeignTool
 from outlast.replay.context import Context, EffectRequest, StepRequest, Undo
@@ -102,6 +108,11 @@ class Definition(Generic[P, R]):
         """The function's signature."""
         return inspect.signature(self.function)
 
+    @cached_property
+    def _arity(self) -> int:
+        """With how many positional arguments alone it can be called for certain."""
+        return len(names_of(self.signature))
+
     def resolve(self) -> None:
         """Resolve the annotations now.
 
@@ -116,7 +127,8 @@ class Definition(Generic[P, R]):
         Raises:
             TypeError: The function cannot be called with these arguments.
         """
-        self.signature.bind(*args, **kwargs)
+        if kwargs or len(args) != self._arity:
+            self.signature.bind(*args, **kwargs)
         return Call(self, args, kwargs)
 
     def enter(self, context: Context, call: Call[Any]) -> Any:
