@@ -99,7 +99,7 @@ class ArgumentCodec:
 
         Raises: TypeError: The function cannot be called with them, as Python itself says it.
         """
-        if not kwargs and len(args) == len(self._names):
+        if self._names is not None and not kwargs and len(args) == len(self._names):
             return dict(zip(self._names, args, strict=True))
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -142,14 +142,14 @@ class ArgumentCodec:
         return self._codec.decode(data)
 
 
-def names_of(signature: inspect.Signature) -> tuple[str, ...]:
-    """Return the parameters of a function that takes all of them by position; else none.
+def names_of(signature: inspect.Signature) -> tuple[str, ...] | None:
+    """Return the parameters of a function that takes each of them by position; None for another.
 
     A call with as many positional arguments, and no others, fits without being bound.
     """
     each = signature.parameters.values()
     if any(one.kind not in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in each):
-        return ()
+        return None
     return tuple(signature.parameters)
 
 

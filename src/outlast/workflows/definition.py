@@ -109,9 +109,10 @@ class Definition(Generic[P, R]):
         return inspect.signature(self.function)
 
     @cached_property
-    def _arity(self) -> int:
-        """With how many positional arguments alone it can be called for certain."""
-        return len(names_of(self.signature))
+    def _arity(self) -> int | None:
+        """With how many positional arguments alone it can be called for certain; None where that is not so simple."""
+        names = names_of(self.signature)
+        return None if names is None else len(names)
 
     def resolve(self) -> None:
         """Resolve the annotations now.
