@@ -4,6 +4,7 @@
 #   make test                 all tests but the long ones
 #   make check                lint, format, types, layers, sizes (each a target of its own; -k shows all faults)
 #   make replay               the golden journals, on every Python that is found (PYTHONS="python3.12 /opt/…/python3.14")
+#   make postgres             what PostgreSQL is tested with, on an installed server: the newest, or POSTGRES=/usr/lib/postgresql/15/bin
 #   make slow                 what is too long for each test run: whole enumerations, and engines broken line by line
 #   make soak                 the long searches
 #   make import-time          what `import outlast` costs
@@ -22,6 +23,11 @@ PYTHONS ?= python3.11 python3.12 python3.13 python3.14 $(wildcard $(HOME)/.pyenv
 # Passed on to pytest: make test TESTS=tests/unit/replay
 TESTS ?= tests
 
+# The folder of an installed PostgreSQL's programs, as Debian and Ubuntu place them; all other tests use that of the wheel.
+POSTGRES ?= $(shell ls -d /usr/lib/postgresql/*/bin/postgres 2>/dev/null | sort -V | tail -n 1 | xargs -r dirname)
+POSTGRES_TESTS = tests/conformance/test_postgres.py tests/unit/store/postgres tests/unit/test_postgres_server.py \
+  tests/unit/cli/test_migrate.py tests/cases/test_listening.py tests/cases/test_listening_workers.py tests/crash/test_postgres_chaos.py
+
 # Kill points: a part chosen by the seed, or OUTLAST_CRASH=all; see tests/crash/kill_point.py.
 ifndef OUTLAST_CRASH_SEED
 OUTLAST_CRASH_SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
@@ -29,15 +35,15 @@ endif
 export OUTLAST_CRASH_SEED
 
 # Tests start hundreds of processes. Each would compile all of Outlast anew where the environment says that nothing is kept.
-test slow soak: export PYTHONDONTWRITEBYTECODE =
+test postgres slow soak: export PYTHONDONTWRITEBYTECODE =
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help demo test slow replay replay-here check lint format types layers sizes soak import-time wheel clean
+.PHONY: help demo test postgres slow replay replay-here check lint format types layers sizes soak import-time wheel clean
 
 help:
-	@sed -n '3,13s/^# *//p' Makefile
+	@sed -n '3,14s/^# *//p' Makefile
 
 demo: $(VENV)/.installed-demo
 	@$(BIN)/outlast demo $(ARGS)
@@ -45,6 +51,12 @@ demo: $(VENV)/.installed-demo
 test: $(VENV)/.installed-dev
 	@echo "OUTLAST_CRASH=$(OUTLAST_CRASH) OUTLAST_CRASH_SEED=$(OUTLAST_CRASH_SEED): which kill points are tried with real processes"
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
+
+postgres: $(VENV)/.installed-dev
+	@[ -x "$(POSTGRES)/postgres" ] || { \
+	  echo "No PostgreSQL server is at '$(POSTGRES)'. On Debian and Ubuntu: apt install postgresql; else name the folder of its programs: make postgres POSTGRES=…" >&2; exit 1; }
+	@$(POSTGRES)/postgres --version
+	OUTLAST_POSTGRES=$(POSTGRES) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(POSTGRES_TESTS) $(ARGS)
 
 slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "slow and not soak" $(TESTS) $(ARGS)

@@ -1,6 +1,7 @@
 """Composition: a URL becomes a store, the system becomes clock, randomness and threads, and all of it an app.
 
-The only module that names a concrete store.
+The only module that names a concrete store. Stores and the worker are loaded where they are begun, not with `import outlast`: a process
+that only asks needs no worker.
 """
 
 from __future__ import annotations
@@ -36,18 +37,17 @@ from outlast.store.finding import Finding
 from outlast.store.migrate import PHASES, Migration
 from outlast.store.protocol import Store
 from outlast.system import SystemClock, SystemRandom, SystemThreads
-from outlast.worker.deck import RECHECK_WITHIN
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE, LEAST_LEASE, MOST_LEASE
+from outlast.worker.options import RECHECK_WITHIN, TASKS, WorkerOptions
 from outlast.worker.parked import OnParked
-from outlast.worker.report import Reporter
-from outlast.worker.stall import LoopWatch
-from outlast.worker.worker import TASKS, Worker, WorkerOptions
 from outlast.workflows.definition import Workflow
 from outlast.workflows.registry import Registry, library_version
 
 if TYPE_CHECKING:
     from outlast.store.postgres.setting import PostgresSetting
+    from outlast.worker.report import Reporter
+    from outlast.worker.worker import Worker
 
 T = TypeVar("T")
 
@@ -487,9 +487,7 @@ class App(_Entered):
             await store.close()
             raise
         try:
-            observer = self._meters if self._is_observed else None
-            self._reporter = Reporter(store, self.worker, self._tally, observer)
-            self._reporter.start()
+            self._begin_reports(store)
             if self._notify is not None:
                 self._notifier = Notifier(
                     store, self._notify, self.tenant, held=lambda: self.worker.paused
@@ -522,6 +520,9 @@ class App(_Entered):
 
     async def _start_worker(self, store: Store, registry: Registry) -> None:
         """Make worker and client on one store, and start the worker: nothing that can be wrong in what was given comes after it."""
+        from outlast.worker.stall import LoopWatch
+        from outlast.worker.worker import Worker
+
         threads = SystemThreads()
         authority = await _authority_of(store, self._given_authority)
         self.worker = Worker(
@@ -552,6 +553,13 @@ class App(_Entered):
             registry=registry,
         )
         await self.worker.start()
+
+    def _begin_reports(self, store: Store) -> None:
+        from outlast.worker.report import Reporter
+
+        observer = self._meters if self._is_observed else None
+        self._reporter = Reporter(store, self.worker, self._tally, observer)
+        self._reporter.start()
 
     async def _submit(self, change: Any) -> Any:
         verdict = await self.worker.submit(change)

@@ -17,7 +17,6 @@ import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any, TypeVar
 import crash_flow
 import kill_flow
 import remote_flow  # noqa: F401 - declares steps that run in other processes
+from msgspec.structs import replace
 
 import outlast
 from outlast.app import App, open_store

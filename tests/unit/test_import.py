@@ -75,6 +75,40 @@ def test_import_loads_no_store_and_no_front_end(loaded: set[str]) -> None:
     assert not loaded & apart
 
 
+def test_import_loads_no_worker(loaded: set[str]) -> None:
+    """A process that declares and asks says how a worker would behave, and does not load one until it opens it."""
+    behind = {"deck", "executor", "gate", "pilot", "report", "stall", "worker", "writer"}
+    assert not loaded & {f"outlast.worker.{name}" for name in behind}
+    opened = "import asyncio, outlast; asyncio.run(outlast.open('memory://').__aenter__())"
+    assert "outlast.worker.worker" in loaded_by(opened)
+
+
+def test_import_loads_no_module_for_what_is_read_later(loaded: set[str]) -> None:
+    """Files of migrations and of policies are read by those who open a store or name a file."""
+    assert not loaded & {"importlib.resources", "tempfile", "shutil", "tomllib"}
+
+
+def test_import_generates_few_dataclasses() -> None:
+    """Code is generated for each, which costs as much as loading a module: data that is frozen is a Struct.
+
+    Left are those that have a computed field, or that callers replace in parts.
+    """
+    code = (
+        "import outlast, sys\n"
+        "ours = [vars(one).values() for name, one in list(sys.modules.items()) if name.startswith('outlast')]\n"
+        "kinds = {one for some in ours for one in some if isinstance(one, type)}\n"
+        "print(*sorted(one.__name__ for one in kinds if hasattr(one, '__dataclass_fields__')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=tempfile.gettempdir(),
+    )
+    assert set(done.stdout.split()) <= {"ForeignTool", "Notify", "Policy", "WorkerOptions"}
+
+
 def test_check_of_the_import_sees_what_is_loaded() -> None:
     """The look at `sys.modules` would notice a database driver."""
     assert "sqlite3" in loaded_by("import outlast, sqlite3")

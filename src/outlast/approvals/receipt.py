@@ -6,6 +6,7 @@ compared is kept as text, byte by byte. `outlast.approvals.drawing` makes it, `o
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -257,7 +258,7 @@ def read_receipt(text: bytes) -> Receipt:
         ReceiptError: It is none.
     """
     try:
-        receipt = parse_as(_receipts, text, nesting=ENTRY_NESTING)
+        receipt = parse_as(_receipts(), text, nesting=ENTRY_NESTING)
     except NotJsonError as error:
         raise ReceiptError(
             f"this is no receipt of a known form: {error}",
@@ -269,4 +270,7 @@ def read_receipt(text: bytes) -> Receipt:
     return receipt
 
 
-_receipts = msgspec.json.Decoder(Receipt)
+@cache
+def _receipts() -> msgspec.json.Decoder[Receipt]:
+    """Made when the first receipt is read."""
+    return msgspec.json.Decoder(Receipt)

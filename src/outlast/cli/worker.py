@@ -28,8 +28,8 @@ from outlast.cli.session import Session, run, stored, time_length
 from outlast.errors import DefinitionError, OutlastError
 from outlast.notify import Notify
 from outlast.notify.file import read_notify
+from outlast.worker.options import TASKS
 from outlast.worker.release import HOW
-from outlast.worker.worker import TASKS
 from outlast.workflows.registry import Registry, library_version
 
 _PACKAGE = Path(__file__).parents[1]

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from shlex import quote
 from typing import Any, TypeVar, cast, overload
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from outlast.client.access import check_workflow, is_free, may_read
@@ -99,8 +98,7 @@ _LEAST_LOOK = 100
 """So many runs are looked at together where some may not be read: the last one of a page may stand far behind."""
 
 
-@dataclass(frozen=True, slots=True)
-class Birth:
+class Birth(Struct, frozen=True):
     """What lets a client hand new runs to a worker of its own process.
 
     Args:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -127,8 +126,7 @@ class Resolved(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(msgspec.Struct, frozen=True):
     """What somebody says became of an operation.
 
     Args:
@@ -257,8 +255,7 @@ def said(
     return Said(outcome, value, failure, reason, has_result)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """What a journal says of one operation.
 
     Args:
@@ -292,8 +289,7 @@ def seen_in(image: RunImage | None, operation: str) -> Seen:
     return Seen(doubt, _put_aside(entries, operation), found[0] if found else None)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """Which page of which doubts; see `Runs.doubts`."""
 
     effect: str

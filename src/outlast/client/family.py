@@ -6,10 +6,9 @@ The outcome of a child is what the origin's journal says, and what the child's o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from outlast.client.port import Port
@@ -57,8 +56,7 @@ RetryChild: TypeAlias = Callable[[RunKey, str, Parent], Awaitable["Retried | Non
 """Makes the retry of a run under an id, as the child of an operation; None when the run cannot be retried."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retried:
+class Retried(Struct, frozen=True):
     """The retry of a child.
 
     Args:
@@ -74,8 +72,7 @@ class Retried:
     value: Raw | None = None
 
 
-@dataclass(slots=True)
-class Family:
+class Family(Struct):
     """What is known of other runs, for one fork.
 
     Args:
@@ -89,8 +86,7 @@ class Family:
     parent: Parent | None = None
 
 
-@dataclass(slots=True)
-class _Child:
+class _Child(Struct):
     """A child that was asked for.
 
     Args:
@@ -104,8 +100,7 @@ class _Child:
     close: str = "abandon"
 
 
-@dataclass(slots=True)
-class _Sent:
+class _Sent(Struct):
     """A message that was sent, and how it was answered at `end_seq`."""
 
     known: KnownMessage

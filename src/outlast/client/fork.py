@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
-from dataclasses import replace as replace_dataclass
 from typing import Any, get_args
 
 import msgspec
@@ -79,8 +77,7 @@ _RETRIED = frozenset({Status.FAILED, Status.CANCELLED, Status.TERMINATED})
 _UNDONE = frozenset({Status.COMPENSATED, Status.PARTLY_COMPENSATED})
 
 
-@dataclass(frozen=True, slots=True)
-class ForkRequest:
+class ForkRequest(msgspec.Struct, frozen=True):
     """What is asked for.
 
     Args:
@@ -101,8 +98,7 @@ class ForkRequest:
     token: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """A run that is to be forked, as it was read.
 
     Args:
@@ -380,7 +376,7 @@ async def _changes(
     position = _position(origin, asked)
 
     async def retry_child(child: RunKey, id: str, parent: Parent) -> Retried | None:
-        return await _retried(client, child, replace_dataclass(asked, id=id), parent)
+        return await _retried(client, child, replace(asked, id=id), parent)
 
     reader = FamilyReader(
         client,
@@ -434,7 +430,7 @@ async def _retried(
         )
     if head.status not in _RETRIED:
         return None
-    asked = replace_dataclass(asked, position=retry_position(origin.entries), outcome=None)
+    asked = replace(asked, position=retry_position(origin.entries), outcome=None)
     changes = await _changes(client, origin, asked, RunKey(child.tenant, asked.id), parent)
     heard = [one.message_id for one in origin.entries if isinstance(one, MessageReceived)]
     heard += [one.message_id for one in changes[-1].messages]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import assert_never
 
 import msgspec
@@ -23,7 +24,10 @@ _OF_STEPS = {
 }
 """What outcomes of steps say; all others tell of another run."""
 
-_resolutions = msgspec.json.Decoder(Resolution)
+
+@cache
+def _resolutions() -> msgspec.json.Decoder[Resolution]:
+    return msgspec.json.Decoder(Resolution)
 
 
 class Mail(msgspec.Struct, frozen=True):
@@ -58,7 +62,7 @@ def _mail(stamped: StampedMessage) -> Mail:
     if message.kind not in (MessageKind.OUTCOME, MessageKind.RESOLUTION):
         return Mail(str(message.kind), message.name)
     try:
-        told = parse_as(_resolutions, message.body, nesting=ENTRY_NESTING)
+        told = parse_as(_resolutions(), message.body, nesting=ENTRY_NESTING)
     except NotJsonError:
         # What cannot be read is put aside by the worker, and must not keep the run from being looked at.
         return Mail(str(message.kind), operation=message.name)

@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from datetime import datetime
+from functools import cache
 from typing import Any, cast
 
 import msgspec
@@ -103,9 +104,19 @@ class _Asked(msgspec.Struct):
     covers: list[_Cover]
 
 
-_notes = msgspec.json.Decoder(_Note)
-_subjects = msgspec.json.Decoder(_Asked)
-_requests = msgspec.json.Decoder(ApprovalRequested)
+@cache
+def _notes() -> msgspec.json.Decoder[_Note]:
+    return msgspec.json.Decoder(_Note)
+
+
+@cache
+def _subjects() -> msgspec.json.Decoder[_Asked]:
+    return msgspec.json.Decoder(_Asked)
+
+
+@cache
+def _requests() -> msgspec.json.Decoder[ApprovalRequested]:
+    return msgspec.json.Decoder(ApprovalRequested)
 
 
 class RunStatus(msgspec.Struct, frozen=True):
@@ -549,7 +560,7 @@ def room_in(head: RunHead) -> Room | None:
     if head.status is not Status.BLOCKED or head.reason != HISTORY or not head.note:
         return None
     try:
-        return parse_as(_notes, head.note).room
+        return parse_as(_notes(), head.note).room
     except NotJsonError:
         return None
 
@@ -559,7 +570,7 @@ def _waits_in(note: bytes) -> dict[str, Any]:
     if not note:
         return {}
     try:
-        parse_as(_notes, note)
+        parse_as(_notes(), note)
         return parse(note)
     except NotJsonError:
         return {}
@@ -568,9 +579,9 @@ def _waits_in(note: bytes) -> dict[str, Any]:
 def _subject_in(row: ApprovalRow) -> tuple[dict[str, Any], bool, ApprovalRequested | None]:
     """Return what a request asks, whether it has the hash, and its entry."""
     try:
-        request = parse_as(_requests, row.put.body, nesting=ENTRY_NESTING)
+        request = parse_as(_requests(), row.put.body, nesting=ENTRY_NESTING)
         body = bytes(request.subject)
-        asked = parse_as(_subjects, body, nesting=ENTRY_NESTING)
+        asked = parse_as(_subjects(), body, nesting=ENTRY_NESTING)
         if len(asked.covers) == len(row.spent):
             genuine = hashlib.sha256(body).hexdigest() == row.put.subject_sha256
             return parse(body, nesting=ENTRY_NESTING), genuine, request

@@ -6,7 +6,6 @@ The three declarations, the three answers of a probe, and the arithmetic of assu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Generic, TypeVar
@@ -29,8 +28,7 @@ class Repeat(Enum):
     NEVER = "never"
 
 
-@dataclass(frozen=True, slots=True)
-class Applied(Generic[T]):
+class Applied(msgspec.Struct, Generic[T], frozen=True):
     """A probe's answer: the effect happened, and this is its result.
 
     Example:
@@ -60,8 +58,7 @@ class Applied(Generic[T]):
     value: T
 
 
-@dataclass(frozen=True, slots=True)
-class NotApplied:
+class NotApplied(msgspec.Struct, frozen=True):
     """A probe's answer: the effect did not happen, and no attempt of it is under way.
 
     Example:
@@ -88,8 +85,7 @@ class NotApplied:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True):
     """A probe's answer: the remote system cannot say.
 
     Example:

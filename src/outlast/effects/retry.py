@@ -5,9 +5,10 @@ The defaults give gaps of 1, 2, 4, 8, 16, 32, 64, 100, 100 … seconds without e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
+
+from msgspec import Struct
 
 from outlast.errors import DefinitionError
 
@@ -28,8 +29,7 @@ NEVER_RETRIED = (
 _UNCAPPED = 100
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True):
     """When to try again.
 
     Args:

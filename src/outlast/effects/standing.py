@@ -6,7 +6,6 @@ What leaves no trace is not here: a step under its first attempt that has said n
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias, cast
 
@@ -182,8 +181,7 @@ class Clearing(msgspec.Struct, frozen=True):
     probes: tuple[Probed, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Over:
+class _Over(msgspec.Struct, frozen=True):
     """A doubt that was cleared.
 
     Args:

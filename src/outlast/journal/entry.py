@@ -9,6 +9,7 @@ A row keeps kind, operation and name beside the sealed-able body: those three ar
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Annotated, Any, Literal, NewType, TypeAlias, get_args
 
 import msgspec
@@ -924,7 +925,12 @@ class StampedRow(Struct, frozen=True):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Entry)
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[Entry]:
+    """Made when the first entry is read: it knows every kind, and costs as much as loading some modules."""
+    return msgspec.json.Decoder(Entry)
 
 
 def to_row(entry: Entry, seq: int, turn: int) -> EntryRow:
@@ -947,7 +953,7 @@ def from_row(row: EntryRow) -> Entry:
     """
     kind = printable(row.kind)
     try:
-        entry = parse_as(_decoder, row.body, nesting=ENTRY_NESTING)
+        entry = parse_as(_decoder(), row.body, nesting=ENTRY_NESTING)
     except NotJsonError as error:
         raise DecodeError(
             f"journal entry {row.seq} ({kind}) cannot be read: {error}",

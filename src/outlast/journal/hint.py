@@ -32,8 +32,7 @@ _MAX_EXPANSIONS = 1_000
 _STORABLE = "annotate a dataclass, Struct, Pydantic model, TypedDict, NamedTuple or a type of the standard library"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Described:
+class Described(msgspec.Struct, frozen=True):
     """A field as its class declares it.
 
     Args:

@@ -6,15 +6,15 @@ is ever a label: there are as many series as statuses, reasons, workflows and qu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 Label: TypeAlias = Literal["", "outcome", "status", "reason", "workflow", "queue", "state"]
 """What tells the series of one instrument apart; empty where there is one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Instrument:
+class Instrument(Struct, frozen=True, eq=False):
     """One thing that is counted or measured; compared by identity, so that counting costs no comparison.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import Struct
@@ -45,10 +44,9 @@ class TallyReport(Struct, frozen=True):
     measures: dict[str, Summary] = msgspec.field(default_factory=dict[str, Summary])
 
 
-@dataclass(slots=True)
-class _Classes:
+class _Classes(msgspec.Struct):
     bounds: tuple[float, ...]
-    counts: list[int] = field(default_factory=list[int])
+    counts: list[int] = msgspec.field(default_factory=list[int])
     count: int = 0
     total: float = 0.0
     largest: float = 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -38,8 +39,14 @@ class _Subject(Struct, frozen=True):
     covers: list[_Cover]
 
 
-_requests = msgspec.json.Decoder(ApprovalRequested)
-_subjects = msgspec.json.Decoder(_Subject)
+@cache
+def _requests() -> msgspec.json.Decoder[ApprovalRequested]:
+    return msgspec.json.Decoder(ApprovalRequested)
+
+
+@cache
+def _subjects() -> msgspec.json.Decoder[_Subject]:
+    return msgspec.json.Decoder(_Subject)
 
 
 class Text(Struct, frozen=True):
@@ -138,11 +145,11 @@ def _cut(text: str, length: int) -> str:
 def _asked_in(row: ApprovalRow) -> tuple[ApprovalRequested | None, _Subject | None]:
     """Return the request that a row holds, and what it asks; nothing where that cannot be read, or has not the hash under which it is asked."""
     try:
-        request = parse_as(_requests, row.put.body, nesting=ENTRY_NESTING)
+        request = parse_as(_requests(), row.put.body, nesting=ENTRY_NESTING)
         body = bytes(request.subject)
         if hashlib.sha256(body).hexdigest() != row.put.subject_sha256:
             return request, None
         parse(body, nesting=ENTRY_NESTING)
-        return request, parse_as(_subjects, body, nesting=ENTRY_NESTING)
+        return request, parse_as(_subjects(), body, nesting=ENTRY_NESTING)
     except NotJsonError:
         return None, None

@@ -11,8 +11,9 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct
 
 from outlast.effects.key import DEFAULT_TENANT
 from outlast.errors import StoreUnavailableError
@@ -47,8 +48,7 @@ _LAST_SECONDS = 5.0
 _SAY_TRIES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _Tried:
+class _Tried(Struct, frozen=True):
     """What came of one sending: which channels have the message by now, and of those that have not what is to be said.
 
     Args:

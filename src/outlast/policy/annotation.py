@@ -9,8 +9,9 @@ Source: MCP 2025-11-25 and 2026-07-28, `ToolAnnotations`; both have the same hin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
+
+from msgspec import Struct
 
 from outlast.journal.canonical import sha256_of
 
@@ -31,8 +32,7 @@ _DEFINING = {
 """Names on the wire, and those that Python's SDK gives them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Annotations:
+class Annotations(Struct, frozen=True):
     """What is taken to be true of a tool; by default what is assumed of one that says nothing.
 
     Args:

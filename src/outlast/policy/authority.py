@@ -6,7 +6,6 @@ Invariant: what is not answered with a plain yes is a no, an error too.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol, cast
 
@@ -153,8 +152,7 @@ class Authority(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Roles:
+class Roles(msgspec.Struct, frozen=True):
     """What the row `roles` of a tenant says, at one version: pure answers, without a wait.
 
     Args:

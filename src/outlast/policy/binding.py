@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from functools import cache
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -251,7 +252,7 @@ class Bindings(msgspec.Struct, frozen=True, omit_defaults=True):
         Raises:
             DecodeError: It did not write that. Nobody holds a role then.
         """
-        return read_as(_bindings, data, "the roles of the tenant")
+        return read_as(_bindings(), data, "the roles of the tenant")
 
 
 class Revoked(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,7 +279,9 @@ class Revoked(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-_bindings = msgspec.json.Decoder(Bindings)
+@cache
+def _bindings() -> msgspec.json.Decoder[Bindings]:
+    return msgspec.json.Decoder(Bindings)
 
 
 def first_bindings(author: str) -> Bindings:

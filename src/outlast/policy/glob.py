@@ -7,8 +7,9 @@ does not cover the other, and that the two may meet.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from outlast.errors import PolicyError
 from outlast.policy.shown import shown
@@ -129,8 +130,7 @@ def _after(glob: str, places: _Positions, letter: str) -> _Positions:
     return _resting(glob, reached)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolGlob:
+class ToolGlob(Struct, frozen=True):
     """A glob over tools: of their names, and of the servers that have them.
 
     Args:

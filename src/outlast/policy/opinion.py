@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from outlast.journal.asking import Sticks
 from outlast.policy.call import ToolCall
 
 
-@dataclass(frozen=True, slots=True)
-class Allow:
+class Allow(Struct, frozen=True):
     """A callback's yes.
 
     Example:
@@ -29,8 +29,7 @@ class Allow:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Deny:
+class Deny(Struct, frozen=True):
     """A hook's or a callback's no.
 
     Args:
@@ -50,8 +49,7 @@ class Deny:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """A callback's wish that a person decides.
 
     Args:
@@ -73,8 +71,7 @@ class Ask:
     sticky: Sticks = "no"
 
 
-@dataclass(frozen=True, slots=True)
-class Narrow:
+class Narrow(Struct, frozen=True):
     """A hook's wish that the call is made with other arguments, of names that were there before.
 
     Args:

@@ -11,10 +11,12 @@ import math
 import posixpath
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from outlast.errors import PolicyError
 from outlast.journal.plan import kind_of
@@ -32,8 +34,7 @@ _MISSING, _ODD = object(), object()
 """What is not there, and what could not be there: the value that should hold it is no object or array."""
 
 
-@dataclass(frozen=True, slots=True)
-class Predicate:
+class Predicate(Struct, frozen=True):
     """One thing that is asked of an argument.
 
     Args:
@@ -74,7 +75,7 @@ class Predicate:
                 hint=f"there are {', '.join(_OPERATORS)}",
             )
         check = _OPERATORS[self.operator][1]
-        object.__setattr__(self, "value", check(_settled(self.value)))
+        force_setattr(self, "value", check(_settled(self.value)))
 
     def holds(self, arguments: Mapping[str, Any]) -> bool | None:
         """Say whether it holds of these arguments; None where that cannot be told."""

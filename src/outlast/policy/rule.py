@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from outlast.errors import PolicyError
 from outlast.journal.asking import REACHES, Sticks
@@ -29,8 +31,7 @@ _LONGEST_TEXT = 1_000
 _LABEL = re.compile(r"(?:deny|ask|allow) \d+")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """What becomes of some calls. A rule matches a call when all that it says fits.
 
     Args:
@@ -115,8 +116,8 @@ class Rule:
                 "the server is said twice", hint="before the tool's name, or as server"
             )
         server = tools.server if ":" in self.tool else check_glob(self.server, "server")
-        object.__setattr__(self, "tool", tools.tool)
-        object.__setattr__(self, "server", server)
+        force_setattr(self, "tool", tools.tool)
+        force_setattr(self, "server", server)
 
     def _settle_predicates(self) -> None:
         given: Any = self.when
@@ -127,7 +128,7 @@ class Rule:
         said = {(one.path, one.operator): one for one in self.when}
         if len(said) < len(self.when):
             raise PolicyError("when says something twice", hint="in and not_in take several values")
-        object.__setattr__(self, "when", tuple(said[key] for key in sorted(said)))
+        force_setattr(self, "when", tuple(said[key] for key in sorted(said)))
 
     @property
     def tools(self) -> ToolGlob:

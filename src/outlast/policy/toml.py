@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -130,6 +129,8 @@ def toml_of(policy: Policy) -> str:
 
 
 def _table_of(text: str, where: _Place) -> dict[str, Any]:
+    import tomllib  # not loaded with `import outlast`: most policies are written in Python, or there is none
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from outlast.errors import PolicyError
 from outlast.policy.shown import shown
@@ -17,8 +19,7 @@ DAY_MINUTES = 24 * 60
 _HOURS = re.compile(r"([01][0-9]|2[0-4]):([0-5][0-9])-([01][0-9]|2[0-4]):([0-5][0-9])")
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """Days and hours at which a rule holds.
 
     Args:
@@ -48,7 +49,7 @@ class Window:
         """Refuse what there is not, and write the days out."""
         zone_of(self.zone)
         _span(self.hours)
-        object.__setattr__(self, "days", _days(self.days))
+        force_setattr(self, "days", _days(self.days))
 
     def holds(self, now: datetime) -> bool:
         """Say whether it is that time."""

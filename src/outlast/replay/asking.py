@@ -7,11 +7,10 @@ unfit is closed, and another one is made; and a yes given to one request is no y
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from outlast.errors import (
@@ -51,8 +50,7 @@ def approval_id(operation: OperationId, generation: int, count: int) -> str:
     return f"{generation}~{operation}" + (f"#{count + 1}" if count else "")
 
 
-@dataclass(slots=True, eq=False)
-class Asking:
+class Asking(Struct, eq=False):
     """What one operation asks.
 
     Args:

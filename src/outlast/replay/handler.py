@@ -12,10 +12,9 @@ import contextvars
 import inspect
 import itertools
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from outlast.errors import (
     DecodeError,
@@ -47,8 +46,7 @@ from outlast.replay.task import TaskPath
 H = TypeVar("H", SignalHandler, UpdateHandler)
 
 
-@dataclass(frozen=True, slots=True)
-class _Registered(Generic[H]):
+class _Registered(Struct, Generic[H], frozen=True):
     """A handler, and the context in which the workflow named it: each message is handled in a copy of that."""
 
     handler: H

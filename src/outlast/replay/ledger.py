@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 from typing import Any, TypeVar, cast
@@ -172,8 +171,7 @@ def match_sha256(cover: Cover) -> str:
     return hashlib.sha256(msgspec.json.encode(pattern)).hexdigest()
 
 
-@dataclass(slots=True)
-class _Cover:
+class _Cover(msgspec.Struct):
     """One cover of one request, what its approver saw, and which operation spent it.
 
     Args:

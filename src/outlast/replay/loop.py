@@ -11,8 +11,9 @@ import math
 import sys
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from msgspec import Struct
 
 from outlast.errors import ForbiddenInWorkflowError
 from outlast.replay.eviction import Eviction, is_open
@@ -89,8 +90,7 @@ class TimerHandle(asyncio.TimerHandle):
         return object.__hash__(self)
 
 
-@dataclass(slots=True)
-class Look:
+class Look(Struct):
     """Code of the run that is asked for what it knows, and may look and not act.
 
     Args:

@@ -6,15 +6,15 @@ have happened again, whoever calls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import heappop, heappush
+
+from msgspec import Struct, field
 
 from outlast.journal.entry import OperationId
 
 
-@dataclass(slots=True)
-class EqualCalls:
+class EqualCalls(Struct):
     """The calls of one effect with one payload, in one run.
 
     A number is used by what happened, and by what may have happened and was undone. The number of a call that failed is free again.

@@ -6,9 +6,10 @@ workflow stopped waiting. Entries for abandoned operations are expected and chan
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct, field
 
 from outlast.journal.entry import (
     EffectInDoubt,
@@ -34,8 +35,7 @@ from outlast.replay.scope import Act, Scope
 from outlast.replay.task import WorkflowFuture
 
 
-@dataclass(slots=True, eq=False)
-class StepOperation:
+class StepOperation(Struct, eq=False):
     """A step that runs."""
 
     operation: OperationId
@@ -44,8 +44,7 @@ class StepOperation:
     scheduled_at: datetime | None = None
 
 
-@dataclass(slots=True, eq=False)
-class EffectOperation:
+class EffectOperation(Struct, eq=False):
     """An effect: commanded, then intended, then settled.
 
     Args:
@@ -139,16 +138,14 @@ class EffectOperation:
             future.uncancellable = True
 
 
-@dataclass(slots=True, eq=False)
-class TimerOperation:
+class TimerOperation(Struct, eq=False):
     """A durable timer of the loop."""
 
     operation: OperationId
     handle: TimerHandle
 
 
-@dataclass(slots=True, eq=False)
-class ApprovalOperation:
+class ApprovalOperation(Struct, eq=False):
     """A request that waits for a person.
 
     Args:
@@ -162,16 +159,14 @@ class ApprovalOperation:
     asking: Asking = field(default_factory=Asking)
 
 
-@dataclass(slots=True, eq=False)
-class PublishOperation:
+class PublishOperation(Struct, eq=False):
     """A published value that is not recorded yet. Nobody waits for it."""
 
     operation: OperationId
     name: str
 
 
-@dataclass(slots=True, eq=False)
-class UpdateOperation:
+class UpdateOperation(Struct, eq=False):
     """An update whose answer is not recorded: it waits for its handler, is handled, or has come to an answer.
 
     Args:
@@ -185,8 +180,7 @@ class UpdateOperation:
     answer: UpdateAnswered | None = None
 
 
-@dataclass(slots=True, eq=False)
-class ChildOperation:
+class ChildOperation(Struct, eq=False):
     """A child: commanded, then requested, then started, until it has ended. Nobody need wait for it.
 
     Args:
@@ -211,8 +205,7 @@ class ChildOperation:
     refused: Failure | None = None
 
 
-@dataclass(slots=True, eq=False)
-class SendOperation:
+class SendOperation(Struct, eq=False):
     """A message to another run: commanded, then on its way, until it has been taken.
 
     Args:
@@ -227,8 +220,7 @@ class SendOperation:
     is_requested: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class WatchOperation:
+class WatchOperation(Struct, eq=False):
     """A run whose end is waited for."""
 
     operation: OperationId

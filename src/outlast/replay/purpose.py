@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from outlast.errors import SamePurposeError
 from outlast.journal.entry import OperationId
@@ -29,8 +30,7 @@ IN_FLIGHT, IN_DOUBT, DONE, UNKNOWN = (
 )
 
 
-@dataclass(slots=True)
-class _Calls:
+class _Calls(Struct):
     """The calls of one purpose, each list in the order of time."""
 
     open: dict[OperationId, EffectOperation] = field(
@@ -107,8 +107,7 @@ class Purposes:
             del calls.unknown[request.payload_sha256]
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(Struct):
     """Equal calls that wait for a person's yes.
 
     Args:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from outlast.errors import DecodeError, DefinitionError, EncodeError, QueryError
 from outlast.journal.failure import capture
 from outlast.replay.loop import Look, WorkflowLoop
 
 
-@dataclass(frozen=True, slots=True)
-class QueryHandler:
+class QueryHandler(Struct, frozen=True):
     """How one query is answered.
 
     Args:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
+
+from msgspec import Struct, field
 
 from outlast.journal.entry import OperationId
 from outlast.replay.context import Undo
@@ -36,8 +37,7 @@ TO_UNDO = (Fate.STANDING, Fate.UNKNOWN)
 _AT_STAKE = (*TO_UNDO, Fate.OPEN, Fate.UNDOING)
 
 
-@dataclass(slots=True, eq=False)
-class Act:
+class Act(Struct, eq=False):
     """An effect that was intended inside a saga, and how it is undone.
 
     Args:

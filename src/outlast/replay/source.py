@@ -12,9 +12,10 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 _NOW = "Use outlast.now(): the time of the run, the same in every replay."
 _SLEEP = "Use `await outlast.sleep(…)`: it outlives the process."
@@ -95,8 +96,7 @@ _MISSING = object()
 _NAMED = (type, FunctionType, BuiltinFunctionType, MethodType)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One thing in a workflow's source that replay cannot repeat.
 
     Args:

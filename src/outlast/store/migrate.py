@@ -17,7 +17,6 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from importlib.resources import files
 from typing import Protocol
 
 from msgspec import Struct
@@ -83,6 +82,8 @@ def read_migrations(package: str) -> tuple[Migration, ...]:
     Raises:
         ValueError: A file is misnamed, or a number is missing or taken twice.
     """
+    from importlib.resources import files  # dear to load, and needed only where a store is opened
+
     found: list[Migration] = []
     for file in files(package).joinpath("migrations").iterdir():
         if not file.name.endswith(".sql"):

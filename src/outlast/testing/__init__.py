@@ -23,7 +23,7 @@ from outlast.testing.receiver import Receiver
 from outlast.testing.replay import always_replay, replay_run
 from outlast.testing.simulation import InvariantViolatedError, SimulatedWorker, Simulation
 from outlast.testing.thread import SeededRandom, SimulatedThreads
-from outlast.worker.worker import WorkerOptions
+from outlast.worker.options import WorkerOptions
 
 __all__ = [
     "BodyCall",

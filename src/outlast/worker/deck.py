@@ -18,14 +18,12 @@ from outlast.worker.executor import Executor
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.holder import Holders
 from outlast.worker.lease import Lease
+from outlast.worker.options import RECHECK_WITHIN
 from outlast.worker.parked import Parking
 from outlast.worker.relay import Relay
 from outlast.worker.rules import RuleBook
 from outlast.worker.writer import Writer
 from outlast.workflows.registry import Registry
-
-RECHECK_WITHIN = timedelta(seconds=5)
-"""So old what was found out about an effect may be when it begins, where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)

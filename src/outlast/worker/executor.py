@@ -8,7 +8,6 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Collection, Coroutine
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias, cast
 
@@ -33,15 +32,13 @@ from outlast.workflows.heartbeat import Beats, current_beats
 logger = logging.getLogger("outlast.worker")
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(msgspec.Struct, frozen=True):
     """The body returned; its value as JSON."""
 
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(msgspec.Struct, frozen=True):
     """The body raised.
 
     Args:
@@ -56,13 +53,11 @@ class Raised:
     returned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOpen:
+class LeftOpen(msgspec.Struct, frozen=True):
     """The body has handed the step out: its outcome comes from outside."""
 
 
-@dataclass(frozen=True, slots=True)
-class TooEarly(LeftOpen):
+class TooEarly(LeftOpen, frozen=True):
     """The body has asked for its token before what its step depends on is written: it is to be called again then."""
 
 
@@ -80,8 +75,7 @@ SETTLED = "the outcome came from outside"
 """The word with which an attempt is cancelled whose operation has its outcome. A body that is just handing itself out may end then."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ThreadEffect:
+class _ThreadEffect(msgspec.Struct, frozen=True):
     """An effect that has a thread, or waits for one."""
 
     run: RunKey
@@ -89,8 +83,7 @@ class _ThreadEffect:
     call: ThreadCall
 
 
-@dataclass(frozen=True, slots=True)
-class NoAnswer(Unknown):
+class NoAnswer(Unknown, frozen=True):
     """The probe raised.
 
     Args:

@@ -6,8 +6,9 @@ and cleaned up then. What an attempt that is under way has to say is recorded al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from outlast.errors import DefinitionError, OutlastError
 from outlast.journal.entry import (
@@ -27,8 +28,7 @@ _LIMIT, _FOR_MESSAGES, _HEADROOM = 100, 105, 110
 """Per cent of the limits. Clean-up may wait for messages too; so many of them that they fill all of its room do not come in."""
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryLimits:
+class HistoryLimits(Struct, frozen=True):
     """How long the journal of one generation of a run may become.
 
     Args:

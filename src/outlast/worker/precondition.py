@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import dataclasses
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -124,7 +123,7 @@ class Facts:
         timeout = min(step.options.start_to_close_timeout or LONGEST_LOOK, self._within)
         # Its time counts from its beginning: how long no thread is free says nothing of the step.
         brief = copy.copy(step)
-        brief.options = dataclasses.replace(step.options, start_to_close_timeout=timeout)
+        brief.options = replace(step.options, start_to_close_timeout=timeout)
         return await bridge.executor.attempt(
             brief, arguments, attempt, bridge.check_lease, left=LONGEST_LOOK + timeout
         )

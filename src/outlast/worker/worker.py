@@ -13,7 +13,6 @@ import logging
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 
 import msgspec
@@ -22,10 +21,8 @@ from outlast.clock import Clock, Random, Threads
 from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import StampedRow, Taken
 from outlast.meter.instrument import LAPSES
-from outlast.meter.meters import NO_METERS, Meters
+from outlast.meter.meters import NO_METERS
 from outlast.meter.store import metered
-from outlast.policy import Policy, PolicyFile
-from outlast.policy.authority import Authority
 from outlast.store.change import (
     Applied,
     Change,
@@ -41,14 +38,14 @@ from outlast.store.protocol import Claim, ClaimedRun, Store
 from outlast.store.task import TaskKey
 from outlast.worker.always_replay import AlwaysReplay, is_always_replay_set
 from outlast.worker.control import Controls
-from outlast.worker.deck import RECHECK_WITHIN, Deck
+from outlast.worker.deck import Deck
 from outlast.worker.deposit import Deposits
 from outlast.worker.executor import Executor
 from outlast.worker.foreign import has_foreign
-from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.holder import Holders
-from outlast.worker.lease import LEASE, Lease
-from outlast.worker.parked import OnParked, Parking
+from outlast.worker.lease import Lease
+from outlast.worker.options import WorkerOptions
+from outlast.worker.parked import Parking
 from outlast.worker.pilot import Pilot
 from outlast.worker.relay import Birth, Relay
 from outlast.worker.release import HOW, Paused
@@ -62,14 +59,8 @@ from outlast.workflows.registry import Registry
 
 logger = logging.getLogger("outlast.worker")
 
-POLL = timedelta(milliseconds=500)
-"""How often to look without a hint: losing every hint costs this much latency and nothing else."""
-
 PAUSE = timedelta(milliseconds=10)
 """Between two looks, so that a storm of hints does not become a storm of claims."""
-
-TASKS = 10
-"""Remote steps at once: few, so that workers share what waits; who has one device sets one."""
 
 _STORE_RETRY_SECONDS = 0.5
 _OWNED_SECONDS = 1.0
@@ -84,49 +75,6 @@ _TURN_SECONDS = 2.5
 _CLAIM_BATCH = 100
 _LAST_SECONDS = 5.0
 """How long a stop waits for what it has cancelled or has yet to write, before it leaves the rest to the end of the lease."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """How a worker behaves.
-
-    Args:
-        lease: How long it may be silent before others take its runs.
-        idle: How long a run that only waits stays in memory.
-        poll: How often to look for work without a hint.
-        runs: How many runs it holds in memory at once.
-        host: The machine's name, for people.
-        pid: The process.
-        library: Outlast's version.
-        always_replay: Replay each run after each turn, and compare; for tests. None: as `OUTLAST_ALWAYS_REPLAY` says.
-        history: How long journals may become.
-        queues: Whose remote steps it runs, if it has them registered; none by default.
-        tasks: How many of those it runs at once.
-        policy: What effects may do; None for whatever they want. A file is looked at again.
-        authority: Who may do what; None where everybody may.
-        recheck_within: How old what was found out about an effect may be when it begins.
-        paused: Move only what is released, until everything is.
-        parked: Called with each run that this worker leaves `blocked`; see `worker.parked`.
-        meters: Told what it writes, takes and attempts.
-    """
-
-    lease: timedelta = LEASE
-    idle: timedelta = timedelta(seconds=1)
-    poll: timedelta = POLL
-    runs: int = 1000
-    host: str = ""
-    pid: int = 0
-    library: str = ""
-    always_replay: bool | None = None
-    history: HistoryLimits = DEFAULT_LIMITS
-    queues: tuple[str, ...] = ()
-    tasks: int = TASKS
-    policy: Policy | PolicyFile | None = None
-    authority: Authority | None = None
-    recheck_within: timedelta = RECHECK_WITHIN
-    paused: bool = False
-    parked: OnParked | None = None
-    meters: Meters = NO_METERS
 
 
 class Worker:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Generic, ParamSpec, TypeVar, cast
@@ -243,8 +242,7 @@ class Workflow(Definition[P, R]):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptOptions:
+class AttemptOptions(msgspec.Struct, frozen=True):
     """How attempts of a step or effect are made.
 
     Args:
@@ -255,7 +253,7 @@ class AttemptOptions:
         heartbeat_timeout: How long one attempt may be silent.
     """
 
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    retry: RetryPolicy = msgspec.field(default_factory=RetryPolicy)
     start_to_close_timeout: timedelta | None = None
     raises: tuple[type[BaseException], ...] = ()
     schedule_to_close_timeout: timedelta | None = None
@@ -301,8 +299,7 @@ class Step(Definition[P, R]):
         return self.function(*args, **kwargs)
 
 
-@dataclass(frozen=True, slots=True)
-class EffectOptions:
+class EffectOptions(msgspec.Struct, frozen=True):
     """How an effect may be repeated.
 
     Args:
@@ -338,8 +335,7 @@ class EffectOptions:
     tool: ForeignTool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(msgspec.Struct, frozen=True):
     """Calls of one effect whose named arguments have these values."""
 
     cover: Cover

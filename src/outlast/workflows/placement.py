@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+
+from msgspec import Struct
 
 from outlast.effects.key import check_name
 from outlast.errors import DefinitionError
@@ -12,8 +13,7 @@ from outlast.errors import DefinitionError
 _LONGEST_WAIT = timedelta(days=3650)
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Where the attempts of a step are made.
 
     Args:

@@ -122,13 +122,13 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
     failing.clear()
     calls.clear()
     for effect in (save, erase):
-        monkeypatch.setattr(effect, "rules", replace(effect.rules, tool=FIRST))
+        monkeypatch.setattr(effect, "rules", msgspec.structs.replace(effect.rules, tool=FIRST))
 
 
 def listing(tool: ForeignTool) -> None:
     """Have the effects call a tool that is defined otherwise."""
     for effect in (save, erase):
-        effect.rules = replace(effect.rules, tool=tool)
+        effect.rules = msgspec.structs.replace(effect.rules, tool=tool)
 
 
 def watch(call: ToolCall) -> None:
@@ -517,7 +517,7 @@ def test_a_later_attempt_of_the_same_definition_goes_on_whatever_else_the_code_s
             await asyncio.sleep(0.1)
         await asyncio.sleep(0.5)
         sim.workers[-1].kill()
-        save.rules = replace(save.rules, version="2")
+        save.rules = msgspec.structs.replace(save.rules, version="2")
         await sim.start_worker()
         (intent,) = [one for one in await entries(sim) if isinstance(one, EffectIntended)]
         assert intent.definition == FIRST.sha256
@@ -658,7 +658,7 @@ def test_who_calls_no_foreign_tool_reads_no_pins() -> None:
         with pytest.raises(ValueError, match="changed my mind"):
             await outcome(await sim.client.start(note_and_fall(), id="r"))
 
-    rules = replace(erase.rules, tool=None)
+    rules = msgspec.structs.replace(erase.rules, tool=None)
     for effect in (save, erase):
         effect.rules = rules
     played(scenario)

@@ -22,7 +22,7 @@ from outlast.testing.fault import Faults
 from outlast.testing.receiver import living_receivers
 from outlast.testing.simulation import SimulatedWorker, Simulation
 from outlast.testing.simulation.system import queues_of
-from outlast.worker.worker import WorkerOptions
+from outlast.worker.options import WorkerOptions
 from outlast.workflows.definition import Workflow
 
 R = TypeVar("R")

@@ -10,8 +10,9 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
+
+from msgspec.structs import replace
 
 from outlast.errors import DefinitionError
 from outlast.testing.crash.point import BodyCall, Kind

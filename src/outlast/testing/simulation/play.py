@@ -74,7 +74,7 @@ from outlast.testing.simulation.system import Simulation
 from outlast.testing.simulation.watch import process_name
 from outlast.testing.simulation.world import World
 from outlast.testing.simulation.written import OUTCOMES
-from outlast.worker.worker import WorkerOptions
+from outlast.worker.options import WorkerOptions
 
 _LONGEST = timedelta(hours=1)
 _LOST_CHILD = "outlast.errors.RunCancelledError"

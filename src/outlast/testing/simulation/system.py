@@ -30,8 +30,9 @@ from outlast.testing.simulation.invariant import Invariants
 from outlast.testing.simulation.watch import WatchedStore, watched
 from outlast.testing.stand_in import with_doubles
 from outlast.testing.thread import SeededRandom, SimulatedThreads
+from outlast.worker.options import POLL, WorkerOptions
 from outlast.worker.parked import OnParked
-from outlast.worker.worker import POLL, Worker, WorkerOptions
+from outlast.worker.worker import Worker
 from outlast.workflows.definition import Definition, Step
 from outlast.workflows.registry import Registry
 
