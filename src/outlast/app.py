@@ -541,6 +541,7 @@ class App(_Entered):
             owner=self.worker.born_here,
             adopt=self.worker.adopt,
             taken=Taken(python=python, library=library_version()),
+            holds=self.worker.holds,
         )
         super().__init__(
             store,

@@ -106,12 +106,14 @@ class Birth(Struct, frozen=True):
         owner: Returns the worker that a new run of this workflow is born claimed by.
         adopt: Gives it the run.
         taken: The entry that says so.
+        holds: Whether the worker has a run in its hands, so that it says when that ends.
     """
 
     submit: Callable[[Change], Awaitable[Verdict]]
     owner: Callable[[str], WorkerId | None]
     adopt: Callable[[RunHead, tuple[StampedRow, ...]], None]
     taken: Taken
+    holds: Callable[[RunKey], bool] = lambda run: False
 
 
 class Client:
@@ -783,8 +785,9 @@ class Client:
                 (head := await self.head(run)).status.closed or head.incarnation > incarnation
             ):
                 woken.clear()
+                is_held = self._birth is not None and self._birth.holds(run)
                 try:
-                    async with asyncio.timeout(poll):
+                    async with asyncio.timeout(_LONGEST_POLL_SECONDS if is_held else poll):
                         await woken.wait()
                 except TimeoutError:
                     poll = min(poll * 2, _LONGEST_POLL_SECONDS)

@@ -154,7 +154,9 @@ class RunHandle(Generic[R]):
         generation = (
             await last_generation(store, head, incarnation) if is_former else head.generation
         )
-        rows = await store.journal(self._run, generation=generation)
+        # A failure is told with the place in the journal from which it comes.
+        known = head.next_seq - 2 if head.status is Status.COMPLETED and not is_former else -1
+        rows = await store.journal(self._run, generation=generation, after=known)
         last = from_row(rows[-1].row)
         match last:
             case Completed():

@@ -85,10 +85,13 @@ class TypeCodec(Generic[T]):
 class ArgumentCodec:
     """Encodes and decodes the arguments of one function, as an object by parameter name with defaults filled in."""
 
-    __slots__ = ("_codec", "signature")
+    __slots__ = ("_codec", "_names", "_positional", "signature")
 
     def __init__(self, signature: inspect.Signature, plan: _ArgumentPlan, where: str) -> None:
         self.signature = signature
+        each = signature.parameters.values()
+        self._names = names_of(signature)
+        self._positional = [one.name for one in each if one.kind is one.POSITIONAL_ONLY]
         self._codec: TypeCodec[dict[str, Any]] = TypeCodec(plan, where)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,6 +99,8 @@ class ArgumentCodec:
 
         Raises: TypeError: The function cannot be called with them, as Python itself says it.
         """
+        if self._names is not None and not kwargs and len(args) == len(self._names):
+            return dict(zip(self._names, args, strict=True))
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return bound.arguments
@@ -117,12 +122,9 @@ class ArgumentCodec:
         Raises: DecodeError: The data does not fit the parameters.
         """
         bound = self.decode_bound(data)
-        positional = [
-            name
-            for name, each in self.signature.parameters.items()
-            if each.kind is each.POSITIONAL_ONLY
-        ]
-        return tuple(bound.pop(name) for name in positional), bound
+        if not self._positional:
+            return (), bound
+        return tuple(bound.pop(name) for name in self._positional), bound
 
     def recode(self, data: bytes) -> bytes | None:
         """Return stored arguments as today's types write them; None when they do not fit them."""
@@ -138,6 +140,17 @@ class ArgumentCodec:
         Raises: DecodeError: The data does not fit the parameters.
         """
         return self._codec.decode(data)
+
+
+def names_of(signature: inspect.Signature) -> tuple[str, ...] | None:
+    """Return the parameters of a function that takes each of them by position; None for another.
+
+    A call with as many positional arguments, and no others, fits without being bound.
+    """
+    each = signature.parameters.values()
+    if any(one.kind not in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in each):
+        return None
+    return tuple(signature.parameters)
 
 
 class _ArgumentPlan(Plan):

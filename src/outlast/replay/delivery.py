@@ -113,6 +113,17 @@ class Delivery:
         loop.call_soon(deliver_slice)
         await done
 
+    def deliver_now(self, entries: Sequence[tuple[Entry, StampedRow]]) -> None:
+        """Deliver what was written just now, in answer to this very machine; from a plain callback. Raises what `deliver` raises."""
+        self._machine.is_heard = True
+        try:
+            for turn, more in each_turn(self._machine, entries, live=True):
+                self.next_turn = turn[2] + 1
+                if self._check is not None:
+                    self._check(turn, compare=True, more=more)
+        finally:
+            self._machine.is_heard = False
+
     async def evict(self) -> None:
         """Take the run out of memory."""
         await in_callback(self._machine.evict)

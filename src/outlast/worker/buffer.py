@@ -71,7 +71,7 @@ class Buffer:
     """
 
     def __init__(self, mode: Durability, landed: Callable[[], None]) -> None:
-        self._mode = mode
+        self.mode = mode
         self._landed = landed
         self._waiting: list[Seen] = []
         self._flying: list[Seen] = []
@@ -98,7 +98,7 @@ class Buffer:
 
     def takes(self, proposals: Sequence[Proposal]) -> bool:
         """Return whether the run may see these now."""
-        if self._mode == "sync":
+        if self.mode == "sync":
             return False
         has_room = len(self) < MOST_ENTRIES and self._size_bytes < MOST_BYTES
         return has_room and all(is_soft(one) for one in proposals)
@@ -142,7 +142,7 @@ class Buffer:
         """
         if self._flight is not None or not self._waiting:
             return False
-        return self._mode == "async" or self._is_urgent
+        return self.mode == "async" or self._is_urgent
 
     def take_off(self, change: RunChange, writing: Coroutine[Any, Any, Verdict]) -> None:
         """Begin to write all that waits, which `change` holds."""

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Generator
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from outlast.journal.entry import OperationId
 from outlast.store.change import RunKey
@@ -25,6 +25,10 @@ logger = logging.getLogger("outlast.worker")
 
 LOOK_AGAIN_SECONDS = 10.0
 """No wait for a due time is longer in one piece: the store's clock may be set meanwhile."""
+
+
+SeeOff: TypeAlias = Callable[[bool], Coroutine[Any, Any, None]]
+"""Cancels a body, and returns the wait for its end; told whether its operation has its outcome."""
 
 
 class Crew:
@@ -52,6 +56,8 @@ class Crew:
         self._now = now
         self._changed = changed
         self._tasks: dict[OperationId, asyncio.Task[None]] = {}
+        self._off: dict[OperationId, SeeOff] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
         self._standing_by: set[OperationId] = set()
         self._acting: set[OperationId] = set()
         """Effects in the middle of an attempt."""
@@ -114,6 +120,22 @@ class Crew:
         self._tasks[operation] = task
         task.add_done_callback(ended)
 
+    def enter(self, operation: OperationId, body: asyncio.Task[Any], off: SeeOff) -> None:
+        """Count in a body that was begun by itself.
+
+        Args:
+            off: What ends it, when nobody waits for it any more. Until then, whoever has begun it says by `left` that it has ended.
+        """
+        self._tasks[operation] = body
+        self._off[operation] = off
+
+    def left(self, operation: OperationId, body: asyncio.Task[Any]) -> bool:
+        """Count out a body that has ended; False where it is being ended, or was."""
+        if operation not in self._off or self._tasks.get(operation) is not body:
+            return False
+        del self._off[operation], self._tasks[operation]
+        return True
+
     async def rest(self, operation: OperationId, rest: Rest) -> None:
         """Wait for the store's time; the run may be parked meanwhile."""
         self._waits.add_rest(operation, rest, self._now())
@@ -160,8 +182,9 @@ class Crew:
 
     def abandon(self, operation: OperationId, why: str | None = None) -> None:
         """Cancel what nobody waits for any more."""
+        self._see_off(operation, settled=why == SETTLED)
         task = self._tasks.pop(operation, None)
-        if task is not None:
+        if task is not None and task not in self._leaving:
             task.cancel(why)
 
     def abandon_closed(self, is_open: Callable[[OperationId], bool]) -> None:
@@ -172,8 +195,28 @@ class Crew:
 
     def cancel(self) -> None:
         """Cancel all of them."""
+        for operation in list(self._off):
+            self._see_off(operation)
         for task in self._tasks.values():
-            task.cancel()
+            if task not in self._leaving:
+                task.cancel()
+
+    def _see_off(self, operation: OperationId, *, settled: bool = False) -> None:
+        """Put what ends a body in its place, where it was begun by itself."""
+        off = self._off.pop(operation, None)
+        if off is None:
+            return
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._leaving.discard(task)
+            if self._tasks.get(operation) is task:
+                del self._tasks[operation]
+            self._changed()
+
+        task = asyncio.get_running_loop().create_task(off(settled))
+        self._tasks[operation] = task
+        self._leaving.add(task)
+        task.add_done_callback(ended)
 
     async def end(self) -> None:
         """Cancel all of them, and wait until none is under way."""

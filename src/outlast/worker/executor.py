@@ -7,7 +7,7 @@ import contextvars
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from datetime import timedelta
 from typing import Any, TypeAlias, cast
 
@@ -221,15 +221,69 @@ class Executor:
             self._meters.add(ATTEMPTS_ENDED, 1, outcome)
             if acts:
                 errand.close()
-        match value:
-            case TimedOut():
-                return value
-            case Threw(error) if not acts and (ended := handing_out(error)) is not None:
-                return TooEarly() if isinstance(ended, AskedTooEarlyError) else LeftOpen()
-            case Threw(error):
-                return _raised(definition, error, attempt, errand)
-            case _:
-                return _returned(definition, value, attempt)
+        return _ending_of(definition, value, attempt, errand)
+
+    def start(
+        self, step: Step[..., Any], arguments: bytes, attempt: Attempt, beats: Beats, check: Check
+    ) -> asyncio.Task[Any]:
+        """Begin the body of an asynchronous step that has no times of its own; `ended` says how it ended, or `see_off` ends it.
+
+        Raises:
+            DecodeError: The arguments do not fit the step.
+        """
+        args, kwargs = step.arguments.decode(arguments)
+        body = functools.partial(step.function, *args, **kwargs)
+        context = contextvars.copy_context()
+        context.run(_enter, attempt, beats, Errand(_endless, beats))
+        beats.is_async = True
+        running = asyncio.get_running_loop().create_task(call_async(body, check), context=context)
+        self._meters.add(ATTEMPTS_STARTED)
+        if self._watch is not None:
+            self._watch.begins(running, attempt, step.function)
+        return running
+
+    def ended(self, running: asyncio.Task[Any], step: Step[..., Any], attempt: Attempt) -> Ending:
+        """Return how a body ended that `start` has begun.
+
+        Raises:
+            BaseException: It has not begun: whatever its check has raised.
+        """
+        outcome = "cancelled"
+        try:
+            value = _result(running)
+            outcome = _outcome_of(value, acts=False)
+        finally:
+            self._forget(running, outcome)
+        return _ending_of(step, value, attempt)
+
+    def see_off(
+        self, running: asyncio.Task[Any], attempt: Attempt, beats: Beats, *, settled: bool
+    ) -> Coroutine[Any, Any, None]:
+        """Cancel a body that `start` has begun and for which nobody waits any more; return the wait for its end.
+
+        Args:
+            settled: Its operation has its outcome.
+        """
+        is_ending = settled and beats.hands_out
+        if is_ending:
+            self._let_end(running)
+        else:
+            beats.stop(_CANCELLED)
+            running.cancel()
+        return self._seen_off(running, attempt, 0.0 if is_ending else _CANCEL_GRACE_SECONDS)
+
+    async def _seen_off(self, running: asyncio.Task[Any], attempt: Attempt, seconds: float) -> None:
+        try:
+            await asyncio.wait({running}, timeout=seconds)
+        finally:
+            self._forget(running, "cancelled")
+            if not running.done():
+                self._leave(running, attempt)
+
+    def _forget(self, running: asyncio.Task[Any], outcome: str) -> None:
+        self._meters.add(ATTEMPTS_ENDED, 1, outcome)
+        if self._watch is not None:
+            self._watch.ends(running)
 
     async def probe(
         self,
@@ -277,9 +331,7 @@ class Executor:
     ) -> Any:
         """Return the body's value, what it threw, or which time was over; raise only what is not the body's."""
         context = contextvars.copy_context()
-        context.run(current_attempt.set, attempt)
-        context.run(current_beats.set, patience.beats)
-        context.run(current_errand.set, errand)
+        context.run(_enter, attempt, patience.beats, errand)
         if inspect.iscoroutinefunction(body.func):
             patience.beats.is_async = True
             running = asyncio.create_task(call_async(body, check), context=context)
@@ -378,6 +430,37 @@ class Executor:
         return value if over is None or not _is_obedient(value) else over
 
 
+def _enter(attempt: Attempt, beats: Beats, errand: Errand) -> None:
+    """Let a body that runs in this context know what it is."""
+    current_attempt.set(attempt)
+    current_beats.set(beats)
+    current_errand.set(errand)
+
+
+def _endless() -> float | None:
+    """Return what is left to an attempt that may take for ever."""
+    return None
+
+
+def _ending_of(
+    definition: Step[..., Any] | Effect[..., Any],
+    value: Any,
+    attempt: Attempt,
+    errand: Errand | None = None,
+) -> Ending:
+    """Return what a body's value, what it threw, or the time that was over, means to its operation."""
+    is_step = isinstance(definition, Step)
+    match value:
+        case TimedOut():
+            return value
+        case Threw(error) if is_step and (ended := handing_out(error)) is not None:
+            return TooEarly() if isinstance(ended, AskedTooEarlyError) else LeftOpen()
+        case Threw(error):
+            return _raised(definition, error, attempt, errand)
+        case _:
+            return _returned(definition, value, attempt)
+
+
 def _outcome_of(value: Any, *, acts: bool) -> str:
     match value:
         case TimedOut():
@@ -392,12 +475,13 @@ def _raised(
     definition: Step[..., Any] | Effect[..., Any],
     error: BaseException,
     attempt: Attempt,
-    errand: Errand,
+    errand: Errand | None,
 ) -> Raised:
     failure = _captured(error, attempt)
     hopeless = _is_hopeless(error) or not definition.options.retry.retries(failure.type)
     proves = isinstance(definition, Effect) and isinstance(error, definition.rules.not_applied)
-    return Raised(failure, hopeless=hopeless, not_applied=proves and not errand.sent.may_have_acted)
+    acted = errand is not None and errand.sent.may_have_acted
+    return Raised(failure, hopeless=hopeless, not_applied=proves and not acted)
 
 
 def _captured(error: BaseException, attempt: Attempt) -> Failure:

@@ -9,7 +9,6 @@ it is attempted here any more.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import sys
@@ -62,6 +61,7 @@ from outlast.replay.command import (
     AnswerUpdate,
     AwaitDecision,
     AwaitRun,
+    Command,
     Finish,
     IntendEffect,
     MarkPatch,
@@ -143,6 +143,7 @@ from outlast.worker.rollover import Began, is_for_the_next, rolling_over
 from outlast.worker.scribe import Scribe
 from outlast.worker.series import expired, log_failed
 from outlast.worker.step import run_step
+from outlast.worker.stride import Stride
 from outlast.worker.text import plain
 from outlast.worker.trouble import RefusedByStoreError, poisoned, refused_by_store, too_late
 from outlast.worker.wait import Waits
@@ -229,6 +230,12 @@ class Pilot:
         self._mail_seen: int | None = None
         self.hold = Hold(self._wake.set)
         self._crew = Crew(head.run, self._waits, self.store_now, self._wake.set, self.hold)
+        self._stride = Stride(self, self._crew, self._scribe, deck.writer)
+        self._given: list[Command] = []
+        """Commands of which the stride has left the carrying out to us."""
+        self._met: BaseException | None = None
+        """What a stride has met."""
+        self._waiting = False
         self._idle_since: float | None = None
         self._stopping = False
         self._aborted = False
@@ -419,9 +426,54 @@ class Pilot:
         """Return how long ago a former owner of the run could last have begun an attempt."""
         return max(0.0, self.clock.monotonic() - self._stopped_at)
 
+    # What a stride asks (the Ground protocol)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the pilot waits, has nothing to write, and would do nothing else with the outcome of a step than to write it."""
+        if not self._waiting or self._wake.is_set() or self._mail or self._stopping or self._lost:
+            return False
+        is_free = not (self.hold.closed or self._proposals or self._marks or self._held)
+        is_short = not (self._growth.is_long or self._growth.is_full)
+        is_plain = self._scribe.is_sync and not self._intake.holds_back
+        return is_free and is_short and is_plain and self._outcome is None
+
+    def wake(self) -> None:
+        """Look at the run again."""
+        self._wake.set()
+
+    def step_of(self, command: RunStep) -> Step[..., Any] | None:
+        """Return the step that is to be attempted here; None where it needs a second look."""
+        if not self._machine.is_open(command.operation):
+            return None
+        try:
+            self._check_called(command.operation)
+            step = self._step(command.name)
+        except NonDeterminismError:
+            return None
+        return step if step.is_simple and not self._remote.knows(command.operation) else None
+
+    def turn(self, entries: list[tuple[Entry, StampedRow]]) -> list[Command]:
+        """Deliver entries to the machine, from a plain callback; return what the workflow asks for then."""
+        assert self._delivery is not None
+        self._idle_since = None
+        self._delivery.deliver_now(entries)
+        for entry, stamped in entries:
+            self._note_written(entry, stamped.at)
+            self._growth.add(entry, len(stamped.row.body))
+        self._crew.abandon_closed(self._machine.is_open)
+        return self._machine.take_commands()
+
+    def hand_over(self, commands: list[Command], error: BaseException | None = None) -> None:
+        """Take over commands, or an error that ends the flight."""
+        self._given += commands
+        self._met = self._met or error
+        self._wake.set()
+
     # Taking up
 
     async def _take_up(self) -> None:
+        self._stride.enter()
         image = self._image or await self._read(lambda: self._deck.store.load(self.run_key))
         if image is None or image.head.epoch != self._head.epoch:
             raise RunLost
@@ -539,6 +591,9 @@ class Pilot:
 
     async def _advance(self) -> None:
         while True:
+            self._proposals += await self._stride.landed()
+            if self._met is not None:
+                raise self._met
             if self._lost or self._crew.lost:
                 raise RunLost
             if self._crew.broken is not None:
@@ -637,7 +692,8 @@ class Pilot:
 
     def _sort_commands(self) -> None:
         """Note what only waits, and hold what acts until everything that came before was delivered."""
-        for command in self._machine.take_commands():
+        given, self._given = self._given, []
+        for command in (*given, *self._machine.take_commands()):
             match command:
                 case StartTimer():
                     self._waits.add_timer(command, self.store_now())
@@ -794,6 +850,8 @@ class Pilot:
 
     def _carry_out(self) -> None:
         held, self._held = self._held, []
+        # Beside anything else, a step takes the way on which what was asked for before it is written before it returns.
+        is_common = all(isinstance(one, RunStep) for one in held)
         for command in held:
             operation = command.operation
             if not self._machine.is_open(operation):
@@ -802,7 +860,8 @@ class Pilot:
             match command:
                 case RunStep():
                     step = self._step(command.name)
-                    if not self._remote.begin(command, step):
+                    is_begun = self._remote.begin(command, step)
+                    if not (is_begun or (is_common and self._stride.begin(command, step))):
                         self._crew.begin(operation, run_step(self, command, step))
                 case IntendEffect():
                     self._intend(command)
@@ -996,7 +1055,7 @@ class Pilot:
             return False
         change, entries, verdict = await self._scribe.write(proposals)
         if isinstance(verdict, Refused):
-            self._refused(proposals, verdict)
+            self.refused(proposals, verdict)
             self._proposals += sifted.needless
             return False
         await self._applied(change, proposals, entries, verdict)
@@ -1075,7 +1134,7 @@ class Pilot:
         elif isinstance(entry, ContinueSuggested):
             log_long(self.run_key, entry)
 
-    def _refused(self, proposals: list[Proposal], refused: Refused) -> None:
+    def refused(self, proposals: list[Proposal], refused: Refused) -> None:
         """Take the refused part out and put the others back, as they were."""
         now = self.store_now()
         kept = [one for one in proposals if not is_refused(one, refused, now)]
@@ -1125,9 +1184,14 @@ class Pilot:
         if due is not None:
             seconds = min(seconds, max(0.0, (due - self.store_now()).total_seconds()))
         seconds = min(seconds, self._idle_rest())
-        with contextlib.suppress(TimeoutError):
+        self._waiting = True
+        try:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting = False
         if self._wake.is_set():
             self._idle_since = None
 
@@ -1270,6 +1334,7 @@ class Pilot:
 
     async def _leave(self) -> None:
         """Let go of everything in memory."""
+        await self._stride.leave()
         for proposal in self._proposals:
             proposal.drop()
         await self._crew.end()

@@ -56,6 +56,11 @@ class Pulse:
         self._pumping: asyncio.Task[None] | None = None
 
     @property
+    def was_felt(self) -> bool:
+        """Whether there was any beat with details."""
+        return self._is_told or self._pumping is not None
+
+    @property
     def unkept(self) -> bytes:
         """JSON of the newest details, where they were not carried yet; else empty."""
         return self.beats.latest if self.beats.latest != self.kept else b""

@@ -99,6 +99,10 @@ class RemoteSteps:
         """Whether a task is not as it was left, so that the store has to be asked."""
         return bool(self._doubtful)
 
+    def knows(self, operation: OperationId) -> bool:
+        """Whether the operation has a task."""
+        return operation in self._tasks
+
     def drop_orphans(self) -> None:
         """Drop the tasks of operations that were given up before a former owner could do so."""
         for operation in [one for one in self._tasks if not self._machine.is_open(one)]:

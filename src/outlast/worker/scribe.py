@@ -79,6 +79,11 @@ class Scribe:
         """Ids of the messages that the run has seen, and that are unread in the store."""
         return self._buffer.consumed
 
+    @property
+    def is_sync(self) -> bool:
+        """Whether the run sees nothing before it is written."""
+        return self._buffer.mode == "sync"
+
     def may_see(self, proposals: Sequence[Proposal]) -> bool:
         """Return whether the run may see these before they are written."""
         return self._buffer.takes(proposals)
@@ -112,20 +117,39 @@ class Scribe:
             RefusedByStoreError: The store will never take what the run has seen.
         """
         await self._land()
-        change = self._change(proposals)
+        change = self.change(proposals)
         verdict = await self._submit(change)
         if isinstance(verdict, Refused):
             return change, [], verdict
+        return change, self.written(proposals, change, verdict), self._applied(verdict)
+
+    def change(self, proposals: Sequence[Proposal]) -> RunChange:
+        """Return the change that writes these after all that the run has seen."""
+        return change_of(
+            proposals,
+            self.head,
+            worker=self._worker,
+            turn=self._turn,
+            seen=self._buffer.waiting,
+        )
+
+    def written(
+        self, proposals: Sequence[Proposal], change: RunChange, verdict: Verdict
+    ) -> list[tuple[Entry, StampedRow]]:
+        """Note that a change stands in the store; return what the run is to see of it.
+
+        Raises:
+            RunLost: It does not: the worker may write nothing more of the run.
+        """
         applied = self._applied(verdict)
         known = len(self._buffer)
         self._buffer.clear()
         self._follow(change, applied)
         written = [one.entry for one in proposals if one.entry is not None]
         rows = change.entries[known:]
-        entries = [
+        return [
             (entry, StampedRow(row, applied.at)) for entry, row in zip(written, rows, strict=True)
         ]
-        return change, entries, applied
 
     async def write_last(self, proposal: Proposal) -> Verdict:
         """Write the last of a run that is blocked, and what it has seen as far as the store takes it.
@@ -135,10 +159,10 @@ class Scribe:
         """
         with contextlib.suppress(RefusedByStoreError):
             await self._land()
-        verdict = await self._submit(self._change([proposal]))
+        verdict = await self._submit(self.change([proposal]))
         if isinstance(verdict, Refused) and self.is_ahead:
             self._buffer.clear()
-            verdict = await self._submit(self._change([proposal]))
+            verdict = await self._submit(self.change([proposal]))
         return verdict
 
     async def leave(self) -> None:
@@ -148,7 +172,7 @@ class Scribe:
     def _write_behind(self) -> None:
         """Begin to write what the run has seen, where that is due."""
         if self._buffer.is_due:
-            change = self._change(())
+            change = self.change(())
             self._buffer.take_off(change, self._submit(change))
 
     async def _land(self) -> None:
@@ -170,15 +194,6 @@ class Scribe:
         if isinstance(verdict, Conflict):
             logger.error("run %s: the head is not where this worker left it", self.head.run)
         raise RunLost
-
-    def _change(self, proposals: Sequence[Proposal]) -> RunChange:
-        return change_of(
-            proposals,
-            self.head,
-            worker=self._worker,
-            turn=self._turn,
-            seen=self._buffer.waiting,
-        )
 
     def _rows(self, proposals: Sequence[Proposal]) -> tuple[EntryRow, ...]:
         return rows_of(proposals, seq=self.head.next_seq + len(self._buffer), turn=self._turn)

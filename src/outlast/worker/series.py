@@ -137,7 +137,7 @@ class Series:
             HeldBack: Something holds it, and it has not begun.
         """
         every = interval(self._definition.options.heartbeat_timeout)
-        pulse = Pulse(self._carry, every, self._bridge.clock.monotonic, self._progress)
+        pulse = Pulse(self.carry, every, self._bridge.clock.monotonic, self._progress)
         try:
             ending = await attempt_if_free(
                 self._bridge,
@@ -152,18 +152,27 @@ class Series:
         except asyncio.CancelledError:
             # Nobody waits for it any more, or it is to go on elsewhere: from where it has come to.
             if pulse.unkept:
-                self._bridge.post(self._row(pulse.unkept))
+                self.post(pulse.unkept)
             raise
         finally:
             pulse.close()
+        await self.settle(pulse, ending)
+        return ending
+
+    async def settle(self, pulse: Pulse, ending: Ending) -> None:
+        """Take over what an attempt has said of itself, when it has ended."""
         if not isinstance(ending, Returned):
             # What is on its way must not come after what is recorded of the failure.
             await pulse.settled()
         self._progress, self._kept = pulse.beats.latest, pulse.kept
-        return ending
 
-    async def _carry(self, progress: bytes) -> None:
+    async def carry(self, progress: bytes) -> None:
+        """Keep what an attempt has said of itself; return when that is written."""
         await self._bridge.propose(self._row(progress))
+
+    def post(self, progress: bytes) -> None:
+        """Keep what an attempt has said of itself; nobody waits."""
+        self._bridge.post(self._row(progress))
 
     def _row(self, progress: bytes) -> Proposal:
         """Return what keeps the details of a beat of the attempt that is under way."""

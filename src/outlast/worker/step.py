@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from datetime import timedelta
 
 import msgspec
@@ -22,22 +23,45 @@ from outlast.replay.command import RunStep
 from outlast.store.change import Applied, OperationDrop, OperationPut
 from outlast.worker.bridge import Bridge
 from outlast.worker.call import anytime
-from outlast.worker.executor import LeftOpen, Raised, Returned, TimedOut, TooEarly
+from outlast.worker.executor import Ending, LeftOpen, Raised, Returned, TimedOut, TooEarly
 from outlast.worker.hold import HeldBack
 from outlast.worker.outside import Outside, handed_out
 from outlast.worker.proposal import Proposal, Rank
+from outlast.worker.pulse import Pulse
 from outlast.worker.series import Series, log_failed, rest_of, row_of, timed_out
 from outlast.workflows.definition import Step
 
 logger = logging.getLogger("outlast.worker")
 
 
-async def run_step(bridge: Bridge, command: RunStep, step: Step[..., object]) -> None:
-    """Attempt the step until it has an outcome, and post that."""
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A first attempt that was made already.
+
+    Args:
+        series: What has carried its beats, where they were carried.
+    """
+
+    pulse: Pulse
+    ending: Ending
+    series: Series | None
+
+
+async def run_step(
+    bridge: Bridge, command: RunStep, step: Step[..., object], made: Made | None = None
+) -> None:
+    """Attempt the step until it has an outcome, and post that.
+
+    Args:
+        made: The first attempt, where another has made it.
+    """
     row = row_of(bridge, command.operation, step)
     failures = row.failures if row else 0
-    run = _StepRun(bridge, command, step, failures)
-    if row and row.awaits:
+    run = _StepRun(bridge, command, step, failures, made.series if made else None)
+    if made is not None:
+        if await run.take(made):
+            return
+    elif row and row.awaits:
         if await run.outside(row):
             return
     elif row and row.due_at:
@@ -50,14 +74,21 @@ class _StepRun:
     """One step on its way to an outcome."""
 
     def __init__(
-        self, bridge: Bridge, command: RunStep, step: Step[..., object], failures: int
+        self,
+        bridge: Bridge,
+        command: RunStep,
+        step: Step[..., object],
+        failures: int,
+        series: Series | None = None,
     ) -> None:
         self._bridge = bridge
         self._command = command
         self._step = step
         limit = step.options.schedule_to_close_timeout
         deadline = bridge.deadline(command.operation, command.scheduled_at, limit)
-        self._series = Series(bridge, command.operation, step, failures=failures, deadline=deadline)
+        self._series = series or Series(
+            bridge, command.operation, step, failures=failures, deadline=deadline
+        )
 
     async def attempt(self) -> bool:
         """Make one attempt, if there is time for it; True when the step has an outcome."""
@@ -71,6 +102,16 @@ class _StepRun:
         except HeldBack:
             # Its time may be over when the run goes on.
             return False
+        return await self._judge(ending)
+
+    async def take(self, made: Made) -> bool:
+        """Take over an attempt that was made; True when the step has an outcome."""
+        made.pulse.close()
+        await self._series.settle(made.pulse, made.ending)
+        return await self._judge(made.ending)
+
+    async def _judge(self, ending: Ending) -> bool:
+        series = self._series
         match ending:
             case Returned(value):
                 completed = StepCompleted(

@@ -291,6 +291,10 @@ class Worker:
         fit = may_take and known is not None and not known.pin
         return self.id if room and fit and self._deck.lease.valid else None
 
+    def holds(self, run: RunKey) -> bool:
+        """Whether the run is in this worker's hands."""
+        return run in self._pilots
+
     def adopt(self, head: RunHead, rows: tuple[StampedRow, ...]) -> None:
         """Take over a run that was born claimed by this worker; one that comes after the end of its lease is for whoever claims it."""
         may_take = self._accepting and not self._lapsed

@@ -12,6 +12,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 from outlast.errors import StoreUnavailableError
 from outlast.store.change import Applied, Change, RunChange, Unknown, Verdict, WorkerId
@@ -26,10 +28,25 @@ FIRST_WAIT_SECONDS = 0.05
 LONGEST_WAIT_SECONDS = 2.0
 
 
+Landed: TypeAlias = Callable[[Verdict | Exception], None]
+"""Called with what became of a change, or with why nobody knows."""
+
+
 @dataclass(slots=True)
 class _Waiting:
+    """A change on its way.
+
+    Args:
+        awaited: Who waits for it in a task: one that waits no more, before it was sent, need not be written.
+    """
+
     change: Change
-    verdict: asyncio.Future[Verdict]
+    landed: Landed
+    awaited: asyncio.Future[Verdict] | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.awaited is None or not self.awaited.cancelled()
 
 
 class Writer:
@@ -54,13 +71,24 @@ class Writer:
         Raises:
             StoreUnavailableError: The writer was closed before the store answered.
         """
+        awaited: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._add(_Waiting(change, partial(_tell, awaited), awaited))
+        return await awaited
+
+    def send(self, change: Change, landed: Landed) -> None:
+        """Write `change`, and call `landed` with what became of it, never `Unknown`; from within the writer's task.
+
+        Raises:
+            StoreUnavailableError: The writer is closed.
+        """
+        self._add(_Waiting(change, landed))
+
+    def _add(self, waiting: _Waiting) -> None:
         if self._is_closed:
             raise _not_written()
-        waiting = _Waiting(change, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="outlast-writer")
-        return await waiting.verdict
 
     async def close(self, within: float = 0.0) -> None:
         """Take nothing more, and stop once everything is written; what is not written by then is given up.
@@ -79,14 +107,13 @@ class Writer:
 
     def _give_up(self, waiting: Iterable[_Waiting]) -> None:
         for one in waiting:
-            if not one.verdict.done():
-                one.verdict.set_exception(_not_written())
+            one.landed(_not_written())
 
     async def _run(self) -> None:
         wait = FIRST_WAIT_SECONDS
         while self._queue:
             batch = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH))]
-            batch = [one for one in batch if not one.verdict.cancelled()]
+            batch = [one for one in batch if one.is_wanted]
             if not batch:
                 continue
             again = await self._send(batch)
@@ -110,8 +137,7 @@ class Writer:
             raise
         except Exception as error:  # noqa: BLE001 - a bug of the store's, for those who wait; the others go on
             for one in batch:
-                if not one.verdict.done():
-                    one.verdict.set_exception(error)
+                one.landed(error)
             return []
         again: list[_Waiting] = []
         for one, verdict in zip(batch, verdicts, strict=True):
@@ -120,9 +146,18 @@ class Writer:
                 continue
             if isinstance(verdict, Applied) and isinstance(one.change, RunChange):
                 renewed(one.change.worker)
-            if not one.verdict.done():
-                one.verdict.set_result(verdict)
+            one.landed(verdict)
         return again
+
+
+def _tell(awaited: asyncio.Future[Verdict], landed: Verdict | Exception) -> None:
+    """Tell a task what it waits for, if it still does."""
+    if awaited.done():
+        return
+    if isinstance(landed, Exception):
+        awaited.set_exception(landed)
+    else:
+        awaited.set_result(landed)
 
 
 def _not_written() -> StoreUnavailableError:

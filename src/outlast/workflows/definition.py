@@ -25,7 +25,13 @@ from outlast.errors import (
     ForbiddenInWorkflowError,
 )
 from outlast.journal.canonical import canonical, payload_sha256, sha256_of
-from outlast.journal.codec import ArgumentCodec, TypeCodec, arguments_codec, codec_for
+from outlast.journal.codec import (
+    ArgumentCodec,
+    TypeCodec,
+    arguments_codec,
+    codec_for,
+    names_of,
+)
 from outlast.journal.entry import Cover, Durability
 from outlast.policy.tool import ForeignTool
 from outlast.replay.context import Context, EffectRequest, StepRequest, Undo
@@ -101,6 +107,12 @@ class Definition(Generic[P, R]):
         """The function's signature."""
         return inspect.signature(self.function)
 
+    @cached_property
+    def _arity(self) -> int | None:
+        """With how many positional arguments alone it can be called for certain; None where that is not so simple."""
+        names = names_of(self.signature)
+        return None if names is None else len(names)
+
     def resolve(self) -> None:
         """Resolve the annotations now.
 
@@ -115,7 +127,8 @@ class Definition(Generic[P, R]):
         Raises:
             TypeError: The function cannot be called with these arguments.
         """
-        self.signature.bind(*args, **kwargs)
+        if kwargs or len(args) != self._arity:
+            self.signature.bind(*args, **kwargs)
         return Call(self, args, kwargs)
 
     def enter(self, context: Context, call: Call[Any]) -> Any:
@@ -263,6 +276,10 @@ class Step(Definition[P, R]):
         self.options = options
         self.placement = placement.check(self.name)
         _check_options(self, options)
+        is_timed = options.start_to_close_timeout or options.schedule_to_close_timeout
+        is_here = not (is_timed or options.heartbeat_timeout or self.placement.queue)
+        self.is_simple = is_here and inspect.iscoroutinefunction(function)
+        """Whether it runs on its worker's event loop for as long as it likes: so almost all steps do."""
 
     def enter(self, context: Context, call: Call[Any]) -> Any:
         """Begin the step in a workflow."""
