@@ -7,6 +7,7 @@
 #   make postgres             what PostgreSQL is tested with, on an installed server: the newest, or POSTGRES=/usr/lib/postgresql/15/bin
 #   make slow                 what is too long for each test run: whole enumerations, and engines broken line by line
 #   make soak                 the long searches
+#   make bench                scenarios S1 to S7 on SQLite and PostgreSQL, one JSON line each (ARGS="S2 --on sqlite --repeat 3")
 #   make import-time          what `import outlast` costs
 #   make wheel                build the package into dist/
 #   make clean                remove what the others made
@@ -40,7 +41,7 @@ test postgres slow soak: export PYTHONDONTWRITEBYTECODE =
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help demo test postgres slow replay replay-here check lint format types layers sizes soak import-time wheel clean
+.PHONY: help demo bench test postgres slow replay replay-here check lint format types layers sizes soak import-time wheel clean
 
 help:
 	@sed -n '3,14s/^# *//p' Makefile
@@ -102,6 +103,9 @@ soak: export OUTLAST_CRASH = soak
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=soak --timeout=7200 -m "" tests/property $(ARGS)
 	$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=soak --timeout=7200 -m "soak or crash" --ignore=tests/property tests $(ARGS) || test $$? -eq 5
+
+bench: $(VENV)/.installed-test
+	@$(BIN)/python -m bench $(ARGS)
 
 import-time: $(VENV)/.installed-demo
 	@$(BIN)/python tools/import_time.py $(ARGS)

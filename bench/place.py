@@ -52,6 +52,7 @@ class Memory(Place):
     name = "memory"
 
     def fresh(self) -> str:
+        """Return the URL of an empty store."""
         return "memory://"
 
 
@@ -61,9 +62,11 @@ class Sqlite(Place):
     name = "sqlite"
 
     def fresh(self) -> str:
+        """Return the URL of a file that is not there yet."""
         return f"sqlite:///{self.folder}/store-{next(self._numbers)}.db"
 
     def kept_bytes(self, url: str) -> int:
+        """Return the size of the file."""
         return Path(url.removeprefix("sqlite:///")).stat().st_size
 
 
@@ -78,11 +81,13 @@ class Postgres(Place):
         self.server = server.pid
 
     def fresh(self) -> str:
+        """Return the URL of an empty database."""
         name = f"store_{next(self._numbers)}"
         self._server.query(f"CREATE DATABASE {name}")
         return self._server.url(name)
 
     def kept_bytes(self, url: str) -> int:
+        """Return what tables and indexes take, once they are vacuumed."""
         tables = (
             "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c"
             " WHERE c.relkind = 'r' AND c.relnamespace = 'outlast'::regnamespace"
@@ -92,6 +97,7 @@ class Postgres(Place):
         return self._server.query(tables, name)[0][0]
 
     def counts(self) -> dict[str, int]:
+        """Return commits, bytes of the log, and syncs of it, of the whole server."""
         self._server.query("SELECT pg_stat_force_next_flush()")
         statement = (
             "SELECT (SELECT sum(xact_commit) FROM pg_stat_database)::bigint,"

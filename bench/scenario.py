@@ -82,7 +82,7 @@ async def s4(place: Place, number: int = 1000) -> dict[str, Any]:
             *(app.start(waiting(), id=f"run-{n}") for n in range(number))
         )
         started = time.perf_counter() - began
-        while app.worker.runs:
+        while app.worker.runs:  # noqa: ASYNC110 - nobody says that the last one is parked
             await asyncio.sleep(0.1)
         gc.collect()
         per_run = (resident_bytes() - before) / number

@@ -592,14 +592,7 @@ class Pilot:
     async def _advance(self) -> None:
         while True:
             self._proposals += await self._stride.landed()
-            if self._met is not None:
-                raise self._met
-            if self._lost or self._crew.lost:
-                raise RunLost
-            if self._crew.broken is not None:
-                raise self._crew.broken
-            if self._remote.poisoned is not None and not self._proposals:
-                raise self._remote.poisoned
+            self._check_flight()
             self._wake.clear()
             await self._scribe.look()
             self._sort_commands()
@@ -614,6 +607,17 @@ class Pilot:
                     return
             elif await self._act_or_wait():
                 return
+
+    def _check_flight(self) -> None:
+        """Return when the run can go on here."""
+        if self._met is not None:
+            raise self._met
+        if self._lost or self._crew.lost:
+            raise RunLost
+        if self._crew.broken is not None:
+            raise self._crew.broken
+        if self._remote.poisoned is not None and not self._proposals:
+            raise self._remote.poisoned
 
     @property
     def _yields(self) -> bool:

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from datetime import timedelta
 
 import msgspec
@@ -34,8 +33,7 @@ from outlast.workflows.definition import Step
 logger = logging.getLogger("outlast.worker")
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """A first attempt that was made already.
 
     Args:
