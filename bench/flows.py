@@ -62,6 +62,20 @@ async def survive(run: str, number: int, last: int) -> dict[str, Any]:
     return PAYLOAD
 
 
+@outlast.effect(idempotent=True, repeats=True)
+async def act(number: int) -> dict[str, Any]:
+    """Return what a small tool would that changes something."""
+    return PAYLOAD
+
+
+@outlast.workflow
+async def acting(effects: int) -> int:
+    """Do effects one after the other."""
+    for number in range(effects):
+        await act(number)
+    return effects
+
+
 @outlast.workflow
 async def in_turn(steps: int) -> int:
     """Take steps one after the other."""

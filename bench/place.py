@@ -96,6 +96,25 @@ class Postgres(Place):
         self._server.query("VACUUM", name)
         return self._server.query(tables, name)[0][0]
 
+    def fill(self, url: str, run: str, held: int, wanted: int) -> int:
+        """Add copies of a run that has ended, from so many to so many; return how many there are then."""
+        name = url.partition("?")[0].rpartition("/")[2]
+        for table in ("run", "entry"):
+            known = self._server.query(
+                "SELECT quote_ident(column_name) FROM information_schema.columns"  # noqa: S608
+                f" WHERE table_schema = 'outlast' AND table_name = '{table}' AND is_generated = 'NEVER'",
+                name,
+            )
+            columns = [column for (column,) in known]
+            values = ["'copy-' || n" if one == "run_id" else one for one in columns]
+            self._server.query(
+                f"INSERT INTO outlast.{table} ({', '.join(columns)}) SELECT {', '.join(values)}"  # noqa: S608
+                f" FROM generate_series({held}, {wanted - 1}) AS n, outlast.{table} WHERE run_id = '{run}'",
+                name,
+            )
+        self._server.query("VACUUM ANALYZE", name)
+        return wanted
+
     def counts(self) -> dict[str, int]:
         """Return commits, bytes of the log, and syncs of it, of the whole server."""
         self._server.query("SELECT pg_stat_force_next_flush()")

@@ -28,7 +28,7 @@ from outlast.store.migrate import read_migrations
 from outlast.store.moment import from_micros
 from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.failure import failure_of
-from outlast.store.postgres.listen import Line
+from outlast.store.postgres.listen import Line, StandbyError
 from outlast.store.postgres.read import Reading
 from outlast.store.postgres.schema import (
     OLDEST_SERVER,
@@ -132,6 +132,8 @@ def _told(
 def _server(session: Session) -> Iterator[Finding]:
     number = session.connection.info.server_version
     text = f"PostgreSQL {dict(session.rows(_SETTINGS))['server_version']}"
+    if session.rows("SELECT pg_is_in_recovery()")[0][0]:
+        text += ", a standby: it can be read, and moves nothing"
     if number < OLDEST_SERVER:
         yield Finding("server", "fail", text, "upgrade the server: Outlast needs 14 or newer")
     else:
@@ -173,6 +175,9 @@ def _hints(setting: PostgresSetting) -> Iterator[Finding]:
         try:
             line.open()
             heard, why = line.proves(), "nothing is heard"
+        except StandbyError as error:
+            yield Finding("hints", "ok", str(error))
+            return
         except psycopg.Error as error:
             heard, why = False, str(failure_of(error, setting.place).message)
     if heard:

@@ -20,7 +20,7 @@ from outlast.store.moment import from_micros, to_micros
 from outlast.store.postgres.clock import StoreClock
 from outlast.store.postgres.failure import (
     AGAIN,
-    ELSEWHERE,
+    NOTHING_WRITTEN,
     STALE,
     concerns_all,
     failure_of,
@@ -170,7 +170,7 @@ class Committing:
                 Sending(session).send(rows, renewed, set())
                 session.send("COMMIT")
         except psycopg.Error as error:
-            if error.sqlstate == ELSEWHERE:
+            if error.sqlstate in NOTHING_WRITTEN:
                 raise
             if is_lost(error) or session.is_closed:
                 raise _UnsureError(str(error)) from error
@@ -198,7 +198,8 @@ class Committing:
                         session.send(_WRITE_SOMETHING)
                     session.send("COMMIT")
             except psycopg.Error as error:
-                if is_lost(error) or session.is_closed:
+                is_unsure = error.sqlstate not in NOTHING_WRITTEN
+                if is_unsure and (is_lost(error) or session.is_closed):
                     raise _UnsureError(str(error)) from error
                 raise
         self._recall.know_controls(look, rows)

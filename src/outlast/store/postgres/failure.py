@@ -32,6 +32,11 @@ STALE = "OL001"
 ELSEWHERE = "OL002"
 """The state in which `must_go_on` leaves a transaction on a server that is not the one which was looked at: nothing was written."""
 
+_READ_ONLY = "a standby can only be read: name the primary in the URL, or all servers, of which the one that takes writes is found"
+
+NOTHING_WRITTEN = frozenset({ELSEWHERE, "25006"})
+"""States that a transaction never has when it was written; 25006: it is read only."""
+
 _NOW = (
     errors.QueryCanceled,
     errors.ReadOnlySqlTransaction,
@@ -107,7 +112,9 @@ def failure_of(error: psycopg.Error, place: str) -> StoreError:
         case _:
             return StoreUnavailableError(
                 f"{place} cannot be used now ({told})",
-                hint="check that it runs and can be reached; work goes on by itself then",
+                hint=_READ_ONLY
+                if isinstance(error, errors.ReadOnlySqlTransaction)
+                else "check that it runs and can be reached; work goes on by itself then",
             )
 
 

@@ -29,6 +29,8 @@ _SEEN = """
 SELECT (SELECT system_identifier FROM pg_control_system())::text, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8),
     current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') NOT IN ('off', 'local')
 """
+_IS_STANDBY = "SELECT pg_is_in_recovery()"
+"""What a standby follows can only be read there, and who promotes it, the next who comes will see."""
 _MAY_MOVE = "SELECT has_table_privilege('$s.run', 'UPDATE')"
 """Whoever may only read moves no run, and leaves it to others to judge the history."""
 _KNOWN = "SELECT history, timeline FROM $s.store"
@@ -90,6 +92,9 @@ class History:
                 return
             self._is_looking = True
             try:
+                if session.rows(_IS_STANDBY)[0][0]:
+                    self._is_ready = True
+                    return
                 seen = Seen(*session.rows(_SEEN)[0])
                 session.history = seen.history
                 known, timeline = session.rows(_KNOWN)[0]

@@ -122,6 +122,9 @@ class Hints:
                     self.wake()
                     self._tell.set()
                     self._attend(line)
+            except StandbyError as error:
+                logger.info("%s: %s; looks find what is new", self._setting.place, error)
+                self._stop.wait(_LONGEST_PAUSE_SECONDS)
             except (psycopg.Error, OSError) as error:
                 if line.was_heard:
                     pause = _FIRST_PAUSE_SECONDS
@@ -155,6 +158,10 @@ class Hints:
                     self._wakes.recv(4096)
 
 
+class StandbyError(psycopg.OperationalError):
+    """Nothing can be heard here, until it is promoted."""
+
+
 class Line:
     """A connection that listens. Nothing but opening it ever waits for the server.
 
@@ -181,9 +188,11 @@ class Line:
         conninfo = self._setting.listen or self._setting.conninfo
         self._connection = connection = psycopg.connect(conninfo, autocommit=True)
         # Not what the connection says: a pooler tells a number of its own.
-        row = connection.execute("SELECT pg_backend_pid()").fetchone()
+        row = connection.execute("SELECT pg_backend_pid(), pg_is_in_recovery()").fetchone()
         assert row is not None
-        self._pid = row[0]
+        self._pid, is_standby = row
+        if is_standby:
+            raise StandbyError("a standby tells nobody of what it follows")
         if self._pid != connection.info.backend_pid and not self._setting.proxied:
             raise psycopg.OperationalError(
                 "a pooler stands on its way, where nothing is heard: listen= has to lead past it"
