@@ -277,9 +277,13 @@ class Step(Definition[P, R]):
         self.placement = placement.check(self.name)
         _check_options(self, options)
         is_timed = options.start_to_close_timeout or options.schedule_to_close_timeout
-        is_here = not (is_timed or options.heartbeat_timeout or self.placement.queue)
-        self.is_simple = is_here and inspect.iscoroutinefunction(function)
+        self._is_untimed = not (is_timed or options.heartbeat_timeout)
+
+    @property
+    def is_simple(self) -> bool:
         """Whether it runs on its worker's event loop for as long as it likes: so almost all steps do."""
+        is_here = self._is_untimed and not self.placement.queue
+        return is_here and inspect.iscoroutinefunction(self.function)
 
     def enter(self, context: Context, call: Call[Any]) -> Any:
         """Begin the step in a workflow."""
