@@ -290,7 +290,7 @@ MUTANTS: dict[str, tuple[str, tuple[Break, ...]]] = {
     ),
     "what was seen is left out of the next change": (
         "asks_exit",
-        (Break(scribe.Scribe, "_change", "seen=self._buffer.waiting", "seen=()"),),
+        (Break(scribe.Scribe, "change", "seen=self._buffer.waiting", "seen=()"),),
     ),
 }
 

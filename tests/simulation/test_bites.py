@@ -444,7 +444,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
         (
             Break(
                 Series,
-                "attempt",
+                "settle",
                 "self._progress, self._kept = pulse.beats.latest, pulse.kept",
                 "pass",
             ),
@@ -712,7 +712,7 @@ MUTANTS: dict[str, tuple[int, set[int], tuple[Break, ...]]] = {
     "what was seen is written before the run is given back": (
         60,
         {0, 1, 2, 5},
-        (Break(scribe.Scribe, "_change", "seen=self._buffer.waiting", "seen=()"),),
+        (Break(scribe.Scribe, "change", "seen=self._buffer.waiting", "seen=()"),),
     ),
     "a value is published once": (
         60,
