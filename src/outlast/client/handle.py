@@ -157,7 +157,7 @@ class RunHandle(Generic[R]):
         # A failure is told with the place in the journal from which it comes.
         known = head.next_seq - 2 if head.status is Status.COMPLETED and not is_former else -1
         rows = await store.journal(self._run, generation=generation, after=known)
-        last = from_row(rows[-1].row)
+        last = from_row(rows[-1].row) if rows else None
         match last:
             case Completed():
                 return self._decode(last.value)

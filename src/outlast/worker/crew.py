@@ -27,6 +27,10 @@ LOOK_AGAIN_SECONDS = 10.0
 """No wait for a due time is longer in one piece: the store's clock may be set meanwhile."""
 
 
+def _nothing() -> None:
+    """There is nothing to do."""
+
+
 SeeOff: TypeAlias = Callable[[bool], Coroutine[Any, Any, None]]
 """Cancels a body, and returns the wait for its end; told whether its operation has its outcome."""
 
@@ -92,12 +96,24 @@ class Crew:
     def _rests(self, operation: OperationId) -> bool:
         return self._waits.rests(operation) or operation in self._hold.waiting
 
-    def begin(self, operation: OperationId, work: Coroutine[Any, Any, None]) -> None:
-        """Begin to bring an operation to its outcome, which nothing else here is doing."""
+    def begin(
+        self,
+        operation: OperationId,
+        work: Coroutine[Any, Any, None],
+        unbegun: Callable[[], None] = _nothing,
+    ) -> None:
+        """Begin to bring an operation to its outcome, which nothing else here is doing.
+
+        Args:
+            unbegun: Called when the work was cancelled before its first line.
+        """
         former = self._tasks.get(operation)
         assert former is None or former.done(), f"{operation} is attempted already"
+        has_begun = False
 
         async def attempt() -> None:
+            nonlocal has_begun
+            has_begun = True
             about.set({**about.get({}), "operation": operation})
             try:
                 await work
@@ -110,8 +126,9 @@ class Crew:
                 self.broken = error
 
         def ended(task: asyncio.Task[None]) -> None:
-            # What was cancelled before its first step has not awaited it.
-            work.close()
+            if not has_begun:
+                work.close()
+                unbegun()
             if self._tasks.get(operation) is task:
                 del self._tasks[operation]
             self._changed()
@@ -211,6 +228,9 @@ class Crew:
             self._leaving.discard(task)
             if self._tasks.get(operation) is task:
                 del self._tasks[operation]
+            error = None if task.cancelled() else task.exception()
+            if isinstance(error, Exception):
+                self.broken = error
             self._changed()
 
         task = asyncio.get_running_loop().create_task(off(settled))
@@ -220,7 +240,8 @@ class Crew:
 
     async def end(self) -> None:
         """Cancel all of them, and wait until none is under way."""
-        tasks = list(self._tasks.values())
         self.cancel()
+        # Of a body that was begun by itself, what waits for its end, and not for ever, stands in its place by now.
+        tasks = list(self._tasks.values())
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -224,16 +224,24 @@ class Executor:
         return _ending_of(definition, value, attempt, errand)
 
     def start(
-        self, step: Step[..., Any], arguments: bytes, attempt: Attempt, beats: Beats, check: Check
+        self,
+        step: Step[..., Any],
+        arguments: bytes,
+        attempt: Attempt,
+        beats: Beats,
+        check: Check,
+        context: contextvars.Context,
     ) -> asyncio.Task[Any]:
         """Begin the body of an asynchronous step that has no times of its own; `ended` says how it ended, or `see_off` ends it.
+
+        Args:
+            context: Of the body, and of nobody else.
 
         Raises:
             DecodeError: The arguments do not fit the step.
         """
-        args, kwargs = step.arguments.decode(arguments)
+        args, kwargs = context.run(step.arguments.decode, arguments)
         body = functools.partial(step.function, *args, **kwargs)
-        context = contextvars.copy_context()
         context.run(_enter, attempt, beats, Errand(_endless, beats))
         beats.is_async = True
         running = asyncio.get_running_loop().create_task(call_async(body, check), context=context)

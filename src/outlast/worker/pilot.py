@@ -1338,7 +1338,7 @@ class Pilot:
 
     async def _leave(self) -> None:
         """Let go of everything in memory."""
-        await self._stride.leave()
+        self._stride.leave()
         for proposal in self._proposals:
             proposal.drop()
         await self._crew.end()

@@ -36,9 +36,12 @@ from outlast.worker.pulse import LONGEST, Pulse
 from outlast.worker.scribe import Scribe
 from outlast.worker.series import Series
 from outlast.worker.step import Made, run_step
-from outlast.worker.writer import Writer
+from outlast.worker.writer import Flight, Writer
 from outlast.workflows.attempt import Attempt
 from outlast.workflows.definition import Step
+
+_TOGETHER = 50
+"""So many outcomes are delivered in one callback at most, so that what the workflow makes of them does not stop every other run for long."""
 
 
 class Ground(Bridge, Protocol):
@@ -85,7 +88,8 @@ class Stride:
         self._loop = asyncio.get_running_loop()
         self._context: contextvars.Context
         self._outcomes: list[Proposal] = []
-        self._flying: list[Proposal] = []
+        self._flight: Flight | None = None
+        """What is being written."""
         self._landed: asyncio.Future[None] | None = None
         self._is_over = False
 
@@ -106,79 +110,89 @@ class Stride:
         try:
             check()
             body = self._ground.executor.start(
-                step, command.arguments, attempt, made.pulse.beats, check
+                step, command.arguments, attempt, made.pulse.beats, check, self._context.copy()
             )
         except (HeldBack, DecodeError):
             return False
         self._crew.enter(operation, body, partial(made.see_off, body))
-        body.add_done_callback(partial(self._ended, made), context=self._context)
+        body.add_done_callback(partial(self._ended, made), context=self._context.copy())
         return True
 
     async def landed(self) -> list[Proposal]:
         """Return, when nothing is being written, what is still to be."""
-        if self._flying:
+        if self._flight is not None:
             self._landed = self._loop.create_future()
             await self._landed
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
-    async def leave(self) -> None:
-        """Do nothing more, and return when nothing is being written."""
+    def leave(self) -> None:
+        """Do nothing more. What is being written need not be: the pilot leaves in the middle of it only when it is cancelled."""
         self._is_over = True
-        await self.landed()
+        if self._flight is not None:
+            self._flight.is_wanted = False
 
     # On the way
 
     def _ended(self, made: _Attempt, body: asyncio.Task[Any]) -> None:
         """A body has ended, in whatever way."""
-        operation = made.command.operation
-        if not self._crew.left(operation, body):
+        if not self._crew.left(made.command.operation, body):
             return
-        ground = self._ground
+        try:
+            self._take(made, body)
+        except (RunLost, Exception) as error:  # noqa: BLE001 - the pilot's: nobody else waits for a callback
+            self._ground.hand_over([], error)
+
+    def _take(self, made: _Attempt, body: asyncio.Task[Any]) -> None:
+        ground, command = self._ground, made.command
         try:
             ending = ground.executor.ended(body, made.step, made.attempt)
         except HeldBack:
-            self._crew.begin(operation, run_step(ground, made.command, made.step))
+            self._crew.begin(command.operation, run_step(ground, command, made.step))
             return
         if not isinstance(ending, Returned) or made.pulse.was_felt:
             # What it has said last may be on its way: that goes first.
             taken = Made(made.pulse, ending, made.series)
-            self._crew.begin(operation, run_step(ground, made.command, made.step, taken))
+            work = run_step(ground, command, made.step, taken)
+            self._crew.begin(command.operation, work, made.close)
             return
         made.pulse.close()
-        entry = StepCompleted(operation, made.step.name, Raw(ending.value))
-        proposal = Proposal(Rank.OUTCOME, entry, guard=operation)
-        if not (ground.is_waiting or self._flying):
+        entry = StepCompleted(command.operation, made.step.name, Raw(ending.value))
+        proposal = Proposal(Rank.OUTCOME, entry, guard=command.operation)
+        if not (ground.is_waiting or self._flight or self._outcomes):
             ground.post(proposal)
             return
-        if not (self._outcomes or self._flying):
+        if not (self._outcomes or self._flight):
             # What returns in the same moment is written together.
             self._loop.call_soon(self._take_off, context=self._context)
         self._outcomes.append(proposal)
 
     def _take_off(self) -> None:
         """Have written what has returned."""
-        if self._is_over or self._flying or not self._outcomes:
+        if self._is_over or self._flight is not None or not self._outcomes:
             return
         if not self._ground.is_waiting:
             self._ground.wake()
             return
-        flying = [one for one in self._outcomes if self._ground.is_open(one.guard)]
-        self._outcomes = []
-        change = self._scribe.change(flying)
+        first, self._outcomes = self._outcomes[:_TOGETHER], self._outcomes[_TOGETHER:]
+        flying = [one for one in first if self._ground.is_open(one.guard)]
         try:
-            self._writer.send(change, partial(self._tell, change))
+            change = self._scribe.change(flying)
+            self._flight = self._writer.send(change, partial(self._tell, flying, change))
         except Exception as error:  # noqa: BLE001 - the pilot's, as if it had written this
             self._ground.hand_over([], error)
-            return
-        self._flying = flying
 
-    def _tell(self, change: RunChange, verdict: Verdict | Exception) -> None:
-        self._loop.call_soon(self._land, change, verdict, context=self._context)
+    def _tell(
+        self, flying: list[Proposal], change: RunChange, verdict: Verdict | Exception
+    ) -> None:
+        context = self._context.copy()
+        self._loop.call_soon(self._land, flying, change, verdict, context=context)
 
-    def _land(self, change: RunChange, verdict: Verdict | Exception) -> None:
+    def _land(
+        self, flying: list[Proposal], change: RunChange, verdict: Verdict | Exception
+    ) -> None:
         """Let the workflow go on with what is written now."""
-        flying, self._flying = self._flying, []
+        self._flight = None
         try:
             if not self._is_over:
                 self._go_on(flying, change, verdict)
@@ -188,7 +202,8 @@ class Stride:
             if self._landed is not None and not self._landed.done():
                 self._landed.set_result(None)
             if self._outcomes:
-                self._take_off()
+                # Not at once: between two of these the event loop turns.
+                self._loop.call_soon(self._take_off, context=self._context)
 
     def _go_on(
         self, flying: list[Proposal], change: RunChange, verdict: Verdict | Exception
@@ -205,7 +220,7 @@ class Stride:
             ground.hand_over(commands)
             return
         left = [one for one in commands if isinstance(one, RunStep) and not self._begun(one)]
-        if left or not self._crew.attempting:
+        if left or not (self._crew.attempting or self._outcomes):
             ground.hand_over(list[Command](left))
 
     def _begun(self, command: RunStep) -> bool:
@@ -244,10 +259,13 @@ class _Attempt:
         return self._keep(executor.see_off(body, self.attempt, beats, settled=settled))
 
     async def _keep(self, ending: Coroutine[Any, Any, None]) -> None:
-        """Keep what the body has said of itself by its end."""
         try:
             await ending
         finally:
-            self.pulse.close()
-            if self.pulse.unkept:
-                self._series().post(self.pulse.unkept)
+            self.close()
+
+    def close(self) -> None:
+        """Keep what the body has said of itself by its end."""
+        self.pulse.close()
+        if self.pulse.unkept:
+            self._series().post(self.pulse.unkept)

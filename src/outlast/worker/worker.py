@@ -81,7 +81,7 @@ class Worker:
     """Moves the runs of the workflows that it has registered.
 
     Args:
-        closed: Called with each run that this worker brought to an end.
+        closed: Called with each run that has ended by this worker, or that it has lost to somebody who may have ended it.
         watch: Names the step whose body keeps the event loop from turning; nobody does without it.
     """
 
@@ -278,8 +278,10 @@ class Worker:
         if isinstance(change, StartRun) and not isinstance(verdict, Applied):
             # It may have been applied by an earlier sending whose answer was lost, and then the run is ours.
             self._unsure = True
-        if isinstance(change, Terminate) and isinstance(verdict, Applied) and verdict.outbox:
-            self._relay.wake(change.run)
+        if isinstance(change, Terminate) and isinstance(verdict, Applied):
+            self._say_closed(change.run)
+            if verdict.outbox:
+                self._relay.wake(change.run)
         return verdict
 
     def born_here(self, workflow: str) -> WorkerId | None:
@@ -567,9 +569,13 @@ class Worker:
             logger.error("run %s: its pilot broke", run, exc_info=error)
         if pilot.lost or (not task.cancelled() and task.exception() is not None):
             self._unsure = True
-        if pilot.ended and self._closed is not None:
-            self._closed(run)
+        if pilot.ended or pilot.lost:
+            self._say_closed(run)
         self._hint.set()
+
+    def _say_closed(self, run: RunKey) -> None:
+        if self._closed is not None:
+            self._closed(run)
 
 
 async def _cancelled(*tasks: asyncio.Task[None]) -> None:

@@ -33,20 +33,17 @@ Landed: TypeAlias = Callable[[Verdict | Exception], None]
 
 
 @dataclass(slots=True)
-class _Waiting:
+class Flight:
     """A change on its way.
 
     Args:
-        awaited: Who waits for it in a task: one that waits no more, before it was sent, need not be written.
+        landed: Told of its end.
+        is_wanted: Whether it need be sent, or sent again: whoever waits for it no more sets this to False.
     """
 
     change: Change
     landed: Landed
-    awaited: asyncio.Future[Verdict] | None = None
-
-    @property
-    def is_wanted(self) -> bool:
-        return self.awaited is None or not self.awaited.cancelled()
+    is_wanted: bool = True
 
 
 class Writer:
@@ -61,7 +58,7 @@ class Writer:
     def __init__(self, store: Store, sending: Callable[[], Callable[[WorkerId], None]]) -> None:
         self._store = store
         self._sending = sending
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[Flight] = deque()
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -72,23 +69,25 @@ class Writer:
             StoreUnavailableError: The writer was closed before the store answered.
         """
         awaited: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        self._add(_Waiting(change, partial(_tell, awaited), awaited))
-        return await awaited
+        flight = self.send(change, partial(_tell, awaited))
+        try:
+            return await awaited
+        finally:
+            flight.is_wanted = False
 
-    def send(self, change: Change, landed: Landed) -> None:
+    def send(self, change: Change, landed: Landed) -> Flight:
         """Write `change`, and call `landed` with what became of it, never `Unknown`; from within the writer's task.
 
         Raises:
             StoreUnavailableError: The writer is closed.
         """
-        self._add(_Waiting(change, landed))
-
-    def _add(self, waiting: _Waiting) -> None:
         if self._is_closed:
             raise _not_written()
-        self._queue.append(waiting)
+        flight = Flight(change, landed)
+        self._queue.append(flight)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="outlast-writer")
+        return flight
 
     async def close(self, within: float = 0.0) -> None:
         """Take nothing more, and stop once everything is written; what is not written by then is given up.
@@ -105,7 +104,7 @@ class Writer:
         self._give_up(self._queue)
         self._queue.clear()
 
-    def _give_up(self, waiting: Iterable[_Waiting]) -> None:
+    def _give_up(self, waiting: Iterable[Flight]) -> None:
         for one in waiting:
             one.landed(_not_written())
 
@@ -124,7 +123,7 @@ class Writer:
             else:
                 wait = FIRST_WAIT_SECONDS
 
-    async def _send(self, batch: list[_Waiting]) -> list[_Waiting]:
+    async def _send(self, batch: list[Flight]) -> list[Flight]:
         """Commit once; return those whose fate is not known yet."""
         renewed = self._sending()
         try:
@@ -139,7 +138,7 @@ class Writer:
             for one in batch:
                 one.landed(error)
             return []
-        again: list[_Waiting] = []
+        again: list[Flight] = []
         for one, verdict in zip(batch, verdicts, strict=True):
             if isinstance(verdict, Unknown):
                 again.append(one)

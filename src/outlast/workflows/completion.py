@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import msgspec
 from msgspec import Struct
@@ -69,9 +69,11 @@ class AskedTooEarlyError(HandedOut):
 
 def handing_out(error: BaseException) -> HandedOut | None:
     """Return what a body has ended its attempt by, be it from within a group of tasks; None for an error."""
-    members: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-    while isinstance(error, BaseExceptionGroup) and len(members) == 1:
-        error, members = members[0], getattr(members[0], "exceptions", ())
+    while isinstance(error, BaseExceptionGroup):
+        members = cast("tuple[BaseException, ...]", error.exceptions)
+        if len(members) != 1:
+            break
+        error = members[0]
     return error if isinstance(error, HandedOut) else None
 
 

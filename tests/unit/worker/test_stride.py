@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import outlast
+from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import Entry, MessageReceived, StepCompleted, StepFailed, from_row
 from outlast.store.change import Applied, RunChange, RunKey, Status
 from outlast.testing import Simulation
@@ -257,3 +258,155 @@ def test_a_worker_that_stops_writes_what_is_under_way() -> None:
     outcomes, steps = Simulation(CODE).run(scenario)
     assert outcomes > 0
     assert steps == 10
+
+
+# What a hostile reader found
+
+
+class OddError(Exception):
+    """One that cannot be looked into."""
+
+    @property
+    def exceptions(self) -> tuple[BaseException, ...]:
+        """Nobody finds out."""
+        raise ValueError("no")
+
+
+@outlast.step(retry=ONCE)
+async def odd() -> None:
+    raise OddError("odd")
+
+
+@outlast.step
+async def deaf() -> str:
+    for _ in range(4):
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            noted.append("would not")
+    return "at last"
+
+
+@outlast.workflow
+async def meets_the_odd() -> str:
+    try:
+        await odd()
+    except outlast.StepFailedError:
+        return "failed"
+    return "never"
+
+
+@outlast.workflow
+async def waits_for_the_deaf() -> str:
+    return await deaf()
+
+
+@outlast.workflow
+async def busy(branches: int) -> int:
+    async def branch(number: int) -> int:
+        return await plain(number)
+
+    return sum(await asyncio.gather(*(branch(number) for number in range(branches))))
+
+
+MORE = [*CODE, odd, deaf, meets_the_odd, waits_for_the_deaf, busy]
+
+
+def test_an_exception_that_cannot_be_looked_into_fails_its_step() -> None:
+    """And leaves no run asleep."""
+
+    async def scenario(sim: Simulation) -> str:
+        worker = await sim.start_worker()
+        async with asyncio.timeout(60):
+            return await worker.client.run(meets_the_odd(), id="r")
+
+    assert Simulation(MORE).run(scenario) == "failed"
+
+
+def test_an_error_of_ours_at_the_end_of_a_body_blocks_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody waits for a callback: what it meets goes to the pilot."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("outlast.worker.executor.Executor.ended", broken)
+
+    async def scenario(sim: Simulation) -> Status:
+        worker = await sim.start_worker()
+        handle = await worker.client.start(in_turn(2), id="r")
+        await asyncio.sleep(5)
+        return (await handle.status()).status
+
+    assert Simulation(MORE).run(scenario) is Status.BLOCKED
+
+
+def test_a_worker_stops_while_the_store_is_away() -> None:
+    """What is under way then is written by nobody, and its lease says so in the end."""
+
+    async def scenario(sim: Simulation) -> float:
+        worker = await sim.start_worker()
+        commit, is_away = sim.store.commit, asyncio.Event()
+
+        async def away(changes: Any) -> Any:
+            if is_away.is_set():
+                raise StoreUnavailableError("away")
+            return await commit(changes)
+
+        sim.store.commit = away  # type: ignore[method-assign]
+        await worker.client.start(hears(10), id="r")
+        await asyncio.sleep(1)
+        is_away.set()
+        await asyncio.sleep(1)
+        since = sim.clock.monotonic()
+        await worker.stop(timedelta(seconds=1))
+        return sim.clock.monotonic() - since
+
+    assert Simulation(MORE).run(scenario) < 20
+
+
+def test_a_body_that_will_not_end_holds_up_nobody() -> None:
+    """A run that was terminated is let go of after a while, whatever its body does."""
+
+    async def scenario(sim: Simulation) -> float:
+        worker = await sim.start_worker()
+        handle = await worker.client.start(waits_for_the_deaf(), id="r")
+        await asyncio.sleep(3)
+        await handle.terminate(reason="enough")
+        since = sim.clock.monotonic()
+        await worker.stop(timedelta(seconds=1))
+        return sim.clock.monotonic() - since
+
+    assert Simulation(MORE).run(scenario) < 15
+    assert noted[:1] == ["would not"]
+
+
+def test_who_waits_for_a_run_hears_at_once_that_it_was_terminated() -> None:
+    """Although its worker holds it."""
+
+    async def scenario(sim: Simulation) -> float:
+        worker = await sim.start_worker()
+        handle = await worker.client.start(waits_for_the_deaf(), id="r")
+        waiting = asyncio.create_task(handle.result())
+        await asyncio.sleep(3)
+        since = sim.clock.monotonic()
+        await handle.terminate(reason="enough")
+        with pytest.raises(outlast.RunTerminatedError):
+            await waiting
+        return sim.clock.monotonic() - since
+
+    assert Simulation(MORE).run(scenario) < 0.5
+
+
+def test_what_returns_at_once_is_delivered_in_parts() -> None:
+    """So that other runs have their turns between."""
+
+    async def scenario(sim: Simulation) -> tuple[int, list[RunChange]]:
+        changes = watched(sim)
+        worker = await sim.start_worker()
+        return await worker.client.run(busy(170), id="r"), changes
+
+    result, changes = Simulation(MORE).run(scenario)
+    assert result == sum(range(170))
+    assert max(len(one.entries) for one in changes) == 50
