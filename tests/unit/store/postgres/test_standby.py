@@ -27,17 +27,31 @@ async def other(word: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def standby() -> Iterator[PostgresServer]:
+def servers() -> Iterator[tuple[PostgresServer, PostgresServer]]:
+    """A primary, and its standby."""
+    with PostgresServer.opened() as primary, primary.standby() as follower:
+        yield primary, follower
+
+
+@pytest.fixture
+def standby(servers: tuple[PostgresServer, PostgresServer]) -> PostgresServer:
     """The standby of a server in whose store a run has ended."""
-    with PostgresServer.opened() as primary:
+    primary, follower = servers
 
-        async def fill() -> None:
-            async with outlast.open(primary.url(), workflows=[echo]) as app:
-                assert await app.run(echo("said"), id="r") == "said"
+    async def fill() -> None:
+        async with outlast.open(primary.url(), workflows=[echo]) as app:
+            assert await app.run(echo("said"), id="r") == "said"
 
-        asyncio.run(fill())
-        with primary.standby(synchronous=False) as follower:
-            yield follower
+    asyncio.run(fill())
+    is_there = "SELECT count(*) FROM outlast.run WHERE status = 'completed'"
+    replayed = "SELECT pg_last_wal_replay_lsn() >= %s"
+    reached = str(primary.query("SELECT pg_current_wal_lsn()")[0][0])
+    until(
+        lambda: follower.query(replayed.replace("%s", f"'{reached}'")) == [(True,)],
+        "the standby has it all",
+    )
+    assert follower.query(is_there) == [(1,)]
+    return follower
 
 
 def test_it_is_read(standby: PostgresServer) -> None:
