@@ -114,15 +114,20 @@ class Delivery:
         await done
 
     def deliver_now(self, entries: Sequence[tuple[Entry, StampedRow]]) -> None:
-        """Deliver what was written just now, in answer to this very machine; from a plain callback. Raises what `deliver` raises."""
-        self._machine.is_heard = True
+        """Deliver outcomes of steps, each a turn, that were written just now, in answer to this very machine; from a plain callback.
+
+        Raises what `deliver` raises.
+        """
+        machine = self._machine
+        machine.is_heard = True
         try:
-            for turn, more in each_turn(self._machine, entries, live=True):
-                self.next_turn = turn[2] + 1
+            for entry, stamped in entries:
+                machine.deliver([entry], stamped.at)
+                self.next_turn = stamped.row.turn + 1
                 if self._check is not None:
-                    self._check(turn, compare=True, more=more)
+                    self._check(([entry], stamped.at, stamped.row.turn), compare=True)
         finally:
-            self._machine.is_heard = False
+            machine.is_heard = False
 
     async def evict(self) -> None:
         """Take the run out of memory."""

@@ -25,9 +25,10 @@ __all__ = [
     "Finding",
     "check_source",
     "early_bindings",
-    "guard_active",
+    "guard",
     "install_guard",
     "outside_replay",
+    "unguard",
 ]
 
 _HINTS = {
@@ -68,14 +69,14 @@ def install_guard() -> None:
         sys.addaudithook(_audit)
 
 
-@contextmanager
-def guard_active(loop: asyncio.AbstractEventLoop) -> Generator[None, None, None]:
-    """Refuse files, sockets, processes and threads in this thread while that loop is the running one."""
+def guard(loop: asyncio.AbstractEventLoop) -> None:
+    """Refuse files, sockets, processes and threads in this thread while that loop is the running one, until `unguard`."""
     _guarded.add(loop)
-    try:
-        yield
-    finally:
-        _guarded.discard(loop)
+
+
+def unguard(loop: asyncio.AbstractEventLoop) -> None:
+    """Refuse nothing any more."""
+    _guarded.discard(loop)
 
 
 @contextmanager

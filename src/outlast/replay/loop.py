@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from outlast.errors import ForbiddenInWorkflowError
 from outlast.replay.eviction import Eviction, is_open
-from outlast.replay.guard import guard_active, install_guard
+from outlast.replay.guard import guard, install_guard, unguard
 from outlast.replay.refusal import refuse
 from outlast.replay.task import (
     Body,
@@ -389,9 +389,10 @@ class WorkflowLoop(TaskLoop):
         try:
             sys.set_asyncgen_hooks(firstiter=self._keep_generator, finalizer=_leave_alone)
             asyncio._set_running_loop(self)  # pyright: ignore[reportPrivateUsage]
-            with guard_active(self):
-                yield
+            guard(self)
+            yield
         finally:
+            unguard(self)
             asyncio._set_running_loop(outer)  # pyright: ignore[reportPrivateUsage]
             sys.set_asyncgen_hooks(*hooks)
             self._running = False

@@ -308,8 +308,9 @@ class Machine:
             *self._sagas.take(),
             *self._agenda.take(),
         ]
-        is_settled = not (self._agenda.effects() or self._agenda.unsent())
-        if self._outcome and not self._finish_given and is_settled:
+        is_at_its_end = self._outcome is not None and not self._finish_given
+        if is_at_its_end and not (self._agenda.effects() or self._agenda.unsent()):
+            assert self._outcome is not None
             self._finish_given = True
             # What went on until now, an operator's undoing say, counts too.
             self._outcome = self._with_verdict(self._outcome)

@@ -52,7 +52,8 @@ _LONGEST = {
     "name": RUN_ID_BYTES,
 }
 """By the name of the field, in bytes: what stands in an index of some store."""
-_NEVER_LONG = min(_LONGEST.values()) // 4
+_SHORTEST = min(_LONGEST.values())
+_NEVER_LONG = _SHORTEST // 4
 """So many characters are within all of these, whatever they are."""
 
 
@@ -109,7 +110,7 @@ def _is_plain(value: object) -> bool:
             continue
         if kind is str:
             text = cast("str", one)
-            fits = len(text) <= _NEVER_LONG and text.isascii() and "\0" not in text
+            fits = len(text) <= _SHORTEST and text.isascii() and "\0" not in text
         elif kind is bytes:
             fits = len(cast("bytes", one)) <= MAX_BODY_BYTES
         elif kind is int:

@@ -861,7 +861,8 @@ def fingerprint_of(workflow: str, arguments: bytes) -> str:
 def digest_of(change: RunChange) -> bytes:
     """Return SHA-256 over everything in `change` but its digest, and over what each part of it is; nothing for one that no store takes."""
     try:
-        encoded = msgspec.msgpack.encode(msgspec.structs.replace(change, digest=b""))
+        plain = msgspec.structs.replace(change, digest=b"") if change.digest else change
+        encoded = msgspec.msgpack.encode(plain)
     except (OverflowError, UnicodeEncodeError):
         return b""
     return hashlib.sha256(encoded).digest()

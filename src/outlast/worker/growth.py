@@ -85,6 +85,8 @@ class Growth:
     def __init__(self, limits: HistoryLimits) -> None:
         self._limits = limits
         self._most = limits.most_entries
+        self._short = min(limits.warn_entries, limits.most_entries)
+        self._short_bytes = min(limits.warn_bytes, limits.most_bytes)
         self._cleans_up = False
         self.entries = 0
         self.size_bytes = 0
@@ -116,6 +118,11 @@ class Growth:
                 self._cleans_up = self._cleans_up or (bool(entry.by) and self._is_past(_LIMIT))
             case _:
                 pass
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is far from every limit."""
+        return self.entries < self._short and self.size_bytes < self._short_bytes
 
     @property
     def is_long(self) -> bool:

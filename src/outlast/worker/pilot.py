@@ -51,6 +51,7 @@ from outlast.journal.entry import (
     SagaEnded,
     StampedRow,
     Started,
+    StepCompleted,
     Taken,
     UpdateReceived,
     from_row,
@@ -434,7 +435,7 @@ class Pilot:
         if not self._waiting or self._wake.is_set() or self._mail or self._stopping or self._lost:
             return False
         is_free = not (self.hold.closed or self._proposals or self._marks or self._held)
-        is_short = not (self._growth.is_long or self._growth.is_full)
+        is_short = self._growth.is_short or not (self._growth.is_long or self._growth.is_full)
         is_plain = self._scribe.is_sync and not self._intake.holds_back
         return is_free and is_short and is_plain and self._outcome is None
 
@@ -1116,6 +1117,11 @@ class Pilot:
         self._mail = self._mail or is_freed or self._intake.wants_more(self._machine)
 
     def _note_written(self, entry: Entry, at: datetime) -> None:
+        if isinstance(entry, StepCompleted):
+            # Most entries are that, and of all who take notes it concerns these.
+            self._alarms.add(entry, at)
+            self._waits.forget(entry.operation)
+            return
         known = len(self._alarms.standing)
         self._gate.note(entry)
         self.clearance.note(entry)

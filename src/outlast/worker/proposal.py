@@ -413,6 +413,20 @@ def change_of(
     return msgspec.structs.replace(change, digest=digest_of(change))
 
 
+def change_of_outcomes(
+    proposals: Sequence[Proposal], head: RunHead, *, worker: WorkerId, turn: int
+) -> RunChange:
+    """Return the one change that writes proposals which are entries and nothing else: what `change_of` returns of them."""
+    change = RunChange(
+        run=head.run,
+        worker=worker,
+        epoch=head.epoch,
+        version=head.version,
+        entries=rows_of(proposals, seq=head.next_seq, turn=turn),
+    )
+    return msgspec.structs.replace(change, digest=digest_of(change))
+
+
 def _hold_of(proposals: Sequence[Proposal]) -> bool | None:
     """Return whether what is written holds the run's tasks, or lets them be taken again; None when it does neither."""
     words = [one.entry for one in proposals if isinstance(one.entry, (PauseRequested, *_GO_ON))]

@@ -27,7 +27,7 @@ from outlast.store.change import (
 )
 from outlast.worker.bridge import RunLost
 from outlast.worker.buffer import Buffer
-from outlast.worker.proposal import Proposal, change_of, rows_of
+from outlast.worker.proposal import Proposal, change_of, change_of_outcomes, rows_of
 from outlast.worker.trouble import RefusedByStoreError, refused_by_store
 
 logger = logging.getLogger("outlast.worker")
@@ -132,6 +132,10 @@ class Scribe:
             turn=self._turn,
             seen=self._buffer.waiting,
         )
+
+    def change_of_outcomes(self, proposals: Sequence[Proposal]) -> RunChange:
+        """Return the change that writes outcomes of steps, of a run that sees nothing before it is written."""
+        return change_of_outcomes(proposals, self.head, worker=self._worker, turn=self._turn)
 
     def written(
         self, proposals: Sequence[Proposal], change: RunChange, verdict: Verdict

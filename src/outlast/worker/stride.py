@@ -177,7 +177,7 @@ class Stride:
         first, self._outcomes = self._outcomes[:_TOGETHER], self._outcomes[_TOGETHER:]
         flying = [one for one in first if self._ground.is_open(one.guard)]
         try:
-            change = self._scribe.change(flying)
+            change = self._scribe.change_of_outcomes(flying)
             self._flight = self._writer.send(change, partial(self._tell, flying, change))
         except Exception as error:  # noqa: BLE001 - the pilot's, as if it had written this
             self._ground.hand_over([], error)

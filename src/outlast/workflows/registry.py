@@ -91,7 +91,9 @@ class Registry:
             return
         given = cast("Definition[..., Any]", definition)
         taken = self._table_of(given).get(given.name)
-        if taken is None or inspect.unwrap(taken.function) is inspect.unwrap(given.function):
+        if taken is None or taken is given:
+            return
+        if inspect.unwrap(taken.function) is inspect.unwrap(given.function):
             return
         if _are_twins(taken, given):
             raise _twins(given)
