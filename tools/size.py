@@ -53,6 +53,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("parameters", "cli/approval.py:approve"): "each parameter is an option of the command",
     ("parameters", "cli/approval.py:deny"): "each parameter is an option of the command",
     ("parameters", "cli/worker.py:worker"): "each parameter is an option of the command",
+    ("function lines", "cli/worker.py:worker"): "each parameter is an option of the command",
     ("parameters", "cli/doubt.py:resolve"): "each parameter is an option of the command",
     ("parameters", "cli/policy.py:explain_call"): "each parameter is an option of the command",
     ("public methods", "store/memory.py:MemoryStore"): "the Store protocol names them",

@@ -19,7 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from outlast.client import Birth, Client
 from outlast.effects.key import check_name
@@ -39,7 +39,7 @@ from outlast.store.protocol import Store
 from outlast.system import SystemClock, SystemRandom, SystemThreads
 from outlast.worker.growth import DEFAULT_LIMITS, HistoryLimits
 from outlast.worker.lease import LEASE, LEAST_LEASE, MOST_LEASE
-from outlast.worker.options import RECHECK_WITHIN, TASKS, WorkerOptions
+from outlast.worker.options import GRACE, RECHECK_WITHIN, TASKS, WorkerOptions
 from outlast.worker.parked import OnParked
 from outlast.workflows.definition import Workflow
 from outlast.workflows.registry import Registry, library_version
@@ -55,6 +55,8 @@ logger = logging.getLogger("outlast")
 
 DATABASE_URL_VARIABLE = "OUTLAST_DATABASE_URL"
 DEFAULT_URL = "sqlite:///outlast.db"
+_SECRETS = frozenset({"password", "sslpassword"})
+"""Options of libpq that no command shows."""
 
 
 def local_principal() -> str:
@@ -269,6 +271,25 @@ def store_place(url: str | None = None) -> str:
         with contextlib.suppress(StoreUnavailableError):
             return _postgres_setting(url).place
     return without_password(url)
+
+
+def typed_url(url: str) -> str:
+    """Return a URL as it can be typed in a command that is shown: as it is, but for passwords, which libpq finds elsewhere (`~/.pgpass`)."""
+    if not is_postgres(url):
+        return url
+    parts = _parts(url)
+    place = parts.netloc.rpartition("@")
+    if url.count("@") > 1 or (place[1] == "") != ("@" not in url):
+        # Some of it may be a password that was not encoded.
+        return without_password(url)
+    user = place[0].partition(":")[0]
+    options = [
+        (name, typed_url(value) if name == "listen" else value)
+        for name, value in parse_qsl(parts.query, keep_blank_values=True)
+        if name not in _SECRETS
+    ]
+    query = urlencode(options, safe="/")
+    return urlunsplit(parts._replace(netloc=f"{user}{place[1]}{place[2]}", query=query))
 
 
 def without_password(url: str) -> str:
@@ -576,6 +597,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
     authority: Authority | None = None,
     lease: timedelta = LEASE,
     idle: timedelta = timedelta(seconds=1),
+    grace: timedelta = GRACE,
     history: HistoryLimits = DEFAULT_LIMITS,
     queues: Iterable[str] = (),
     tasks: int = TASKS,
@@ -597,6 +619,8 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
             who opened the store first holds all of them.
         lease: How long the worker may be silent before others take its runs: from 1 second to 30 days.
         idle: How long a run that only waits stays in memory.
+        grace: How long steps and effects may go on when the app is left. What has not ended by then is cancelled, and attempted again elsewhere; a synchronous
+            effect is waited for.
         history: How long journals may become before a run is told to continue as new, and before it is blocked.
         queues: Whose remote steps the worker runs, as `["gpu"]`: those declared with `@step(queue="gpu")`, of any run on this store.
         tasks: How many of those it runs at once.
@@ -628,7 +652,8 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
             assert await app.run(greet("Ada"), id="greet-ada") == "hello Ada"
         ```
     """
-    for name, span in (("lease", lease), ("idle", idle), ("recheck_within", recheck_within)):
+    spans = {"lease": lease, "idle": idle, "grace": grace, "recheck_within": recheck_within}
+    for name, span in spans.items():
         given: Any = span
         if not isinstance(given, timedelta) or given <= timedelta(0):
             raise DefinitionError(
@@ -645,6 +670,7 @@ def open(  # noqa: A001, PLR0913 - the public name, used as outlast.open, and wh
     options = WorkerOptions(
         lease=lease,
         idle=idle,
+        grace=grace,
         host=socket.gethostname(),
         pid=os.getpid(),
         library=library_version(),

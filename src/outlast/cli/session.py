@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from outlast.app import connect
+from outlast.app import connect, typed_url
 from outlast.cli.output import complain
 from outlast.cli.text import parse_length, typed
 from outlast.client import Client
@@ -54,7 +54,7 @@ class Session:
         """Return a command for this store and tenant, as it is typed."""
         options: list[str] = []
         if self.database is not None:
-            options += ["-d", self.database]
+            options += ["-d", typed_url(self.database)]
         if self.tenant != "default":
             options += ["--tenant", self.tenant]
         return typed(options, words)

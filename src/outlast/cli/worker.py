@@ -60,6 +60,14 @@ def worker(  # noqa: PLR0913 - what can be typed
             help="How long a run that only waits stays in memory.",
         ),
     ] = "1s",  # pyright: ignore[reportArgumentType]
+    grace: Annotated[
+        timedelta,
+        typer.Option(
+            parser=time_length,
+            metavar="TIME",
+            help="How long steps and effects may go on when it is told to stop.",
+        ),
+    ] = "10s",  # pyright: ignore[reportArgumentType]
     queue: Annotated[
         list[str] | None,
         typer.Option(
@@ -113,12 +121,13 @@ def worker(  # noqa: PLR0913 - what can be typed
             tenant=session.tenant,
             lease=lease,
             idle=idle,
+            grace=grace,
             queues=queues,
             tasks=tasks,
             paused=paused,
             notify=None if notify is None else _notify_in(notify),
         )
-    run(_serve(app, workflows, queues, start, health))
+    run(_serve(app, workflows, queues, start, health, grace))
 
 
 def _work_in(
@@ -271,6 +280,7 @@ async def _serve(
     queues: list[str],
     start: Start,
     health: Place | None,
+    grace: timedelta,
 ) -> None:
     stop = _stop_on_signals(start.note)
     async with app, contextlib.AsyncExitStack() as stack:
@@ -291,7 +301,7 @@ async def _serve(
         start.is_over = True
         await stop.wait()
         start.note(
-            "stopping: runs are given back as their attempts end; the same signal again stops at once"
+            f"stopping: runs are given back as their attempts end, or in {grace.total_seconds():g} s; the same signal again stops at once"
         )
     start.note("stopped")
 

@@ -18,6 +18,8 @@ POLL = timedelta(milliseconds=500)
 TASKS = 10
 """Remote steps at once: few, so that workers share what waits; who has one device sets one."""
 
+GRACE = timedelta(seconds=10)
+"""So long attempts may go on when a worker stops, where nothing else is said: less than what keeps processes running waits for their end."""
 RECHECK_WITHIN = timedelta(seconds=5)
 """So old what was found out about an effect may be when it begins, where nothing else is said."""
 
@@ -44,6 +46,7 @@ class WorkerOptions:
         paused: Move only what is released, until everything is.
         parked: Called with each run that this worker leaves `blocked`; see `worker.parked`.
         meters: Told what it writes, takes and attempts.
+        grace: How long attempts may go on when it stops.
     """
 
     lease: timedelta = LEASE
@@ -63,3 +66,4 @@ class WorkerOptions:
     paused: bool = False
     parked: OnParked | None = None
     meters: Meters = NO_METERS
+    grace: timedelta = GRACE

@@ -192,20 +192,24 @@ class Worker:
         self._looking = create_task(self._look_for_ever(), name="outlast-worker")
         self._turning = create_task(self._turn_for_ever(), name="outlast-turn")
 
-    async def stop(self, grace: timedelta = timedelta(seconds=10)) -> None:
+    async def stop(self, grace: timedelta | None = None) -> None:
         """Stop: claim nothing more, give back what only waits at once, let attempts end within `grace`, then cancel them.
+
+        Args:
+            grace: As its options say by default.
 
         The lease outlives the last attempt. While a synchronous effect acts that could not be stopped, its run is not given back,
         and the lease is renewed until its thread returns, the process ends, or `leave` is called.
         """
+        grace_seconds = (self._options.grace if grace is None else grace).total_seconds()
         self._accepting = False
         self._unsubscribe()
         self._unsubscribe = _nothing
         self._holders.close()
         await _cancelled(self._looking)
         have_landed, _ = await asyncio.gather(
-            self._stop_pilots(grace.total_seconds()),
-            self._tasks.stop(grace.total_seconds(), _LAST_SECONDS),
+            self._stop_pilots(grace_seconds),
+            self._tasks.stop(grace_seconds, _LAST_SECONDS),
         )
         # When not even the pilots could write there is nothing to wait for.
         await self._deposits.close(_LAST_SECONDS if have_landed else 0)

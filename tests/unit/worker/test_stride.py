@@ -14,6 +14,7 @@ from outlast.errors import StoreUnavailableError
 from outlast.journal.entry import Entry, MessageReceived, StepCompleted, StepFailed, from_row
 from outlast.store.change import Applied, RunChange, RunKey, Status
 from outlast.testing import Simulation
+from outlast.worker.options import WorkerOptions
 from outlast.worker.pilot import Pilot
 from outlast.worker.stride import Stride
 
@@ -297,6 +298,11 @@ async def meets_the_odd() -> str:
 
 
 @outlast.workflow
+async def long() -> str:
+    return await stubborn()
+
+
+@outlast.workflow
 async def waits_for_the_deaf() -> str:
     return await deaf()
 
@@ -309,7 +315,7 @@ async def busy(branches: int) -> int:
     return sum(await asyncio.gather(*(branch(number) for number in range(branches))))
 
 
-MORE = [*CODE, odd, deaf, meets_the_odd, waits_for_the_deaf, busy]
+MORE = [*CODE, long, odd, deaf, meets_the_odd, waits_for_the_deaf, busy]
 
 
 def test_an_exception_that_cannot_be_looked_into_fails_its_step() -> None:
@@ -410,3 +416,20 @@ def test_what_returns_at_once_is_delivered_in_parts() -> None:
     result, changes = Simulation(MORE).run(scenario)
     assert result == sum(range(170))
     assert max(len(one.entries) for one in changes) == 50
+
+
+@pytest.mark.parametrize("grace", [1, 20])
+def test_attempts_go_on_for_as_long_as_the_options_say(grace: int) -> None:
+    """When the worker stops; those that take longer are cancelled."""
+
+    async def scenario(sim: Simulation) -> float:
+        options = WorkerOptions(library="simulated", grace=timedelta(seconds=grace))
+        worker = await sim.start_worker(options=options)
+        await worker.client.start(long(), id="r")
+        await asyncio.sleep(1)
+        since = sim.clock.monotonic()
+        await worker.stop()
+        return sim.clock.monotonic() - since
+
+    assert Simulation(MORE).run(scenario) == pytest.approx(grace, abs=0.5)
+    assert noted == ["cleaned up"]

@@ -55,7 +55,7 @@ def grant(
     """Give a role what it needs, and return the statements that did.
 
     Raises:
-        StoreUnavailableError: There is no such role, or it owns the store.
+        StoreUnavailableError: There is no such role, or it owns the store, or this user does not.
         psycopg.Error: This user may not do that.
     """
     found = session.rows("SELECT 1 FROM pg_roles WHERE rolname = %b", (role,))
@@ -65,8 +65,15 @@ def grant(
             hint=f'CREATE ROLE "{role}" LOGIN; the store never makes one',
         )
     owner = session.rows(
-        "SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = %b", (setting.schema,)
+        "SELECT pg_get_userbyid(nspowner), pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = %b",
+        (setting.schema,),
     )
+    if owner and not owner[0][1]:
+        # The server would only warn of it.
+        raise StoreUnavailableError(
+            f"{setting.place}: only {owner[0][0]!r}, who owns the store, can give rights in it; nothing was granted",
+            hint=f"do it as {owner[0][0]}, by a URL of that user",
+        )
     if owner and owner[0][0] == role:
         raise StoreUnavailableError(
             f"{setting.place}: {role!r} owns the store and has every right in it",

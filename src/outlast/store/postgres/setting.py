@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 import psycopg
 from msgspec import Struct
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
 
 from outlast.errors import StoreUnavailableError
 
@@ -75,6 +76,8 @@ def read_setting(url: str) -> PostgresSetting:
     parts = _parts(url)
     given = parse_qsl(parts.query, keep_blank_values=True)
     ours = {name: value for name, value in given if name in _OURS}
+    if "@" not in parts.query:  # else it may be the end of a password
+        _check_names(name for name, _ in given)
     rest = urlencode([(name, value) for name, value in given if name not in _OURS])
     plain = urlunsplit(parts._replace(query=rest, fragment=""))
     schema = ours.get("schema", DEFAULT_SCHEMA)
@@ -98,6 +101,17 @@ def read_setting(url: str) -> PostgresSetting:
         risk=bool(_one_of(ours, "durability", "risk")),
         synchronous=bool(_one_of(ours, "failover", "synchronous")),
     )
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Return when each option is libpq's or ours."""
+    known = {one.keyword.decode() for one in Conninfo.get_defaults()} | _OURS | {"ssl"}
+    for name in names:
+        if name not in known:
+            raise StoreUnavailableError(
+                f"the store's URL has an option {name[:80]!r}, which nobody understands",
+                hint=f"ours are {', '.join(sorted(_OURS))}; all others are libpq's",
+            )
 
 
 def place_of(conninfo: str, schema: str) -> str:

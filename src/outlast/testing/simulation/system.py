@@ -70,7 +70,7 @@ class SimulatedWorker:
         loop = asyncio.get_running_loop()
         return await asyncio.shield(loop.create_task(work, context=self.process.context()))
 
-    async def stop(self, grace: timedelta = timedelta(seconds=10)) -> None:
+    async def stop(self, grace: timedelta | None = None) -> None:
         """Stop gracefully.
 
         Raises:

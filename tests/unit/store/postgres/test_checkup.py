@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import traceback
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from outlast.app import (
     migrate_store,
     open_store,
     store_place,
+    typed_url,
     without_password,
 )
 from outlast.cli.main import app
@@ -264,6 +266,28 @@ def test_no_password_is_told(url: str, caplog: pytest.LogCaptureFixture) -> None
     assert SECRET not in "".join(traceback.format_exception(caught.value))
     assert SECRET not in caplog.text
     assert SECRET not in without_password(url)
+    with contextlib.suppress(StoreUnavailableError):
+        read_setting(url)
+        assert SECRET not in typed_url(url)
+
+
+def test_a_command_that_is_shown_can_be_typed_again() -> None:
+    """The URL stands in it as it was given, but for passwords."""
+    kept = "postgresql://ann@db1,db2:5433/agents?schema=own&host=/tmp/x"
+    assert typed_url(kept) == kept
+    given = "postgresql://ann:b@db/agents?password=c&pooler=transaction&listen=postgresql%3A%2F%2Fann%3Ad%40db%2Fagents"
+    assert (
+        typed_url(given)
+        == "postgresql://ann@db/agents?pooler=transaction&listen=postgresql%3A//ann%40db/agents"
+    )
+    assert read_setting(typed_url(given)).pooled
+    assert typed_url("sqlite:///agent.db") == "sqlite:///agent.db"
+
+
+def test_an_option_that_nobody_understands_is_named() -> None:
+    """A slip is found without a search."""
+    with pytest.raises(StoreUnavailableError, match="'scheme'"):
+        read_setting("postgresql://ann@db/agents?scheme=own")
 
 
 def test_the_place_is_told() -> None:

@@ -158,6 +158,16 @@ def test_printed_grants_are_those_that_are_given(
     assert sending(url, "Rome") == "to Rome"
 
 
+def test_only_the_owner_grants(postgres_url: str, role_url: Callable[[str], str]) -> None:
+    """The server would do nothing, and only warn of it."""
+    worker, other = role_url("works"), role_url("other")
+    typing(postgres_url, "migrate")
+    typing(postgres_url, "migrate", "--grant", user_of(worker))
+    told = typing(worker, "migrate", "--grant-read", user_of(other))
+    assert told.exit_code == 1
+    assert "nothing was granted" in told.stderr
+
+
 @pytest.mark.parametrize(
     ("role", "why"), [("nobody_at_all", "there is no role"), ("postgres", "owns the store")]
 )
