@@ -165,7 +165,7 @@ class Session:
             self.begin()
             sent = self.send(sql, values)
             self.send("COMMIT")
-            return sent.rows()
+        return sent.rows()
 
     def send(self, sql: str, values: Sequence[Any] = ()) -> Pending:
         """Send a statement, within a pipeline without waiting for it."""
