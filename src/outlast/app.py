@@ -279,7 +279,7 @@ def typed_url(url: str) -> str:
         return url
     parts = _parts(url)
     place = parts.netloc.rpartition("@")
-    if url.count("@") > 1 or (place[1] == "") != ("@" not in url):
+    if url.count("@") > 1 or ("@" in url and not place[1]):
         # Some of it may be a password that was not encoded.
         return without_password(url)
     user = place[0].partition(":")[0]
